@@ -1,0 +1,81 @@
+"""Learn mixtures from data of any size: one pass, one small sketch, decoding from it alone.
+
+>>> import numpy as np
+>>> import dask_sketch as ds
+>>> x = np.random.default_rng(0).normal(size=(5000, 2))
+>>> feature_map = ds.design(x, n_components=1)
+>>> model = ds.decode(ds.sketch(x, feature_map), n_components=1)
+>>> model.means.shape
+(1, 2)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_sketch.decoders import decode
+    from dask_sketch.errors import SketchError
+    from dask_sketch.features import FeatureMap, estimate_scale
+    from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
+    from dask_sketch.models import GaussianMixture, open_mixture
+    from dask_sketch.sketching import Sketch, merge, open_sketch, partial_sketch
+    from dask_sketch.sources import Samples, open_samples
+
+# Loaded when first used (PEP 562), so that the numerics can be imported without Dask.
+_HOME = {
+    "FeatureMap": "features",
+    "GaussianMixture": "models",
+    "LazySketch": "graph",
+    "Plan": "graph",
+    "Samples": "sources",
+    "Sketch": "sketching",
+    "SketchError": "errors",
+    "decode": "decoders",
+    "design": "graph",
+    "estimate_scale": "features",
+    "merge": "sketching",
+    "open_mixture": "models",
+    "open_samples": "sources",
+    "open_sketch": "sketching",
+    "partial_sketch": "sketching",
+    "plan": "graph",
+    "sketch": "graph",
+}
+
+__all__ = [
+    "FeatureMap",
+    "GaussianMixture",
+    "LazySketch",
+    "Plan",
+    "Samples",
+    "Sketch",
+    "SketchError",
+    "decode",
+    "design",
+    "estimate_scale",
+    "merge",
+    "open_mixture",
+    "open_samples",
+    "open_sketch",
+    "partial_sketch",
+    "plan",
+    "sketch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("dask-sketch")
+    if name not in _HOME:
+        raise AttributeError(f"module 'dask_sketch' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dask_sketch.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,40 @@
+"""The exceptions of dask-sketch.
+
+Every one of them is a :class:`SketchError`, itself a ``ValueError``, so that one ``except``
+catches all that the library refuses. A message names the argument, the value received and
+the way out.
+"""
+
+from __future__ import annotations
+
+
+class SketchError(ValueError):
+    """Base class of all errors raised by dask-sketch."""
+
+
+class InputError(SketchError):
+    """Samples, weights or arguments that cannot be sketched as given."""
+
+
+class ChunkError(SketchError):
+    """One chunk of the input could not be read, or holds values that were refused.
+
+    The message names the chunk. The class pickles by its message, so that it crosses from a
+    worker to the client unchanged.
+    """
+
+
+class MergeError(SketchError):
+    """Two sketches of different feature maps were combined; the message names the field."""
+
+
+class ArtifactError(SketchError):
+    """A stored sketch, model or feature map is truncated, edited or of another schema."""
+
+
+class PlanError(SketchError):
+    """The plan refuses to start: the input cannot fit in the memory that there is."""
+
+
+class DecodeError(SketchError):
+    """The sketch cannot be decoded with the arguments given."""

@@ -1,0 +1,14 @@
+"""Chunks to features: the laws of the frequencies, the map, the hot loop, the scale."""
+
+from dask_sketch.features.laws import LAWS, draw_frequencies
+from dask_sketch.features.map import FeatureMap, default_n_frequencies
+from dask_sketch.features.scale import ScaleFit, estimate_scale
+
+__all__ = [
+    "LAWS",
+    "FeatureMap",
+    "ScaleFit",
+    "default_n_frequencies",
+    "draw_frequencies",
+    "estimate_scale",
+]

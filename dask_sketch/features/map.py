@@ -1,0 +1,493 @@
+"""The feature map: a small specification from which every process draws the same frequencies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.errors import ArtifactError, InputError, MergeError
+from dask_sketch.features.kernel import MomentKernel, moment_kernel
+from dask_sketch.features.laws import LAWS, draw_frequencies
+
+if TYPE_CHECKING:
+    from dask_sketch.features.scale import ScaleFit
+
+_DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """Random Fourier features ``exp(-i omega . x)``: what to draw, not what was drawn.
+
+    A feature map is a few numbers: the law of the frequencies, its covariances, the sizes and the
+    seed. The frequencies are drawn on the host when first needed and kept once per process; what
+    travels to a worker is the specification and a digest, and a worker that draws anything else
+    refuses to go on.
+
+    Parameters
+    ----------
+    n_features
+        Number of features of a sample, ``d >= 1``.
+    n_frequencies
+        Number of frequencies, ``m >= 1``.
+    scale
+        Standard deviation of a typical component, in the units of the data. One of ``scale`` and
+        ``covariances`` is needed.
+    covariances
+        Variances of the components that the law is adapted to: shape (n_features,), or
+        (n_laws, n_features) for a mixture of laws (eq. 18).
+    law_weights
+        Weights of such a mixture, shape (n_laws,), summing to one; equal when not given.
+    law
+        ``"adapted-radius"`` (eq. 17; the default), ``"folded-gaussian"`` or ``"gaussian"``.
+    seed
+        Seed of the draw, ``>= 0``.
+    dtype
+        Precision of the features, ``"float32"`` or ``"float64"``. Sums are float64 in both.
+    center
+        A point near the middle of the data, shape (n_features,). It is removed before phases are
+        computed and put back exactly, so it changes the rounding, not the sketch. Zero when not
+        given.
+    whitening
+        Matrix ``L``, shape (n_features, n_features): the law is meant for ``L @ x``. The
+        frequencies for ``x`` are then ``L.T`` times those drawn, at no cost per sample.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range; the message names it.
+
+    Notes
+    -----
+    Drawn frequencies are rounded so that ``omega / (2 pi)`` is a float32 number. The float32 and
+    float64 kernels and a sketch stored on disk therefore all hold the same frequencies.
+
+    References
+    ----------
+    Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
+    models, Information and Inference 7(3), section 3.3.
+
+    Examples
+    --------
+    >>> feature_map = FeatureMap(n_features=2, n_frequencies=50, scale=1.5, seed=7)
+    >>> feature_map.frequencies.shape
+    (2, 50)
+    >>> feature_map == FeatureMap(2, 50, scale=1.5, seed=7)
+    True
+    """
+
+    n_features: int
+    n_frequencies: int
+    scale: float | None = None
+    covariances: NDArray[np.float64] | None = None
+    law_weights: NDArray[np.float64] | None = None
+    law: str = "adapted-radius"
+    seed: int = 0
+    dtype: str = "float32"
+    center: NDArray[np.float64] = None  # type: ignore[assignment]  # set below
+    whitening: NDArray[np.float64] | None = None
+    scale_fit: ScaleFit | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("n_features", "n_frequencies"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+            object.__setattr__(self, name, int(value))
+        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+            raise InputError(f"seed={self.seed!r}: give a whole number of at least 0.")
+        object.__setattr__(self, "seed", int(self.seed))
+        if self.law not in LAWS:
+            raise InputError(f"law={self.law!r} is unknown; choose one of {', '.join(LAWS)}.")
+        dtype = np.dtype(self.dtype).name
+        if dtype not in _DTYPES:
+            raise InputError(f"dtype={self.dtype!r}: choose 'float32' or 'float64'.")
+        object.__setattr__(self, "dtype", dtype)
+        d = self.n_features
+        if (self.scale is None) == (self.covariances is None):
+            raise InputError(
+                f"scale={self.scale!r} and covariances={self.covariances!r}: give exactly one. "
+                "design(x, ...) finds a scale from the data."
+            )
+        if self.scale is not None:
+            if not (np.isfinite(self.scale) and self.scale > 0):
+                raise InputError(f"scale={self.scale!r}: give a positive standard deviation.")
+            object.__setattr__(self, "scale", float(self.scale))
+        else:
+            variances = np.asarray(self.covariances, dtype=np.float64)
+            if variances.ndim not in (1, 2) or variances.shape[-1] != d or not variances.size:
+                raise InputError(
+                    f"covariances has shape {variances.shape}; for n_features={d} give ({d},) "
+                    f"or (n_laws, {d})."
+                )
+            if not (np.isfinite(variances).all() and (variances > 0).all()):
+                raise InputError("covariances holds values that are not positive and finite.")
+            object.__setattr__(self, "covariances", _frozen(variances))
+        if self.law_weights is not None:
+            n_laws = len(self._law_variances)
+            weights = np.asarray(self.law_weights, dtype=np.float64)
+            if weights.shape != (n_laws,) or not (weights >= 0).all() or not weights.sum() > 0:
+                raise InputError(
+                    f"law_weights={self.law_weights!r}: give {n_laws} weights, one for each row "
+                    "of covariances, none negative."
+                )
+            object.__setattr__(self, "law_weights", _frozen(weights / weights.sum()))
+        center = np.zeros(d) if self.center is None else np.asarray(self.center, dtype=np.float64)
+        if center.shape != (d,) or not np.isfinite(center).all():
+            raise InputError(f"center={self.center!r}: give {d} finite numbers.")
+        object.__setattr__(self, "center", _frozen(center))
+        if self.whitening is not None:
+            matrix = np.asarray(self.whitening, dtype=np.float64)
+            if matrix.shape != (d, d) or not np.isfinite(matrix).all():
+                raise InputError(f"whitening has shape {matrix.shape}; give ({d}, {d}), finite.")
+            if np.linalg.matrix_rank(matrix) < d:
+                raise InputError("whitening is singular; drop the features that do not vary.")
+            object.__setattr__(self, "whitening", _frozen(matrix))
+
+    @property
+    def _law_variances(self) -> NDArray[np.float64]:
+        """Variances of the laws, before whitening is undone, shape (n_laws, n_features)."""
+        if self.covariances is None:
+            assert self.scale is not None
+            return np.full((1, self.n_features), self.scale**2)
+        return np.atleast_2d(self.covariances)
+
+    @property
+    def mean_variances(self) -> NDArray[np.float64]:
+        """Mean variance of the components that the law expects, shape (n_features,).
+
+        In squared units of the data; ``scale**2`` in every feature for one isotropic scale.
+        """
+        mean = np.average(self._law_variances, axis=0, weights=self.law_weights)
+        if self.whitening is None:
+            return np.asarray(mean)
+        inverse = np.linalg.inv(self.whitening)
+        return np.asarray((inverse * mean) @ inverse.T).diagonal().copy()
+
+    @cached_property
+    def spec(self) -> str:
+        """The specification as canonical JSON: sorted keys, numbers exact."""
+        return json.dumps(
+            {
+                "n_features": self.n_features,
+                "n_frequencies": self.n_frequencies,
+                "scale": self.scale,
+                "covariances": _as_list(self.covariances),
+                "law_weights": _as_list(self.law_weights),
+                "law": self.law,
+                "seed": self.seed,
+                "dtype": self.dtype,
+                "center": _as_list(self.center),
+                "whitening": _as_list(self.whitening),
+            },
+            sort_keys=True,
+        )
+
+    @property
+    def _drawn(self) -> _Drawn:
+        return _drawn(self)
+
+    @property
+    def frequencies(self) -> NDArray[np.float64]:
+        """Frequencies ``omega``, shape (n_features, n_frequencies), radians per unit of the data.
+
+        Drawn when first read; read-only.
+        """
+        return self._drawn.frequencies
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the specification and the drawn frequencies, 64 hexadecimal digits."""
+        return self._drawn.digest
+
+    @property
+    def kernel(self) -> MomentKernel:
+        """The compiled kernel for this map's number of features and precision."""
+        return moment_kernel(self.n_features, self.dtype)
+
+    @property
+    def packed(self) -> NDArray[np.floating]:
+        """Frequencies as the kernel wants them; kept beside the frequencies."""
+        return self._drawn.packed
+
+    def require_same(self, other: FeatureMap) -> None:
+        """Raise unless both maps draw the same frequencies by the same conventions.
+
+        Parameters
+        ----------
+        other
+            The map to compare with.
+
+        Raises
+        ------
+        MergeError
+            Naming the first field that differs, with both values.
+        """
+        if self.digest == other.digest:
+            return
+        mine, theirs = json.loads(self.spec), json.loads(other.spec)
+        for name in mine:
+            if mine[name] != theirs[name]:
+                raise MergeError(
+                    f"the feature maps differ in {name}: {_brief(mine[name])} and "
+                    f"{_brief(theirs[name])}. Only sketches of one feature map can be combined; "
+                    "sketch both inputs with the same one."
+                )
+        raise MergeError(
+            "the feature maps have one specification but other frequencies (digests "
+            f"{self.digest[:12]} and {other.digest[:12]}): they were drawn by different versions "
+            "of NumPy. Use one version, or open the stored sketch that holds the frequencies."
+        )
+
+    @classmethod
+    def from_spec(
+        cls, spec: str, digest: str | None = None, frequencies: ArrayLike | None = None
+    ) -> FeatureMap:
+        """Rebuild a map from :attr:`spec`.
+
+        Parameters
+        ----------
+        spec
+            JSON text.
+        digest
+            The digest that the frequencies must have.
+        frequencies
+            Stored frequencies, shape (n_features, n_frequencies). They are used, once they are
+            found to match ``digest``, so that a stored sketch outlives a change of generator.
+
+        Raises
+        ------
+        ArtifactError
+            If ``spec`` is not a specification, or ``frequencies`` do not match ``digest``.
+
+        Examples
+        --------
+        >>> feature_map = FeatureMap(2, 10, scale=1.0)
+        >>> FeatureMap.from_spec(feature_map.spec, feature_map.digest) == feature_map
+        True
+        """
+        try:
+            fields = json.loads(spec)
+            feature_map = cls(**fields)
+        except (TypeError, KeyError, json.JSONDecodeError, InputError) as error:
+            raise ArtifactError(f"not the specification of a feature map: {error}") from error
+        if frequencies is not None:
+            drawn = _Drawn(feature_map.spec, np.asarray(frequencies, dtype=np.float64), feature_map)
+            if drawn.digest != digest:
+                raise ArtifactError(
+                    f"the stored frequencies have digest {drawn.digest[:12]}, not "
+                    f"{str(digest)[:12]} as stated: the file was edited or is damaged."
+                )
+            _DRAWN.put(drawn)
+        if digest is not None:
+            feature_map.__dict__["digest"] = digest
+        return feature_map
+
+    def to_json(self) -> str:
+        """Specification and digest as JSON text, the form that files hold."""
+        return json.dumps(
+            {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
+            | {"spec": json.loads(self.spec)},
+            indent=2,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> FeatureMap:
+        """Read :meth:`to_json`'s text; the frequencies are drawn and checked at once.
+
+        Raises
+        ------
+        ArtifactError
+            If the text is not a feature map, was edited, or draws other frequencies here.
+        """
+        try:
+            fields = json.loads(text)
+            if fields["schema"] != "dask-sketch/feature-map" or fields["version"] != 1:
+                raise ArtifactError(
+                    f"schema {fields['schema']!r} version {fields['version']!r} is not a feature "
+                    "map that this version reads."
+                )
+            feature_map = cls.from_spec(json.dumps(fields["spec"]), str(fields["digest"]))
+        except (TypeError, KeyError, json.JSONDecodeError) as error:
+            raise ArtifactError(f"not a feature map: {error!r}") from error
+        _ = feature_map.frequencies
+        return feature_map
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the digest travels with the specification: it is what a worker's draw is held against
+        return FeatureMap.from_spec, (self.spec, self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FeatureMap):
+            return NotImplemented
+        return self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return ("dask_sketch.FeatureMap", self.digest)
+
+    def __sizeof__(self) -> int:
+        arrays = (self.covariances, self.law_weights, self.center, self.whitening)
+        return object.__sizeof__(self) + sum(a.nbytes for a in arrays if a is not None)
+
+    def __repr__(self) -> str:
+        shape = f"n_features={self.n_features}, n_frequencies={self.n_frequencies}"
+        if self.scale is not None:
+            law = f"scale={self.scale:.6g}"
+        else:
+            law = f"covariances of shape {np.shape(self.covariances)}"
+        white = ", whitened" if self.whitening is not None else ""
+        return (
+            f"FeatureMap({shape}, law={self.law!r}, {law}{white}, seed={self.seed}, "
+            f"dtype={self.dtype!r}, digest={self.digest[:12]})"
+        )
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        return table("FeatureMap", self._fields())
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        scale = (
+            f"{self.scale:.6g}" if self.scale is not None else f"{len(self._law_variances)} laws"
+        )
+        return {
+            "features": str(self.n_features),
+            "frequencies": str(self.n_frequencies),
+            "law": self.law,
+            "scale": scale,
+            "whitened": "yes" if self.whitening is not None else "no",
+            "seed": str(self.seed),
+            "precision": self.dtype,
+            "digest": self.digest[:12],
+        }
+
+
+class _Drawn:
+    """Frequencies of one specification, and what is derived from them."""
+
+    def __init__(self, spec: str, frequencies: NDArray[np.float64], feature_map: FeatureMap):
+        self.spec = spec
+        # whatever the law, omega / 2 pi is a float32 number: see FeatureMap, Notes
+        turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
+        expected = (feature_map.n_features, feature_map.n_frequencies)
+        if turns.shape != expected:
+            raise ArtifactError(f"frequencies have shape {turns.shape}, not {expected}.")
+        self.frequencies = _frozen(turns.astype(np.float64) * (2 * np.pi))
+        self.digest = hashlib.sha256(
+            spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()
+        ).hexdigest()
+        self._kernel = (feature_map.n_features, feature_map.dtype)
+        self._turns = turns
+
+    @cached_property
+    def packed(self) -> NDArray[np.floating]:
+        return _frozen(moment_kernel(*self._kernel).pack(self._turns))
+
+
+class _DrawnCache:
+    """The last few draws of this process, by specification."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._entries: OrderedDict[str, _Drawn] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, drawn: _Drawn) -> None:
+        with self._lock:
+            self._entries[drawn.spec] = drawn
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+
+    def get(self, feature_map: FeatureMap) -> _Drawn:
+        # the lock is held while drawing: threads of one worker wait for one draw, not make four
+        with self._lock:
+            drawn = self._entries.get(feature_map.spec)
+            if drawn is None:
+                drawn = _draw(feature_map)
+                self._entries[feature_map.spec] = drawn
+                while len(self._entries) > self._size:
+                    self._entries.popitem(last=False)
+            else:
+                self._entries.move_to_end(feature_map.spec)
+            return drawn
+
+
+_DRAWN = _DrawnCache(size=8)
+
+
+def _draw(feature_map: FeatureMap) -> _Drawn:
+    frequencies = draw_frequencies(
+        feature_map.law,
+        feature_map._law_variances,
+        feature_map.n_frequencies,
+        weights=feature_map.law_weights,
+        seed=feature_map.seed,
+    )
+    if feature_map.whitening is not None:
+        frequencies = feature_map.whitening.T @ frequencies
+    return _Drawn(feature_map.spec, frequencies, feature_map)
+
+
+def _drawn(feature_map: FeatureMap) -> _Drawn:
+    drawn = _DRAWN.get(feature_map)
+    expected = feature_map.__dict__.get("digest")
+    if expected is not None and drawn.digest != expected:
+        raise ArtifactError(
+            f"this process drew frequencies of digest {drawn.digest[:12]}, but the feature map "
+            f"states {expected[:12]}. NumPy {np.__version__} is in use here: run the same version "
+            "on the client and on every worker."
+        )
+    return drawn
+
+
+def default_n_frequencies(n_features: int, n_components: int) -> int:
+    """``5 (2 d + 1) K``, five times the number of free parameters (section 5.5).
+
+    Examples
+    --------
+    >>> default_n_frequencies(n_features=10, n_components=5)
+    525
+    """
+    return 5 * (2 * n_features + 1) * n_components
+
+
+def warn_if_few(
+    n_frequencies: int, n_features: int, n_components: int, stacklevel: int = 3
+) -> None:
+    """Warn below the number of frequencies under which estimation breaks down (section 5.5)."""
+    needed = default_n_frequencies(n_features, n_components)
+    if n_frequencies < needed:
+        warnings.warn(
+            f"n_frequencies={n_frequencies} is under 5(2d+1)K = {needed} for {n_components} "
+            f"components of {n_features} features: estimates may fail. Take {needed} or more.",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    out = np.array(array, order="C")
+    out.flags.writeable = False
+    return out
+
+
+def _as_list(array: NDArray[np.float64] | None) -> list[Any] | None:
+    return None if array is None else array.tolist()
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

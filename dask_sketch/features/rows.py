@@ -1,0 +1,127 @@
+"""From raw rows of a chunk to centred rows for the kernel, in one reading.
+
+Conversion, the check for NaN, centring, bounds and the first two moments each need a pass over the
+rows when written with array operations: at 12 features and 1000 frequencies that was a quarter of
+all time. Here it is one loop, under three percent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_WEIGHT = 1e30  # float32 sums of a few weights stay finite
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _take(raw, weights, weighted, omit, center, out, out_weights, low, high, first, second):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Fill ``out`` with the usable rows; give (rows taken, rows omitted, first refused row)."""
+    d = center.size
+    taken = 0
+    omitted = 0
+    for i in range(raw.shape[0]):
+        fine = True
+        for f in range(d):
+            fine &= math.isfinite(raw[i, f])
+        if not fine:
+            if not omit:
+                return taken, omitted, i
+            omitted += 1
+            continue
+        w = 1.0
+        if weighted:
+            w = weights[i]
+            if not (w >= 0.0 and w <= LARGEST_WEIGHT):
+                return taken, omitted, i
+            out_weights[taken] = w
+            w = np.float64(out_weights[taken])  # as rounded, so that all sums use one weight
+        for f in range(d):
+            value = np.float64(raw[i, f])
+            if w > 0.0:
+                low[f] = min(low[f], value)
+                high[f] = max(high[f], value)
+            value -= center[f]
+            first[f] += w * value
+            second[f] += w * value * value
+            out[taken, f] = value
+        taken += 1
+    return taken, omitted, -1
+
+
+@dataclass
+class RowReader:
+    """Centred rows of one chunk, block by block, and the statistics gathered on the way.
+
+    Attributes
+    ----------
+    center
+        Removed from every row, shape (n_features,).
+    rows, weights
+        Scratch for one block: shape (block, n_features) and (block,), of the kernel's dtype.
+    minimum, maximum, first_moment, second_moment
+        Over the rows taken so far, shape (n_features,); bounds skip rows of weight zero.
+    taken, count, omitted
+        Rows of the last block, rows taken so far, rows left out so far.
+    """
+
+    center: NDArray[np.float64]
+    rows: NDArray[np.floating]
+    weights: NDArray[np.floating]
+    minimum: NDArray[np.float64] = field(init=False)
+    maximum: NDArray[np.float64] = field(init=False)
+    first_moment: NDArray[np.float64] = field(init=False)
+    second_moment: NDArray[np.float64] = field(init=False)
+    count: int = 0
+    taken: int = 0
+    omitted: int = 0
+
+    def __post_init__(self) -> None:
+        d = self.center.size
+        self.minimum, self.maximum = np.full(d, np.inf), np.full(d, -np.inf)
+        self.first_moment, self.second_moment = np.zeros(d), np.zeros(d)
+
+    def take(self, raw: NDArray[Any], weights: NDArray[np.float64] | None, omit: bool) -> int:
+        """Take one block of raw rows; the usable ones end up first in ``rows``.
+
+        Parameters
+        ----------
+        raw
+            Shape (n, n_features), at most a block of rows, any real dtype.
+        weights
+            Shape (n,), or none.
+        omit
+            Leave rows with NaN or infinite values out instead of stopping.
+
+        Returns
+        -------
+        refused
+            Index of the first row refused for its values or its weight; -1 if there is none.
+        """
+        if raw.dtype.kind == "b" or raw.dtype.itemsize < 4:
+            raw = raw.astype(np.float32)  # numba has no float16; the small integers are exact
+        first, second = np.zeros(self.center.size), np.zeros(self.center.size)
+        taken, omitted, refused = _take(
+            raw,
+            self.center if weights is None else weights,  # never read without weights
+            weights is not None,
+            omit,
+            self.center,
+            self.rows,
+            self.weights,
+            self.minimum,
+            self.maximum,
+            first,
+            second,
+        )
+        # block by block: rounding grows with the number of blocks, not of rows
+        self.first_moment += first
+        self.second_moment += second
+        self.taken = taken
+        self.count += taken
+        self.omitted += omitted
+        return int(refused)

@@ -1,0 +1,132 @@
+"""A model's methods over lazy samples: lazy results, one task for each chunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dask_sketch import config
+from dask_sketch.errors import InputError
+from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.sources import Samples, open_samples
+
+
+def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
+    """Apply a method of a model to every row of lazy input.
+
+    Parameters
+    ----------
+    model
+        An object with ``n_features`` and ``n_components``.
+    method
+        ``"score"`` (one mean over all rows), ``"predict_proba"`` (n_components values for each
+        row), or a method with one value for each row.
+    x
+        Lazy input of any kind.
+    options
+        Keyword arguments of :func:`open_samples`.
+
+    Returns
+    -------
+    result
+        Dask array, labelled like the input if that was; a bag for a bag; for ``"score"`` a lazy
+        number.
+
+    Raises
+    ------
+    InputError
+        If the input has another number of features than the model.
+    """
+    samples = open_samples(x, **options)
+    if samples.n_features is not None and samples.n_features != model.n_features:
+        raise InputError(
+            f"{samples.label} has {samples.n_features} features; the model has {model.n_features}."
+        )
+    if method == "score":
+        return _mean(model, samples)
+    if samples.is_bag:
+        return samples.blocks.map_partitions(_rows_of_bag, model, method, samples)
+    return _per_row(model, method, samples)
+
+
+def _per_row(model: Any, method: str, samples: Samples) -> Any:
+    blocks = samples.blocks
+    assert isinstance(blocks, da.Array)
+    if blocks.numblocks[-1] > 1:
+        blocks = blocks.rechunk({blocks.ndim - 1: -1})
+    wide = method == "predict_proba"
+    dtype = np.dtype(np.intp if method == "predict" else np.float64)
+    values = da.map_blocks(
+        _rows_of_block,
+        blocks,
+        model=model,
+        method=method,
+        weight_column=samples.weight_column,
+        drop_axis=() if wide else blocks.ndim - 1,
+        chunks=(*blocks.chunks[:-1], (model.n_components,)) if wide else blocks.chunks[:-1],
+        dtype=dtype,
+        meta=np.empty((0,) * (blocks.ndim - (not wide)), dtype=dtype),
+        token=method,
+    )
+    if samples.dims is None:
+        return values
+    import xarray as xr
+
+    return xr.DataArray(values, dims=(*samples.dims, "component") if wide else samples.dims)
+
+
+def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) -> Any:
+    rows = block[..., :-1] if weight_column else block
+    flat = getattr(model, method)(rows.reshape(-1, rows.shape[-1]))
+    return flat.reshape(*rows.shape[:-1], *flat.shape[1:])
+
+
+def _rows_of_bag(items: Any, model: Any, method: str, samples: Samples) -> list[Any]:
+    from dask_sketch.sources.bags import blocks_of_partition
+
+    out: list[Any] = []
+    blocks = blocks_of_partition(
+        items, None, samples.record_fields, samples.weight_field, samples.label
+    )
+    for block, _ in blocks:
+        out.extend(getattr(model, method)(block))
+    return out
+
+
+def _mean(model: Any, samples: Samples) -> Any:
+    sums = reduce_samples(
+        samples,
+        _score_chunk,
+        _add,
+        split_every=config.get("split-every"),
+        name="score",
+        arguments={"model": model},
+    )
+    if isinstance(sums, da.Array):
+        return da.map_blocks(_ratio, sums, dtype=np.float64, meta=np.empty(()), token="score-mean")
+    return sums.apply(_ratio)
+
+
+def _score_chunk(block: Any, weights: Any, label: str, model: Any) -> tuple[float, float]:
+    rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
+    if not len(rows):
+        return 0.0, 0.0
+    if weights is None:
+        return float(model.score(rows)) * len(rows), float(len(rows))
+    share = np.asarray(weights, dtype=np.float64).reshape(-1)
+    return float(share @ model.logpdf(rows)), float(share.sum())
+
+
+def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:
+    return sum(total for total, _ in parts), sum(weight for _, weight in parts)
+
+
+def _ratio(pair: Any) -> Any:
+    while isinstance(pair, (list, np.ndarray)):
+        pair = pair.item() if isinstance(pair, np.ndarray) else pair[0]
+    total, weight = pair
+    if not weight > 0:
+        raise InputError("there are no samples to score.")
+    return np.asarray(total / weight)

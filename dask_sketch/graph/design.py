@@ -1,0 +1,242 @@
+"""``design``: a feature map for the data at hand, from a few chunks of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import dask
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
+from dask_sketch.features import FeatureMap, default_n_frequencies, estimate_scale
+from dask_sketch.features.map import warn_if_few
+from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.sources import Samples, open_samples
+
+PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
+
+
+def design(
+    x: Any,
+    n_frequencies: int | None = None,
+    n_components: int | None = None,
+    *,
+    law: str = "adapted-radius",
+    scale: float | None = None,
+    covariances: Any = None,
+    law_weights: Any = None,
+    whitening: Literal["diagonal", "full"] | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    n_pilot: int = 5000,
+    weights: Any = None,
+    **options: Any,
+) -> FeatureMap:
+    """Choose a feature map for ``x``, reading only a few chunks (Algorithm 3).
+
+    Parameters
+    ----------
+    x
+        Anything that :func:`open_samples` takes.
+    n_frequencies
+        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning tells when it is less.
+    n_components
+        Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
+    law
+        ``"adapted-radius"``, ``"folded-gaussian"`` or ``"gaussian"``.
+    scale
+        Standard deviation of a component, in the units of the data (of the whitened data, with
+        ``whitening``). Estimated from the pilot samples by default, see :func:`estimate_scale`.
+    covariances, law_weights
+        Known variances of the components in place of a scale; see :class:`FeatureMap`.
+    whitening
+        ``"diagonal"`` divides each feature by its standard deviation in the pilot samples,
+        ``"full"`` also removes their correlations; for features of unlike size.
+    seed
+        Seed of the pilot samples and of the frequencies.
+    dtype
+        Precision of the features, ``"float32"`` or ``"float64"``.
+    n_pilot
+        Number of pilot samples (the paper's ``n0``).
+    weights, options
+        As for :func:`open_samples`.
+
+    Returns
+    -------
+    feature_map
+        With the pilot mean as its center and, if the scale was estimated, the fit as
+        ``feature_map.scale_fit``.
+
+    Raises
+    ------
+    InputError
+        If neither ``n_frequencies`` nor ``n_components`` is given, or there are too few rows.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).normal(scale=3.0, size=(10_000, 2))
+    >>> feature_map = design(x, n_components=1)
+    >>> feature_map.n_frequencies, round(feature_map.scale, 1)
+    (25, 3.0)
+    """
+    for name, value in (("n_frequencies", n_frequencies), ("n_components", n_components)):
+        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
+            raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+    if n_frequencies is None and n_components is None:
+        raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
+    if whitening not in (None, "diagonal", "full"):
+        raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
+    samples = open_samples(x, weights=weights, **options)
+    pilot = pilot_samples(samples, n_pilot, seed)
+    d = pilot.shape[1]
+    if n_components is not None:
+        if n_frequencies is None:
+            n_frequencies = default_n_frequencies(d, n_components)
+        else:
+            warn_if_few(n_frequencies, d, n_components)
+    matrix = _whitening(pilot, whitening)
+    fit = None
+    if scale is None and covariances is None:
+        fit = estimate_scale(pilot if matrix is None else pilot @ matrix.T, seed=seed)
+        # four digits are more than the estimate has, and make the specification readable
+        scale = float(f"{fit.scale:.4g}")
+    assert n_frequencies is not None
+    return FeatureMap(
+        n_features=d,
+        n_frequencies=n_frequencies,
+        scale=scale,
+        covariances=covariances,
+        law_weights=law_weights,
+        law=law,
+        seed=seed,
+        dtype=dtype,
+        center=pilot.mean(axis=0),
+        whitening=matrix,
+        scale_fit=fit,
+    )
+
+
+def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float64]:
+    """A random subset of the rows, from as few chunks as have them.
+
+    Parameters
+    ----------
+    samples
+        The input.
+    n_pilot
+        Number of rows wanted.
+    seed
+        Seed of the choice of chunks and of rows.
+
+    Returns
+    -------
+    pilot
+        Shape (at most about n_pilot, n_features), finite.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two usable rows.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(samples.n_chunks)
+    share = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
+    found: list[NDArray[np.float64]] = []
+    for start in range(0, len(order), PILOT_CHUNKS):
+        chosen = order[start : start + PILOT_CHUNKS]
+        seeds = [int(s) for s in rng.integers(2**63, size=len(chosen))]
+        tasks = [
+            reduce_samples(
+                _chunk_of(samples, int(number)),
+                _pick_rows,
+                _only,
+                split_every=2,
+                name="pilot",
+                arguments={"n_rows": share, "seed": s},
+            )
+            for number, s in zip(chosen, seeds, strict=True)
+        ]
+        results = dask.compute(*tasks, **({} if samples.lazy else {"scheduler": "threads"}))
+        found += [_unwrap(result) for result in results]
+        if sum(len(rows) for rows in found if rows is not None) >= min(n_pilot, 2 * PILOT_CHUNKS):
+            break
+    usable = [rows for rows in found if rows is not None and len(rows)]
+    pilot = np.concatenate(usable) if usable else np.empty((0, 0))
+    if len(pilot) < 2:
+        raise InputError(
+            f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
+            "feature map. Check for NaN rows, an empty store or weights of zero."
+        )
+    return pilot
+
+
+def _chunk_of(samples: Samples, number: int) -> Samples:
+    """The same samples, one chunk of them."""
+    from dataclasses import replace
+
+    if not isinstance(samples.blocks, da.Array):
+        one = _partition(samples.blocks, number)
+        other = None if samples.weights is None else _partition(samples.weights, number)
+        return replace(samples, blocks=one, weights=other)
+    place = np.unravel_index(number, samples.blocks.numblocks[:-1])
+    block = samples.blocks.blocks[(*map(int, place), slice(None))]
+    weights = samples.weights
+    if weights is not None:
+        weights = weights.blocks[(*map(int, place), slice(None))]
+    return replace(samples, blocks=block, weights=weights)
+
+
+def _partition(bag: Any, number: int) -> Any:
+    import dask.bag as db
+
+    return db.from_delayed([bag.to_delayed()[number]])
+
+
+def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
+    rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
+    rng = np.random.default_rng(seed)
+    p = None
+    if weights is not None:
+        share = np.maximum(np.nan_to_num(np.asarray(weights, dtype=np.float64).reshape(-1)), 0.0)
+        if len(share) != len(rows):
+            raise InputError(
+                f"weights of {label} have length {len(share)}, the samples have {len(rows)} rows."
+            )
+        p = share / share.sum() if share.sum() > 0 else None
+        n_rows = min(n_rows, int((share > 0).sum())) if p is not None else 0
+    picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
+    out = np.asarray(rows[np.sort(picked)], dtype=np.float64)
+    return out[np.isfinite(out).all(axis=1)]
+
+
+def _only(parts: list[Any]) -> Any:
+    return np.concatenate(parts)
+
+
+def _unwrap(result: Any) -> Any:
+    while isinstance(result, list) or (
+        isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
+    ):
+        if isinstance(result, list) and not result:
+            return None
+        result = result.item() if isinstance(result, np.ndarray) else result[0]
+    return result
+
+
+def _whitening(pilot: NDArray[np.float64], kind: str | None) -> NDArray[np.float64] | None:
+    if kind is None:
+        return None
+    deviation = pilot.std(axis=0)
+    if not (deviation > 0).all():
+        raise InputError(
+            f"features {np.flatnonzero(deviation == 0).tolist()} do not vary in the pilot samples, "
+            "so they cannot be whitened. Leave them out."
+        )
+    if kind == "diagonal":
+        return np.diag(1.0 / deviation)
+    values, vectors = np.linalg.eigh(np.cov(pilot.T).reshape(pilot.shape[1], -1))
+    if values[0] <= 1e-12 * values[-1]:
+        raise InputError("the features are linearly dependent: full whitening is not possible.")
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)

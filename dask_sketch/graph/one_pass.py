@@ -1,0 +1,235 @@
+"""``sketch``: one pass over any input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+from dask.base import DaskMethodsMixin
+
+from dask_sketch import config
+from dask_sketch.errors import InputError
+from dask_sketch.features import FeatureMap
+from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch
+from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sources import Samples, open_samples
+
+SMALL_MAP = 1024  # bytes; a larger specification is sent as a task of its own, once for a worker
+
+
+class LazySketch(DaskMethodsMixin):
+    """A sketch that has not been computed: a Dask collection with one result.
+
+    ``.compute()`` gives the :class:`Sketch`, ``.persist()`` starts it on a cluster,
+    ``.visualize()`` draws the graph, and ``dask.compute(a, b)`` of two sketches of one source reads
+    the source once.
+
+    Attributes
+    ----------
+    samples
+        The input.
+    feature_map
+        What is averaged.
+    split_every
+        Fan-in of the merges.
+    """
+
+    def __init__(self, inner: Any, samples: Samples, feature_map: FeatureMap, split_every: int):
+        self._inner = inner
+        self.samples = samples
+        self.feature_map = feature_map
+        self.split_every = split_every
+
+    def compute(self, *, progress: bool = False, **kwargs: Any) -> Sketch:
+        """Run the pass.
+
+        Parameters
+        ----------
+        progress
+            Show a bar on the standard error stream: locally or on a cluster.
+        kwargs
+            As for ``dask.compute`` or, with a client, ``Client.compute``.
+
+        Raises
+        ------
+        PlanError
+            If the largest chunk cannot fit in the memory of a thread.
+        InputError
+            If there were no samples at all.
+        ChunkError
+            If a chunk cannot be read or holds refused values; the message names it.
+        """
+        from dask_sketch.graph.run import run
+
+        return run(self, progress=progress, **kwargs)
+
+    def __dask_graph__(self) -> Any:
+        return self._inner.__dask_graph__()
+
+    def __dask_keys__(self) -> Any:
+        return self._inner.__dask_keys__()
+
+    def __dask_layers__(self) -> Any:
+        return self._inner.__dask_layers__()
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_sketch.LazySketch", self._inner.__dask_tokenize__())
+
+    @property
+    def __dask_optimize__(self) -> Any:
+        return self._inner.__dask_optimize__
+
+    @property
+    def __dask_scheduler__(self) -> Any:
+        return self._inner.__dask_scheduler__
+
+    def __dask_postcompute__(self) -> Any:
+        finish, arguments = self._inner.__dask_postcompute__()
+        return _finish, (finish, arguments, self.samples.label, self.feature_map)
+
+    def __dask_postpersist__(self) -> Any:
+        rebuild, arguments = self._inner.__dask_postpersist__()
+        return _rebuild, (rebuild, arguments, self.samples, self.feature_map, self.split_every)
+
+    def _fields(self) -> dict[str, str]:
+        return {
+            "source": self.samples.label,
+            "chunks": f"{self.samples.n_chunks:,}",
+            "state": "lazy: .compute() runs one pass",
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<LazySketch of {self.samples.label}: {self.samples.n_chunks:,} chunks, "
+            f"{self.feature_map!r}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        return table("LazySketch", self._fields() | self.feature_map._fields())
+
+
+def sketch(
+    x: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    split_every: int | None = None,
+    nan_policy: str = "raise",
+    **options: Any,
+) -> Any:
+    """Sketch any input in one pass, eq. (13) and section 2.7.
+
+    Each chunk is read, checked, projected and summed by one task, in blocks of rows; the partial
+    sketches are merged in a tree whose shape is fixed by the chunks, so that the result has the
+    same bits however often workers are lost.
+
+    Parameters
+    ----------
+    x
+        Anything that :func:`open_samples` takes: (n_samples, n_features).
+    feature_map
+        What to average; see :func:`design`.
+    weights
+        Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
+    split_every
+        Most partial sketches that one task merges, ``>= 2``; the setting ``sketch.split-every``
+        (16) by default.
+    nan_policy
+        ``"raise"`` stops at a row with NaN or infinite values and names it; ``"omit"`` leaves such
+        rows out and counts them.
+    options
+        Keyword arguments of :func:`open_samples`.
+
+    Returns
+    -------
+    sketch
+        A :class:`Sketch` for input in memory, a :class:`LazySketch` for anything lazy.
+
+    Raises
+    ------
+    InputError
+        If the input cannot be opened, or has another number of features than the map.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> feature_map = FeatureMap(2, 100, scale=1.0)
+    >>> sketch(x, feature_map).count
+    1000
+    >>> import dask.array as da
+    >>> lazy = sketch(da.from_array(x, chunks=(100, 2)), feature_map)
+    >>> bool(abs(lazy.compute().z - sketch(x, feature_map).z).max() < 1e-6)
+    True
+    """
+    if not isinstance(feature_map, FeatureMap):
+        raise InputError(
+            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
+        )
+    if nan_policy not in NAN_POLICIES:
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    samples = open_samples(x, weights=weights, **options)
+    if samples.n_features is not None and samples.n_features != feature_map.n_features:
+        raise InputError(
+            f"{samples.label} has {samples.n_features} features; the feature map has "
+            f"n_features={feature_map.n_features}."
+        )
+    fan_in = config.get("split-every") if split_every is None else split_every
+    sent: Any = feature_map
+    if len(feature_map.spec) > SMALL_MAP:
+        sent = dask.delayed(feature_map, name=f"feature-map-{feature_map.digest}", traverse=False)
+    inner = reduce_samples(
+        samples,
+        _sketch_chunk,
+        merge,
+        split_every=fan_in,
+        name="sketch",
+        arguments={"feature_map": sent, "nan_policy": nan_policy},
+    )
+    # compiled while the graph is built: local threads and workers of this machine find it cached
+    _ = feature_map.kernel
+    lazy = LazySketch(inner, samples, feature_map, fan_in)
+    return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+def _sketch_chunk(
+    block: Any, weights: Any, label: str, feature_map: FeatureMap, nan_policy: str
+) -> Sketch:
+    return partial_sketch(block, feature_map, weights, nan_policy=nan_policy, label=label)
+
+
+def _finish(
+    results: Any, finish: Any, arguments: Any, label: str, feature_map: FeatureMap
+) -> Sketch:
+    found = finish(results, *arguments)
+    while isinstance(found, (np.ndarray, list)):
+        if isinstance(found, list) and not found:
+            found = Sketch.empty(feature_map)
+            break
+        found = found.item() if isinstance(found, np.ndarray) else found[0]
+    if found.count == 0:
+        reason = (
+            f"all of its {found.omitted:,} rows have NaN or infinite values"
+            if found.omitted
+            else "it has no rows (check the path, the filter and the credentials)"
+        )
+        raise InputError(f"{label} gave no samples: {reason}.")
+    result: Sketch = found
+    return result
+
+
+def _rebuild(
+    graph: Any,
+    rebuild: Any,
+    arguments: Any,
+    samples: Samples,
+    feature_map: FeatureMap,
+    split_every: int,
+    *,
+    rename: Any = None,
+) -> LazySketch:
+    inner = rebuild(graph, *arguments, rename=rename)
+    return LazySketch(inner, samples, feature_map, split_every)

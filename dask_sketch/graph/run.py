@@ -1,0 +1,100 @@
+"""Running a lazy sketch: on a client if there is one, on local threads otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.base import DaskMethodsMixin
+
+from dask_sketch import config
+
+if TYPE_CHECKING:
+    from dask_sketch.features import FeatureMap
+    from dask_sketch.graph.one_pass import LazySketch
+
+logger = logging.getLogger(__name__)
+
+
+def active_client() -> Any:
+    """The distributed client that a computation would use now, or ``None``."""
+    if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
+        return None
+    if "distributed" not in sys.modules:  # then nobody can have made a client
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
+    """Compute a lazy sketch, after the plan agreed and the workers are ready.
+
+    Parameters
+    ----------
+    lazy
+        What to compute.
+    progress
+        Show a bar on the standard error stream.
+    kwargs
+        Passed on to ``Client.compute`` or ``dask.compute``.
+    """
+    from dask_sketch.graph.plan import make_plan
+
+    client = None if "scheduler" in kwargs else active_client()
+    make_plan(lazy.samples, lazy.feature_map, lazy.split_every, client=client).require_fit()
+    if client is None:
+        # the method of the mixin, which LazySketch.compute stands before
+        with local_progress(progress):
+            return DaskMethodsMixin.compute(lazy, **kwargs)
+    prepare_workers(client, lazy.feature_map)
+    # retries go to the client: as an annotation they are lost when the graph is optimised,
+    # https://github.com/dask/dask/issues/7036
+    kwargs.setdefault("retries", config.get("retries"))
+    future = client.compute(lazy, **kwargs)
+    return follow(future, progress)
+
+
+def prepare_workers(client: Any, feature_map: FeatureMap) -> None:
+    """Draw, check and compile on every worker before any data is read.
+
+    Raises
+    ------
+    ArtifactError
+        If a worker draws other frequencies than the client.
+    """
+    client.run(_prepare, feature_map)
+
+
+def _prepare(feature_map: FeatureMap) -> None:
+    _ = feature_map.packed, feature_map.kernel
+
+
+def follow(future: Any, progress: bool) -> Any:
+    """Result of a future, with a bar on the standard error stream if asked for."""
+    if progress:
+        from distributed import progress as bar
+
+        with contextlib.redirect_stdout(sys.stderr):  # results alone go to standard output
+            bar(future, notebook=False)
+            sys.stderr.write("\n")
+    return future.result()
+
+
+@contextlib.contextmanager
+def local_progress(progress: bool) -> Iterator[None]:
+    """Dask's own bar for local schedulers, on the standard error stream."""
+    if not progress:
+        yield
+        return
+    from dask.diagnostics import ProgressBar
+
+    with ProgressBar(out=sys.stderr):
+        yield

@@ -1,0 +1,150 @@
+"""The sketch of one chunk, computed in blocks of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features import FeatureMap
+from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader
+from dask_sketch.sketching.sketch import Sketch
+
+NanPolicy = Literal["raise", "omit"]
+NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
+
+BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
+
+
+def block_rows(n_features: int, dtype: str) -> int:
+    """Rows of one block: a multiple of 8, at most 4096."""
+    rows = BLOCK_BYTES // (np.dtype(dtype).itemsize * n_features)
+    return int(min(max(rows // 8 * 8, 8), 4096))
+
+
+def partial_sketch(
+    samples: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    nan_policy: str = "raise",
+    label: str = "samples",
+) -> Sketch:
+    """Sketch one chunk that is in memory.
+
+    Only a block of a few hundred rows is ever converted, so the memory used beyond the chunk is
+    that of the sketch and of one block.
+
+    Parameters
+    ----------
+    samples
+        Shape (..., n_features), any real dtype. Leading axes are all samples.
+    feature_map
+        What to average.
+    weights
+        Non-negative weights of shape (...) like the samples; all one when not given.
+    nan_policy
+        ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, ``"omit"``
+        leaves such rows out and counts them.
+    label
+        Name of the chunk for messages.
+
+    Returns
+    -------
+    sketch
+        Of the chunk; the empty sketch if it has no rows.
+
+    Raises
+    ------
+    InputError
+        If the number of features or of weights is wrong, or the values are not numbers.
+    ChunkError
+        For NaN, infinite or negative weights, and for refused rows; names chunk and row.
+
+    Examples
+    --------
+    >>> feature_map = FeatureMap(2, 20, scale=1.0)
+    >>> partial_sketch([[0.0, 1.0], [np.nan, 1.0]], feature_map, nan_policy="omit").omitted
+    1
+    """
+    if nan_policy not in NAN_POLICIES:
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    x, w = _checked(samples, weights, feature_map, label)
+    kernel, packed = feature_map.kernel, feature_map.packed
+    sums = kernel.zeros(packed)
+    step = min(block_rows(feature_map.n_features, feature_map.dtype), len(x) or 1)
+    scratch = np.empty((step, feature_map.n_features), dtype=feature_map.dtype)
+    reader = RowReader(feature_map.center, scratch, np.empty(step, dtype=feature_map.dtype))
+    total, squared = [], []
+    for start in range(0, len(x), step):
+        share = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
+        block = x[start : start + step]
+        refused = reader.take(block, share, nan_policy == "omit")
+        if refused >= 0:
+            _refuse(block[refused], share, refused, start, label)
+        used = None if share is None else reader.weights[: reader.taken]
+        kernel.add(reader.rows[: reader.taken], packed, sums, used)
+        if used is not None:
+            total.append(float(used.sum(dtype=np.float64)))
+            squared.append(float(np.square(used, dtype=np.float64).sum()))
+    return Sketch(
+        feature_map=feature_map,
+        moment_sum=kernel.unpack(sums, feature_map.n_frequencies),
+        total_weight=float(reader.count) if w is None else math.fsum(total),
+        squared_weight=float(reader.count) if w is None else math.fsum(squared),
+        count=reader.count,
+        omitted=reader.omitted,
+        minimum=reader.minimum,
+        maximum=reader.maximum,
+        first_moment=reader.first_moment,
+        second_moment=reader.second_moment,
+    )
+
+
+def _checked(
+    samples: Any, weights: Any, feature_map: FeatureMap, label: str
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Samples as (n, d) and weights as (n,), without copying either."""
+    x = np.asarray(samples)
+    if x.dtype.kind not in "fiub":
+        raise InputError(
+            f"{label} holds values of type {x.dtype}, which are not real numbers. Select numeric "
+            "columns, or convert them."
+        )
+    if x.ndim < 1 or x.shape[-1] != feature_map.n_features:
+        found = x.shape[-1] if x.ndim else 0
+        raise InputError(
+            f"{label} has shape {x.shape}, so {found} features; the feature map has "
+            f"n_features={feature_map.n_features}."
+        )
+    x = x.reshape(-1, x.shape[-1])
+    if weights is None:
+        return x, None
+    w = np.asarray(weights)
+    if w.dtype.kind not in "fiub":
+        raise InputError(f"weights of {label} are of type {w.dtype}, not real numbers.")
+    if w.size != len(x):
+        raise InputError(
+            f"weights of {label} have length {w.size}, the samples have {len(x)} rows; give one "
+            "weight for each row."
+        )
+    return x, w.reshape(-1)
+
+
+def _refuse(
+    row: NDArray[Any], share: NDArray[np.float64] | None, refused: int, start: int, label: str
+) -> NoReturn:
+    """Say what is wrong with the first refused row of a block."""
+    if share is not None and not 0 <= share[refused] <= LARGEST_WEIGHT:
+        raise ChunkError(
+            f"weights of {label}: the weight of row {start + refused} is {share[refused]}; weights "
+            f"must be finite, not negative and at most {LARGEST_WEIGHT:g}."
+        )
+    feature = int(np.argmin(np.isfinite(row)))
+    raise ChunkError(
+        f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature}. "
+        "Clean the data, or pass nan_policy='omit' to leave such rows out and count them."
+    )

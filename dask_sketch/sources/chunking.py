@@ -1,0 +1,60 @@
+"""How many stored rows one task reads."""
+
+from __future__ import annotations
+
+from dask.utils import format_bytes, parse_bytes
+
+from dask_sketch import config
+from dask_sketch.errors import InputError
+
+
+def target_bytes(chunk_size: str | int | None) -> int:
+    """Bytes that one task should read: the argument, or the setting ``sketch.chunk-size``.
+
+    Examples
+    --------
+    >>> target_bytes("1MiB")
+    1048576
+    """
+    given = config.get("chunk-size") if chunk_size is None else chunk_size
+    try:
+        size = int(parse_bytes(given))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"chunk_size={given!r}: give bytes, or text such as '64MiB'.") from error
+    if size < 1:
+        raise InputError(f"chunk_size={given!r}: give a positive size.")
+    return size
+
+
+def row_step(stored_rows: int, row_bytes: int, chunk_size: str | int | None = None) -> int:
+    """Rows of one task: a whole multiple of the stored rows, near the target size.
+
+    A stored chunk (a shard, where there are shards) is never split between tasks: each would read
+    and decompress all of it.
+
+    Parameters
+    ----------
+    stored_rows
+        Rows of one stored chunk or shard, ``>= 1``.
+    row_bytes
+        Bytes of one row in memory.
+    chunk_size
+        Target; see :func:`target_bytes`.
+
+    Examples
+    --------
+    >>> row_step(1000, 48, "1MiB")
+    21000
+    """
+    return stored_rows * max(1, target_bytes(chunk_size) // max(1, stored_rows * row_bytes))
+
+
+def describe_bytes(size: int | None) -> str:
+    """Bytes for people.
+
+    Examples
+    --------
+    >>> describe_bytes(3 * 2**20), describe_bytes(None)
+    ('3.00 MiB', 'unknown')
+    """
+    return "unknown" if size is None else str(format_bytes(size))

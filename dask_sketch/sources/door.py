@@ -1,0 +1,202 @@
+"""The one door that every input comes through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import dask.array as da
+import fsspec
+import numpy as np
+from dask.base import is_dask_collection
+
+from dask_sketch.errors import InputError
+from dask_sketch.sources.chunking import row_step
+from dask_sketch.sources.samples import Samples, array_samples
+
+_KINDS = (
+    "a NumPy array, a pandas or Dask DataFrame, a Dask array or bag, an xarray DataArray or "
+    "Dataset, a Zarr store, or the path or URL of a Zarr store or of Parquet files"
+)
+
+
+def open_samples(
+    x: Any,
+    *,
+    weights: Any = None,
+    columns: Sequence[str] | None = None,
+    array: str | None = None,
+    feature_dim: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+    chunk_size: str | int | None = None,
+) -> Samples:
+    """Open any supported input as lazy samples.
+
+    Nothing is computed, no lengths are counted, rows are never rechunked.
+
+    Parameters
+    ----------
+    x
+        NumPy array, pandas or Dask DataFrame, Dask array (chunks of unknown length, empty chunks
+        and chunks along features are fine), Dask bag of blocks or records, xarray DataArray or
+        Dataset, Zarr array, group or store, path or URL of a Zarr store or of a Parquet file,
+        directory or glob.
+    weights
+        One weight for each sample: array-like, or the name of a column, variable, coordinate,
+        array of the group, or field of the records, as the input has them.
+    columns
+        Columns, variables or fields that are features; all numeric ones by default.
+    array
+        Name of the array in a Zarr group.
+    feature_dim
+        Dimension of the features, for xarray; the last one by default.
+    storage_options
+        Options of the file system of a URL.
+    chunk_size
+        Bytes that one task reads, for stores and arrays in memory; the setting
+        ``sketch.chunk-size`` by default.
+
+    Returns
+    -------
+    samples
+        Lazy.
+
+    Raises
+    ------
+    InputError
+        If the kind of input is unknown, nothing is there, or shapes, types or names are wrong.
+
+    Examples
+    --------
+    >>> samples = open_samples(np.zeros((1000, 3)))
+    >>> samples.n_features, samples.n_samples
+    (3, 1000)
+    """
+    if isinstance(x, Samples):
+        return x
+    name = type(x).__name__
+    module = type(x).__module__.split(".")[0]
+    if isinstance(x, (str, os.PathLike)):
+        return _path_samples(
+            os.fspath(x), weights=weights, columns=columns, array=array,
+            storage_options=storage_options, chunk_size=chunk_size,
+        )  # fmt: skip
+    if isinstance(x, da.Array):
+        return array_samples(x, f"the Dask array {x.name}", weights)
+    if module == "xarray" and name in ("DataArray", "Dataset"):
+        from dask_sketch.sources.labelled import data_array_samples, dataset_samples
+
+        if name == "DataArray":
+            return data_array_samples(x, feature_dim=feature_dim, weights=weights)
+        return dataset_samples(
+            x, columns=_listed(columns), feature_dim=feature_dim, weights=weights
+        )
+    if module == "zarr" or name in ("LocalStore", "FsspecStore", "MemoryStore", "ObjectStore"):
+        from dask_sketch.sources.zarr_store import zarr_samples
+
+        return zarr_samples(x, array=array, weights=weights, chunk_size=chunk_size)
+    if is_dask_collection(x) and hasattr(x, "npartitions"):
+        if hasattr(x, "columns"):
+            from dask_sketch.sources.frames import frame_samples
+
+            column = weights if isinstance(weights, str) else None
+            _require_column(column, x.columns)
+            return frame_samples(
+                x, "the Dask DataFrame", weight=column, columns=_listed(columns),
+                weights=None if column else weights,
+            )  # fmt: skip
+        if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
+            from dask_sketch.sources.bags import bag_samples
+
+            return bag_samples(x, columns=columns, weights=weights)
+    if module == "pandas" and hasattr(x, "columns"):
+        return _pandas_samples(x, weights, columns, chunk_size)
+    if isinstance(x, (np.ndarray, list, tuple)):
+        return _memory_samples(np.asarray(x), "the array", weights, chunk_size)
+    raise InputError(f"x of type {type(x).__module__}.{name} is not understood; give {_KINDS}.")
+
+
+def _path_samples(path: str, *, columns: Any, array: Any, **options: Any) -> Samples:
+    from dask_sketch.sources.parquet import SUFFIXES, parquet_samples
+
+    plain = path.rstrip("/").lower()
+    is_parquet = plain.endswith(SUFFIXES)
+    if not is_parquet and not plain.endswith(".zarr"):
+        is_parquet = _holds_parquet(path, options["storage_options"], SUFFIXES)
+    if is_parquet:
+        return parquet_samples(path, columns=columns, **options)
+    if columns is not None:
+        raise InputError(f"columns={columns!r}: {path} is a Zarr store; name an array with array=.")
+    from dask_sketch.sources.zarr_store import zarr_samples
+
+    return zarr_samples(path, array=array, **options)
+
+
+def _holds_parquet(
+    path: str, storage_options: dict[str, Any] | None, suffixes: tuple[str, ...]
+) -> bool:
+    """Whether an undecided path means Parquet: a glob, or a directory with such files."""
+    try:
+        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        if any(sign in found for sign in "*?["):
+            return True
+        if not fs.exists(found):
+            raise InputError(f"x={path!r}: there is nothing at this path. Check it.")
+        names = [name.rsplit("/", 1)[-1] for name in fs.ls(found, detail=False)]
+    except (OSError, ImportError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"x={path!r} could not be listed: {type(error).__name__}: {error}"
+        ) from error
+    if any(name in ("zarr.json", ".zarray", ".zgroup") for name in names):
+        return False
+    return any(name.lower().endswith(suffixes) for name in names) or any(
+        "=" in name or fs.isdir(f"{found.rstrip('/')}/{name}") for name in names
+    )
+
+
+def _memory_samples(
+    x: np.ndarray[Any, Any], label: str, weights: Any, chunk_size: Any, **known: Any
+) -> Samples:
+    if x.ndim != 2:
+        raise InputError(
+            f"x has shape {x.shape}; samples must be rows of features. For a single feature, use "
+            "x[:, None]."
+        )
+    if x.dtype.kind not in "fiub":
+        raise InputError(f"x holds values of type {x.dtype}, which are not real numbers.")
+    if x.shape[1] == 0:
+        raise InputError(f"x has shape {x.shape}: there are no features.")
+    rows = min(row_step(1, max(x.itemsize * x.shape[1], 1), chunk_size), max(len(x), 1))
+    if chunk_size is None:
+        # as many chunks as fill the cores, where there are enough rows to be worth it
+        rows = min(rows, max(-(-len(x) // (os.cpu_count() or 1)), 8192))
+    blocks = da.from_array(x, chunks=(rows, x.shape[1]), inline_array=True, name=False)
+    return array_samples(blocks, label, weights, lazy=False, **known)
+
+
+def _pandas_samples(x: Any, weights: Any, columns: Any, chunk_size: Any) -> Samples:
+    from dask_sketch.sources.frames import common_dtype, feature_columns, to_numpy
+
+    column = weights if isinstance(weights, str) else None
+    _require_column(column, x.columns)
+    names = feature_columns(_listed(columns), x.dtypes, column, "the DataFrame")
+    values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
+    given = x[column] if column else weights
+    return _memory_samples(
+        values, "the DataFrame", None if given is None else np.asarray(given), chunk_size,
+        feature_names=tuple(map(str, names)),
+    )  # fmt: skip
+
+
+def _require_column(column: str | None, available: Any) -> None:
+    if column is not None and column not in available:
+        raise InputError(f"weights={column!r} is not a column; there are {list(available)}.")
+
+
+def _listed(columns: Sequence[str] | None) -> list[str] | None:
+    if isinstance(columns, str):
+        raise InputError(f"columns={columns!r}: give a list of names.")
+    return None if columns is None else list(columns)

@@ -1,0 +1,107 @@
+"""Data frames: which columns are features, and their values as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_sketch.errors import InputError
+from dask_sketch.sources.samples import Samples, array_samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame_samples(
+    frame: Any,
+    label: str,
+    *,
+    weight: str | None = None,
+    weights: Any = None,
+    columns: Sequence[str] | None = None,
+    **known: Any,
+) -> Samples:
+    """Samples from a Dask DataFrame, whose partitions may be of unknown length.
+
+    Parameters
+    ----------
+    frame
+        Dask DataFrame.
+    label
+        Name for messages.
+    weight
+        Column of weights.
+    weights
+        Weights that are not a column.
+    columns
+        Columns that are features; all but the weights by default.
+    known
+        Further fields of :class:`Samples`.
+    """
+    dtypes = frame.dtypes
+    names = feature_columns(columns, dtypes, weight, label)
+    chosen = [*names, *([weight] if weight else [])]
+    dtype = common_dtype([dtypes[name] for name in chosen])
+    blocks = frame[chosen].map_partitions(
+        to_numpy, dtype, meta=np.empty((0, len(chosen)), dtype=dtype)
+    )
+    return array_samples(
+        blocks,
+        label,
+        weights,
+        feature_names=tuple(map(str, names)),
+        weight_column=weight is not None,
+        **known,
+    )
+
+
+def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Values of a frame's columns as one array."""
+    # masked and Arrow columns turn their missing values into NaN, which the nan policy judges
+    missing = {"na_value": np.nan} if dtype.kind == "f" else {}
+    return frame.to_numpy(dtype=dtype, **missing)
+
+
+def feature_columns(
+    columns: Sequence[str] | None, dtypes: pd.Series[Any], weight: str | None, label: str
+) -> tuple[str, ...]:
+    """Columns that are features, all numeric, of a frame with these dtypes.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or not numeric, or none is left.
+    """
+    available = list(dtypes.index)
+    if columns is not None:
+        missing = [name for name in columns if name not in available]
+        if missing:
+            raise InputError(f"columns {missing} are not in {label}, which has {available}.")
+        chosen = list(columns)
+    else:
+        chosen = [name for name in available if name != weight]
+    if not chosen:
+        raise InputError(f"{label} has no columns to use as features.")
+    names = [*chosen, *([weight] if weight else [])]
+    import pandas.api.types as kinds
+
+    wrong = [
+        f"{name} ({dtypes[name]})"
+        for name in names
+        if not kinds.is_numeric_dtype(dtypes[name]) or kinds.is_complex_dtype(dtypes[name])
+    ]
+    if wrong:
+        raise InputError(
+            f"columns of {label} are not numeric: {', '.join(wrong)}. Name the numeric ones with "
+            "columns=[...]."
+        )
+    return tuple(chosen)
+
+
+def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
+    """The type of the block: that of plain NumPy columns, float64 if a column may miss values."""
+    if all(isinstance(dtype, np.dtype) for dtype in dtypes):
+        return np.result_type(*dtypes)
+    return np.dtype(np.float64)

@@ -1,0 +1,181 @@
+"""Parquet files: one task for each file, or for each run of row groups of a large one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.sources.chunking import target_bytes
+from dask_sketch.sources.frames import feature_columns, frame_samples
+from dask_sketch.sources.samples import Samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads: some row groups of one file, or all of it."""
+
+    path: str
+    row_groups: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class PartReader:
+    """Reads one part; its errors name the file and the row groups."""
+
+    columns: tuple[str, ...]
+    fs: fsspec.AbstractFileSystem
+
+    def __call__(self, part: Part) -> pd.DataFrame:
+        import pyarrow.parquet as pq
+
+        try:
+            with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
+                groups = range(parquet.num_row_groups)
+                chosen = list(groups if part.row_groups is None else part.row_groups)
+                table = parquet.read_row_groups(
+                    chosen, columns=list(self.columns), use_threads=False
+                )
+                return table.to_pandas()[list(self.columns)]
+        except Exception as error:  # decoders raise errors of many kinds
+            where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
+            raise ChunkError(
+                f"{part.path}{where} could not be read: {type(error).__name__}: {error}. The file "
+                "is damaged, has other columns or is out of reach; restore it, or leave it out."
+            ) from error
+
+
+def parquet_samples(
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    weights: Any = None,
+    storage_options: dict[str, Any] | None = None,
+    chunk_size: str | int | None = None,
+) -> Samples:
+    """Samples from a Parquet file, a directory of them or a glob.
+
+    No file is opened to count its rows: only the footer of the first, for the columns, and those of
+    files larger than a task, to split them between row groups.
+
+    Parameters
+    ----------
+    path
+        Path, URL, glob or directory (searched at all depths).
+    columns
+        Columns that are features, in this order; all but the weights and the index by default.
+    weights
+        Name of the column of weights.
+    storage_options
+        Options of the file system of a URL.
+    chunk_size
+        Target bytes of one task.
+
+    Raises
+    ------
+    InputError
+        If there is no file, a column is missing or not numeric, or weights is not a column.
+    """
+    try:
+        import dask.dataframe as dd
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise InputError(
+            f"reading {path} needs pyarrow: pip install 'dask-sketch[parquet]'."
+        ) from error
+    try:
+        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        sizes = _files(fs, found)
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"no Parquet data at {path}: {type(error).__name__}: {error}.") from error
+    if not sizes:
+        raise InputError(f"no Parquet data at {path}: no file ends in {', '.join(SUFFIXES)}.")
+    first = next(iter(sizes))
+    try:
+        with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
+            schema = parquet.schema_arrow
+            stored = sum(
+                parquet.metadata.row_group(g).total_byte_size
+                for g in range(parquet.metadata.num_row_groups)
+            )
+            meta = schema.empty_table().to_pandas().reset_index(drop=True)
+    except (OSError, ValueError) as error:
+        raise ChunkError(f"{first} could not be read: {type(error).__name__}: {error}") from error
+    weight = _weight_column(weights, meta, path)
+    names = feature_columns(columns, meta.dtypes, weight, path)
+    chosen = (*names, *([weight] if weight else []))
+    growth = max(stored, 1) / max(sizes[first], 1)  # of a file, when it is decompressed
+    target = target_bytes(chunk_size)
+    parts: list[Part] = []
+    largest = 0
+    for file, size in sizes.items():
+        pieces = [Part(file, None)] if size * growth <= target else _split(fs, file, target)
+        parts += pieces
+        largest = max(largest, int(size * growth / len(pieces)))
+    reader = PartReader(chosen, fs)
+    frame = dd.from_map(reader, parts, meta=meta[list(chosen)], label="read-parquet")
+    return frame_samples(
+        frame,
+        path,
+        weight=weight,
+        columns=list(names),
+        bytes_read=sum(sizes.values()),
+        largest_chunk=largest,
+    )
+
+
+def _files(fs: Any, found: str) -> dict[str, int]:
+    """Sizes of the Parquet files at a path, by path, sorted."""
+    if any(sign in found for sign in "*?["):
+        listed = fs.glob(found, detail=True)
+    elif fs.isdir(found):
+        listed = fs.find(found, detail=True)
+    else:
+        return {found: int(fs.info(found)["size"])}
+    return {
+        name: int(info["size"])
+        for name, info in sorted(listed.items())
+        if info["type"] == "file"
+        and name.lower().endswith(SUFFIXES)
+        and not name.rsplit("/", 1)[-1].startswith(("_", "."))
+    }
+
+
+def _split(fs: Any, file: str, target: int) -> list[Part]:
+    """Runs of row groups of one large file, each near the target size."""
+    import pyarrow.parquet as pq
+
+    with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
+        sizes = [
+            parquet.metadata.row_group(g).total_byte_size
+            for g in range(parquet.metadata.num_row_groups)
+        ]
+    parts, run, held = [], [], 0
+    for group, size in enumerate(sizes):
+        if run and held + size > target:
+            parts.append(Part(file, tuple(run)))
+            run, held = [], 0
+        run.append(group)
+        held += size
+    return [*parts, Part(file, tuple(run))]
+
+
+def _weight_column(weights: Any, meta: Any, label: str) -> str | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, str):
+        raise InputError(
+            f"weights of type {type(weights).__name__} cannot be matched to the rows of {label}; "
+            "give the name of a column."
+        )
+    if weights not in meta:
+        raise InputError(f"weights={weights!r} is not a column of {label}: {list(meta)}.")
+    return weights

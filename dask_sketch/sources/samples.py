@@ -1,0 +1,180 @@
+"""What every input becomes: lazy blocks of rows, their weights, and what is known of their size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+
+from dask_sketch.errors import InputError
+
+if TYPE_CHECKING:
+    import dask.bag as db
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Lazy samples behind one face.
+
+    Attributes
+    ----------
+    blocks
+        Dask array of shape (..., n_features) whose leading axes are all samples, in chunks of any
+        (also unknown) length; or a Dask bag of two-dimensional blocks or of records.
+    weights
+        Dask array of the leading shape, one axis of length 1 added; or a bag; or none.
+    label
+        Name of the source for messages.
+    n_features
+        Number of features; ``None`` for a bag, which cannot tell before it runs.
+    feature_names
+        Names of the features, where the source has them.
+    weight_column
+        Whether the last column of ``blocks`` is the weight.
+    bytes_read, largest_chunk
+        Bytes that one pass reads, and that the largest chunk takes in memory; ``None`` if unknown.
+    lazy
+        False for input that was in memory when it came.
+    dims
+        Names of the leading axes, for labelled input.
+    record_fields
+        Names of the fields that are features, for a bag of dictionaries.
+    """
+
+    blocks: da.Array | db.Bag
+    label: str
+    n_features: int | None
+    weights: da.Array | db.Bag | None = None
+    feature_names: tuple[str, ...] | None = None
+    weight_column: bool = False
+    bytes_read: int | None = None
+    largest_chunk: int | None = None
+    lazy: bool = True
+    dims: tuple[str, ...] | None = None
+    record_fields: tuple[str, ...] | None = None
+    weight_field: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether the blocks are a bag."""
+        return not isinstance(self.blocks, da.Array)
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of tasks that read."""
+        if isinstance(self.blocks, da.Array):
+            return int(np.prod(self.blocks.numblocks[:-1]))
+        return int(self.blocks.npartitions)
+
+    @property
+    def n_samples(self) -> int | None:
+        """Number of rows, ``None`` where only a pass over the data could tell."""
+        if not isinstance(self.blocks, da.Array):
+            return None
+        size = np.prod([float(n) for n in self.blocks.shape[:-1]])
+        return None if np.isnan(size) else int(size)
+
+    def chunk_label(self, block_id: tuple[int, ...]) -> str:
+        """Name of one chunk for messages."""
+        return chunk_label(self.label, block_id)
+
+
+def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
+    """Name of one chunk for messages.
+
+    Examples
+    --------
+    >>> chunk_label("frames.zarr", (17,))
+    'chunk 17 of frames.zarr'
+    """
+    number = block_id[0] if len(block_id) == 1 else block_id
+    return f"chunk {number} of {label}"
+
+
+def array_samples(blocks: da.Array, label: str, weights: Any = None, **known: Any) -> Samples:
+    """Samples from a Dask array of shape (..., n_features); checks shapes and types.
+
+    Parameters
+    ----------
+    blocks
+        The array.
+    label
+        Name for messages.
+    weights
+        Array-like of the leading shape, or none.
+    known
+        Further fields of :class:`Samples`.
+
+    Raises
+    ------
+    InputError
+        If there are no features, the values are not real numbers, or the weights do not fit.
+    """
+    if blocks.ndim < 2:
+        raise InputError(
+            f"{label} has shape {blocks.shape}; samples must be rows of features. For a single "
+            "feature, use x[:, None]."
+        )
+    if blocks.dtype.kind not in "fiub":
+        raise InputError(
+            f"{label} holds values of type {blocks.dtype}, which are not real numbers. Select "
+            "numeric columns, or convert them."
+        )
+    n_features = blocks.shape[-1]
+    if np.isnan(n_features) or n_features < 1:
+        raise InputError(f"{label} has shape {blocks.shape}: the number of features must be known.")
+    largest = float(np.prod([max(sizes, default=0) for sizes in blocks.chunks[:-1]]))
+    known.setdefault("bytes_read", None if np.isnan(blocks.nbytes) else int(blocks.nbytes))
+    known.setdefault(
+        "largest_chunk",
+        None if np.isnan(largest) else int(largest * n_features * blocks.dtype.itemsize),
+    )
+    return Samples(
+        blocks=blocks,
+        label=label,
+        n_features=int(n_features) - int(known.get("weight_column", False)),
+        weights=None if weights is None else aligned_weights(weights, blocks, label),
+        **known,
+    )
+
+
+def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
+    """Weights as a Dask array in the chunks of ``blocks``, with a last axis of length 1."""
+    given = weights
+    if hasattr(given, "dask") and hasattr(given, "to_dask_array"):
+        given = given.to_dask_array()
+    leading, chunks = blocks.shape[:-1], blocks.chunks[:-1]
+    if not isinstance(given, da.Array):
+        values = np.asarray(given)
+        if values.dtype.kind not in "fiub":
+            raise InputError(f"weights of {label} are of type {values.dtype}, not real numbers.")
+        if any(np.isnan(n) for n in leading):
+            raise InputError(
+                f"weights is in memory, but {label} has chunks of unknown length, so its rows "
+                "cannot be matched. Give weights as a Dask array or as the name of a column."
+            )
+        if values.shape != leading:
+            raise InputError(
+                f"weights has shape {values.shape}, {label} has {leading} samples; give one weight "
+                "for each row."
+            )
+        return da.from_array(values[..., None], chunks=(*chunks, 1), inline_array=True, name=False)
+    if given.dtype.kind not in "fiub":
+        raise InputError(f"weights of {label} are of type {given.dtype}, not real numbers.")
+    known = not np.isnan([*map(float, given.shape), *map(float, leading)]).any()
+    if given.ndim != len(leading) or (known and given.shape != leading):
+        raise InputError(
+            f"weights has shape {given.shape}, {label} has {leading} samples; give one weight for "
+            "each row."
+        )
+    if known:
+        given = given.rechunk(chunks)  # of one column: cheap, and only where chunks differ
+    elif given.numblocks != blocks.numblocks[:-1]:
+        raise InputError(
+            f"weights has {given.numblocks} chunks, {label} has {blocks.numblocks[:-1]}; with "
+            "chunks of unknown length they must correspond one to one."
+        )
+    return given[..., None]

@@ -1,0 +1,159 @@
+"""Zarr stores: one array of rows, read by whole chunks or shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.base import tokenize
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.sources.chunking import row_step
+from dask_sketch.sources.samples import Samples, array_samples
+
+
+class RowReader:
+    """A stored array whose read errors name the store and the rows.
+
+    Dask calls it like an array. ``column`` adds a last axis of length 1, for weights.
+    """
+
+    def __init__(self, array: zarr.Array[Any], label: str, column: bool = False):
+        self._array = array
+        self._label = label
+        self._column = column
+        self.dtype = array.dtype
+        self.shape = (*array.shape, 1) if column else array.shape
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        rows = index[0]
+        try:
+            values = np.asarray(self._array[rows if self._column else index])
+        except Exception as error:  # decoders raise errors of many kinds
+            raise ChunkError(
+                f"rows {rows.start} to {rows.stop} of {self._label} could not be read: "
+                f"{type(error).__name__}: {error}. The stored chunk is damaged or out of reach; "
+                "restore it, or leave these rows out."
+            ) from error
+        return values[..., None] if self._column else values
+
+    def __dask_tokenize__(self) -> Any:
+        return tokenize(
+            str(self._array.store), self._array.path, self.shape, str(self.dtype), self._column
+        )
+
+
+def zarr_samples(
+    store: Any,
+    *,
+    array: str | None = None,
+    weights: Any = None,
+    storage_options: dict[str, Any] | None = None,
+    chunk_size: str | int | None = None,
+    label: str | None = None,
+) -> Samples:
+    """Samples from a Zarr array, or from one array of a group.
+
+    Parameters
+    ----------
+    store
+        Path, URL, Zarr store, group or array; formats 2 and 3, sharded or not.
+    array
+        Name of the array in a group; not needed if only one is two-dimensional.
+    weights
+        Name of a one-dimensional array of the group, or array-like.
+    storage_options
+        Options of the file system of a URL.
+    chunk_size
+        Target bytes of one task.
+    label
+        Name for messages.
+
+    Raises
+    ------
+    InputError
+        If there is no store, no such array, or the array is not two-dimensional.
+    """
+    label = label or _label(store)
+    root = _open(store, storage_options, label)
+    rows = _select(root, array, label)
+    label = label if rows is root else f"{label.rstrip('/')}/{rows.path.split('/')[-1]}"
+    if rows.ndim != 2:
+        raise InputError(
+            f"{label} has shape {rows.shape}: a store of samples must be two-dimensional, "
+            "(samples, features)."
+        )
+    shards = getattr(rows, "shards", None)
+    stored = (shards or rows.chunks)[0]
+    n, d = rows.shape
+    step = min(row_step(stored, d * rows.dtype.itemsize, chunk_size), max(n, 1))
+    blocks = da.from_array(
+        # inlined, so that reading and sketching fuse into one task
+        RowReader(rows, label), chunks=(step, max(d, 1)), inline_array=True, asarray=False,
+        meta=np.empty((0, 0), dtype=rows.dtype),
+    )  # fmt: skip
+    if isinstance(weights, str):
+        column = _named(root, weights, label, "weights")
+        if column.ndim != 1 or column.shape[0] != n:
+            raise InputError(
+                f"weights={weights!r} has shape {column.shape}, {label} has {n} rows; give one "
+                "weight for each row."
+            )
+        reader = RowReader(column, f"weights {weights!r} of {label}", column=True)
+        lazy = da.from_array(
+            reader, chunks=(step, 1), inline_array=True, asarray=False,
+            meta=np.empty((0, 0), dtype=column.dtype),
+        )  # fmt: skip
+        # already in the shape that Samples wants
+        samples = array_samples(blocks, label)
+        return Samples(**{**vars(samples), "weights": lazy})
+    return array_samples(blocks, label, weights)
+
+
+def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any:
+    if isinstance(store, (zarr.Array, zarr.Group)):
+        return store
+    try:
+        return zarr.open(store, mode="r", storage_options=storage_options)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise InputError(
+            f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
+            "storage_options for a URL."
+        ) from error
+
+
+def _select(root: Any, name: str | None, label: str) -> Any:
+    if isinstance(root, zarr.Array):
+        if name is not None:
+            raise InputError(f"array={name!r}, but {label} is a single array; leave it out.")
+        return root
+    if name is not None:
+        return _named(root, name, label, "array")
+    found = {key: value for key, value in root.arrays() if value.ndim == 2}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    shapes = ", ".join(f"{key} {value.shape}" for key, value in root.arrays())
+    raise InputError(
+        f"{label} is a group with {len(found)} two-dimensional arrays ({shapes or 'it is empty'}); "
+        "name the one that holds the samples with array=."
+    )
+
+
+def _named(root: Any, name: str, label: str, argument: str) -> Any:
+    if isinstance(root, zarr.Group):
+        arrays = dict(root.arrays())
+        if name in arrays:
+            return arrays[name]
+        raise InputError(
+            f"{argument}={name!r} is not an array of {label}; it has {', '.join(arrays) or 'none'}."
+        )
+    raise InputError(f"{argument}={name!r} names an array, but {label} is a single array.")
+
+
+def _label(store: Any) -> str:
+    if isinstance(store, (zarr.Array, zarr.Group)):
+        return str(store.store_path)
+    return str(store)

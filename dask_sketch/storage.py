@@ -1,0 +1,198 @@
+"""Small datasets on disk that prove themselves: one Zarr group, a schema and a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_sketch.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MAX_BYTES = 4 * 2**30  # of one artifact: nothing larger is allocated because a file says so
+
+
+def write_dataset(
+    dataset: xr.Dataset,
+    store: Any,
+    schema: str,
+    schema_version: int,
+    *,
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+) -> None:
+    """Write ``dataset`` as a Zarr group with its schema and a checksum over all content.
+
+    On a local path the group is written beside its place and moved there whole, so that a reader
+    sees the old one or the new one and never a part.
+
+    Parameters
+    ----------
+    dataset
+        Variables and JSON-like attributes.
+    store
+        Path, URL or Zarr store.
+    schema, schema_version
+        What it is; checked by :func:`read_dataset`.
+    overwrite
+        Replace an existing store.
+    storage_options
+        Options of the file system of a URL.
+
+    Raises
+    ------
+    ArtifactError
+        If the store exists and ``overwrite`` is not set.
+    """
+    dataset = dataset.assign_attrs(
+        schema=schema, schema_version=schema_version, written_by=f"dask-sketch {_version()}"
+    )
+    dataset = dataset.assign_attrs(checksum=_checksum(dataset))
+    path = _local_path(store)
+    if path is None:
+        _write(dataset, store, "w" if overwrite else "w-", storage_options)
+        return
+    if path.exists() and not overwrite:
+        raise ArtifactError(f"{path} exists. Choose another place, or pass overwrite=True.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        _write(dataset, str(scratch / "new"), "w", None)
+        if path.exists():
+            path.rename(scratch / "old")
+        (scratch / "new").rename(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(
+    dataset: xr.Dataset, store: Any, mode: str, storage_options: dict[str, Any] | None
+) -> None:
+    from zarr.errors import ContainsGroupError
+
+    # one chunk for each variable: an artifact is small, and read whole
+    encoding = {name: {"chunks": v.shape} for name, v in dataset.variables.items() if v.size}
+    try:
+        dataset.to_zarr(
+            store,
+            mode=mode,  # type: ignore[call-overload]
+            encoding=encoding,
+            zarr_format=3,
+            consolidated=False,
+            storage_options=storage_options,
+        )
+    except (ContainsGroupError, FileExistsError) as error:
+        raise ArtifactError(
+            f"{store} exists. Choose another place, or pass overwrite=True."
+        ) from error
+
+
+def read_dataset(
+    store: Any,
+    schema: str,
+    schema_version: int,
+    *,
+    storage_options: dict[str, Any] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> xr.Dataset:
+    """Read what :func:`write_dataset` wrote, and refuse anything else.
+
+    Parameters
+    ----------
+    store
+        Path, URL or Zarr store.
+    schema, schema_version
+        What is expected there.
+    storage_options
+        Options of the file system of a URL.
+    max_bytes
+        Size beyond which nothing is loaded; the sizes are read from the metadata first.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no such store, it is of another schema, larger than ``max_bytes``, truncated
+        or edited. The message says which.
+    """
+    import xarray as xr
+    import zarr
+
+    kind = schema.rsplit("/", 1)[-1].replace("-", " ")
+    try:
+        group = zarr.open_group(store, mode="r", storage_options=storage_options)
+        found, number = group.attrs.get("schema"), group.attrs.get("schema_version")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        path = _local_path(store)
+        state = "does not exist" if path is not None and not path.exists() else "cannot be read"
+        raise ArtifactError(f"no {kind} at {store}: it {state} ({_first_line(error)}).") from error
+    if found != schema:
+        raise ArtifactError(
+            f"{store} is not a {kind}: its schema is {found!r}, expected {schema!r}."
+        )
+    if number != schema_version:
+        raise ArtifactError(
+            f"{store} is a {kind} of schema version {number!r}; this version of dask-sketch reads "
+            f"version {schema_version}. Upgrade the older side."
+        )
+    try:
+        size = sum(array.nbytes for _, array in group.arrays())
+        if size > max_bytes:
+            raise ArtifactError(
+                f"{store} states {size:,} bytes of content, over the limit of {max_bytes:,}."
+            )
+        with xr.open_zarr(
+            store, chunks=None, consolidated=False, storage_options=storage_options
+        ) as opened:
+            dataset = opened.load()
+    except ArtifactError:
+        raise
+    except Exception as error:  # damaged bytes surface as errors of many kinds
+        raise ArtifactError(
+            f"the {kind} at {store} is truncated or damaged: {_first_line(error)}"
+        ) from error
+    stated = dataset.attrs.pop("checksum", None)
+    if stated != _checksum(dataset):
+        raise ArtifactError(
+            f"the {kind} at {store} does not match its checksum: it was truncated or edited. "
+            "Restore it from a copy, or make it again."
+        )
+    return dataset
+
+
+def _checksum(dataset: xr.Dataset) -> str:
+    """SHA-256 over names, shapes, types, values and attributes."""
+    total = hashlib.sha256(json.dumps(dataset.attrs, sort_keys=True, default=str).encode())
+    for name in sorted(map(str, dataset.variables)):
+        values = np.ascontiguousarray(dataset[name].values)
+        values = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        dims = [str(dim) for dim in dataset[name].dims]
+        head = json.dumps([name, dims, list(values.shape), values.dtype.kind])
+        total.update(head.encode())
+        total.update(values.tobytes())
+    return total.hexdigest()
+
+
+def _local_path(store: Any) -> Path | None:
+    if isinstance(store, os.PathLike):
+        return Path(store)
+    if isinstance(store, str) and "://" not in store and "::" not in store:
+        return Path(store)
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _version() -> str:
+    return version("dask-sketch")
