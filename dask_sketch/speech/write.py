@@ -1,0 +1,288 @@
+"""A Dask bag of audio files to one labelled Zarr store of features.
+
+Two passes, because the row at which a file starts is known only once the speech frames of all
+files before it are counted. The first counts, and brings three numbers per file to the client.
+The second computes the features and writes them, one task per shard, each holding one shard
+and the audio of one file in memory. Every file is read twice, and once more for each shard
+border that its rows cross; no frame ever passes through the client.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import dask.bag as db
+import dask.base
+import numpy as np
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.speech.files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
+from dask_sketch.speech.frontend import (
+    FrontEnd,
+    active_frames,
+    mfcc,
+    n_frames_of,
+    no_speech,
+    read_audio,
+)
+from dask_sketch.speech.shards import (
+    Shard,
+    check_destination,
+    complete_store,
+    create_store,
+    plan_shards,
+    write_rows,
+)
+
+__all__ = ["SpeechSummary", "write_features"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SpeechSummary:
+    """What :func:`write_features` wrote.
+
+    Attributes
+    ----------
+    n_files
+        Audio files in the store.
+    n_frames
+        Speech frames in the store.
+    n_speakers
+        Speakers in the store; 0 without speaker names.
+    seconds
+        Duration of the files in seconds, speech or not.
+    kept_share
+        Share of the frames that were kept as speech, in (0, 1].
+    skipped
+        Path and reason of each file left out (``on_error="skip"``).
+    """
+
+    n_files: int
+    n_frames: int
+    n_speakers: int
+    seconds: float
+    kept_share: float
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Speech frames, all frames and duration of one file, or why there are none."""
+
+    kept: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+
+
+def write_features(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    store: str | os.PathLike[str],
+    *,
+    speaker: str | Callable[[Path], str] | None = SPEAKER_IN_NAME,
+    sample_rate: int = 8000,
+    frame_seconds: float = 0.023,
+    n_coefficients: int = 12,
+    top_db: float = 30.0,
+    chunk_frames: int = 16_384,
+    shard_frames: int = 65_536,
+    npartitions: int | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+) -> SpeechSummary:
+    """Write the MFCC of the speech frames of audio files to a Zarr store.
+
+    The store opens with ``xarray.open_zarr``: ``features`` (frame, coefficient) float32 in dB,
+    with the coordinates ``file`` (frame), an index into ``file_name`` (recording), and
+    ``speaker`` (frame), an index into its attribute ``names``, which is sorted. Rows follow the
+    files in order and, within a file, time. The result does not depend on the number of
+    partitions nor on the scheduler; it runs on whichever scheduler is active, the threaded one
+    if none is. Workers must see the files under the same paths.
+
+    Parameters
+    ----------
+    files
+        A folder (searched with its subfolders), a glob pattern, or paths.
+    store
+        Where to write: a path, or a URL that Zarr opens.
+    speaker
+        A regular expression with one group, searched for in the file's name without folders;
+        the default takes what stands between the first two underscores (``7_jackson_32.wav``).
+        Or a callable from path to name; or None, for no speaker coordinate.
+    sample_rate, frame_seconds, n_coefficients, top_db
+        See :class:`~dask_sketch.speech.frontend.FrontEnd`.
+    chunk_frames
+        Rows of a chunk, the unit of reading.
+    shard_frames
+        Rows of a shard, the unit of writing: a multiple of `chunk_frames`.
+    npartitions
+        Partitions of the bag of files in the counting pass. Default: Dask's own choice.
+    on_error
+        What to do with a file that is unreadable, empty, shorter than a frame, silent, or
+        recorded below `sample_rate`: ``"raise"`` an error that names it, or ``"skip"`` it and
+        list it in the summary.
+    overwrite
+        Whether features that an earlier run wrote there may be replaced. Anything else at
+        `store` is refused in any case.
+    storage_options
+        Options of the file system, where `store` is a URL.
+
+    Returns
+    -------
+    SpeechSummary
+        Files, frames, speakers, seconds of audio, share of frames kept, files skipped.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, no file is found or left, or a file has no speaker.
+    ArtifactError
+        If the store exists.
+    ChunkError
+        If files cannot be used, before anything is written, or a file changes while it is
+        read; the message names them. A run that fails while it writes leaves a store with the
+        attribute ``complete`` false and NaN in the rows that are missing; the next run
+        replaces it, `overwrite` or not.
+
+    Examples
+    --------
+    >>> import os, tempfile, soundfile, xarray
+    >>> rng = np.random.default_rng(0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("0_anna_0.wav", "0_bert_0.wav"):
+    ...         soundfile.write(os.path.join(folder, name), rng.normal(0, 0.1, 8000), 8000)
+    ...     summary = write_features(folder, os.path.join(folder, "features.zarr"))
+    ...     with xarray.open_zarr(os.path.join(folder, "features.zarr")) as opened:
+    ...         print(summary.n_frames, opened.features.shape, opened.speaker.names)
+    170 (170, 12) ['anna', 'bert']
+    """
+    front_end = FrontEnd(sample_rate, frame_seconds, n_coefficients, top_db)
+    if on_error not in ("raise", "skip"):
+        raise InputError(f'on_error must be "raise" or "skip", got {on_error!r}')
+    if chunk_frames < 1 or shard_frames < 1 or shard_frames % chunk_frames:
+        raise InputError(
+            f"shard_frames={shard_frames} must be a positive multiple of "
+            f"chunk_frames={chunk_frames}"
+        )
+    where = os.fspath(store)
+    if "://" not in where:
+        where = str(Path(where).absolute())  # workers may run in another folder
+    check_destination(where, overwrite, storage_options)
+    recordings = list_recordings(files)
+    speaker_names = None if speaker is None else speakers_of(recordings, speaker)
+
+    counts = _compute(
+        db.from_sequence(recordings, npartitions=npartitions).map(_count, front_end=front_end)
+    )
+    used, skipped = _sort_out(recordings, counts, on_error)
+    names = None if speaker_names is None else sorted({speaker_names[i] for i in used})
+    if names is None or speaker_names is None:
+        codes = [-1] * len(used)
+    else:
+        code_of = {name: code for code, name in enumerate(names)}
+        codes = [code_of[speaker_names[i]] for i in used]
+    shards = plan_shards(
+        [recordings[i].path for i in used], codes, [counts[i].kept for i in used], shard_frames
+    )
+    n_frames = shards[-1].stop
+    logger.info("writing %d frames of %d files in %d shards", n_frames, len(used), len(shards))
+    create_store(
+        where,
+        n_frames=n_frames,
+        files=[recordings[i].name for i in used],
+        speakers=names,
+        front_end=front_end,
+        chunk_frames=chunk_frames,
+        shard_frames=shard_frames,
+        storage_options=storage_options,
+    )
+    _compute(
+        db.from_sequence(shards, npartitions=len(shards)).map(
+            _write_shard, store=where, front_end=front_end, storage_options=storage_options
+        )
+    )
+    complete_store(where, storage_options)
+    return SpeechSummary(
+        n_files=len(used),
+        n_frames=n_frames,
+        n_speakers=0 if names is None else len(names),
+        seconds=sum(counts[i].seconds for i in used),
+        kept_share=n_frames / sum(counts[i].frames for i in used),
+        skipped=skipped,
+    )
+
+
+def _compute(bag: db.Bag) -> list[Any]:
+    # A bag of its own accord starts processes; as delayed partitions it follows the active
+    # scheduler, and threads where there is none, which suits NumPy and needs no guarded script.
+    return [item for partition in dask.base.compute(*bag.to_delayed()) for item in partition]
+
+
+def _count(recording: Recording, front_end: FrontEnd) -> _Count:
+    try:
+        signal = read_audio(recording.path, front_end.sample_rate)
+        kept = active_frames(signal, front_end).size
+        if kept == 0:
+            raise no_speech(recording.path, signal, front_end)
+    except ChunkError as error:
+        # returned, not raised: one run then tells of every bad file
+        return _Count(failure=str(error))
+    return _Count(kept, n_frames_of(signal, front_end), signal.size / front_end.sample_rate)
+
+
+def _sort_out(
+    recordings: list[Recording], counts: list[_Count], on_error: str
+) -> tuple[list[int], tuple[tuple[str, str], ...]]:
+    used = [i for i, count in enumerate(counts) if not count.failure]
+    skipped = tuple(
+        (recording.path, count.failure)
+        for recording, count in zip(recordings, counts, strict=True)
+        if count.failure
+    )
+    if skipped and on_error == "raise":
+        shown = "; ".join(reason for _, reason in skipped[:5])
+        more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+        raise ChunkError(
+            f"{len(skipped)} of {len(recordings)} audio files cannot be used: {shown}{more}. "
+            'Mend them, or pass on_error="skip" to leave them out'
+        )
+    if not used:
+        raise InputError(
+            f"none of the {len(recordings)} audio files can be used; the first: {skipped[0][1]}"
+        )
+    for path, reason in skipped:
+        logger.warning("skipped %s: %s", path, reason)
+    return used, skipped
+
+
+def _write_shard(
+    shard: Shard, store: str, front_end: FrontEnd, storage_options: dict[str, Any] | None
+) -> int:
+    n_rows = shard.stop - shard.start
+    features = np.empty((n_rows, front_end.n_coefficients), np.float32)
+    files = np.empty(n_rows, np.int32)
+    speakers = np.empty(n_rows, np.int32)
+    row = 0
+    for piece in shard.pieces:
+        signal = read_audio(piece.path, front_end.sample_rate)
+        frames = active_frames(signal, front_end)
+        if frames.size != piece.n_frames:
+            raise ChunkError(
+                f"audio file {piece.path!r} changed while it was read: {piece.n_frames} speech "
+                f"frames at first, {frames.size} now; run again once the files are complete"
+            )
+        rows = slice(row, row + piece.stop - piece.start)
+        features[rows] = mfcc(signal, frames[piece.start : piece.stop], front_end)
+        files[rows] = piece.file
+        speakers[rows] = piece.speaker
+        row = rows.stop
+    write_rows(store, shard, features, files, speakers, storage_options)
+    return n_rows
