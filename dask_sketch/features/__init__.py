@@ -1,8 +1,9 @@
 """Chunks to features: the laws of the frequencies, the map, the hot loop, the scale."""
 
 from dask_sketch.features.laws import LAWS, draw_frequencies
-from dask_sketch.features.map import FeatureMap, default_n_frequencies
+from dask_sketch.features.map import FeatureMap
 from dask_sketch.features.scale import ScaleFit, estimate_scale
+from dask_sketch.features.size import default_n_frequencies
 
 __all__ = [
     "LAWS",

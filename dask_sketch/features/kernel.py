@@ -206,7 +206,7 @@ def _specialised(n_features: int, dtype: str, weighted: int) -> Callable[..., No
         for tile in range(frequencies.size // (n_features * TILE)):
             for row in range(0, x.size // n_features, ROWS):
                 for lane in range(0, TILE, lanes):
-                    _step(
+                    _step(  # type: ignore[call-arg]  # numba hides the typing context
                         x, row * n_features,
                         frequencies, tile * n_features * TILE + lane,
                         sums, tile * 2 * TILE + lane,
@@ -286,7 +286,7 @@ class MomentKernel:
         return cosine[:n_frequencies] - 1j * sine[:n_frequencies]
 
 
-_COMPILING = threading.Lock()
+COMPILING = threading.Lock()  # of this package: one compilation for all threads that wait
 
 
 @lru_cache(maxsize=64)
@@ -309,5 +309,5 @@ def moment_kernel(n_features: int, dtype: str = "float32") -> MomentKernel:
     >>> kernel.unpack(sums, 1).round(12)  # 1 + exp(-i pi / 2)
     array([1.-1.j])
     """
-    with _COMPILING:
+    with COMPILING:
         return _kernel(n_features, dtype)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
-import warnings
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import ArtifactError, InputError, MergeError
+from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen
 from dask_sketch.features.kernel import MomentKernel, moment_kernel
-from dask_sketch.features.laws import LAWS, draw_frequencies
+from dask_sketch.features.laws import LAWS
 
 if TYPE_CHECKING:
     from dask_sketch.features.scale import ScaleFit
@@ -131,30 +128,30 @@ class FeatureMap:
                 )
             if not (np.isfinite(variances).all() and (variances > 0).all()):
                 raise InputError("covariances holds values that are not positive and finite.")
-            object.__setattr__(self, "covariances", _frozen(variances))
+            object.__setattr__(self, "covariances", frozen(variances))
         if self.law_weights is not None:
-            n_laws = len(self._law_variances)
+            n_laws = len(self.law_variances)
             weights = np.asarray(self.law_weights, dtype=np.float64)
             if weights.shape != (n_laws,) or not (weights >= 0).all() or not weights.sum() > 0:
                 raise InputError(
                     f"law_weights={self.law_weights!r}: give {n_laws} weights, one for each row "
                     "of covariances, none negative."
                 )
-            object.__setattr__(self, "law_weights", _frozen(weights / weights.sum()))
+            object.__setattr__(self, "law_weights", frozen(weights / weights.sum()))
         center = np.zeros(d) if self.center is None else np.asarray(self.center, dtype=np.float64)
         if center.shape != (d,) or not np.isfinite(center).all():
             raise InputError(f"center={self.center!r}: give {d} finite numbers.")
-        object.__setattr__(self, "center", _frozen(center))
+        object.__setattr__(self, "center", frozen(center))
         if self.whitening is not None:
             matrix = np.asarray(self.whitening, dtype=np.float64)
             if matrix.shape != (d, d) or not np.isfinite(matrix).all():
                 raise InputError(f"whitening has shape {matrix.shape}; give ({d}, {d}), finite.")
             if np.linalg.matrix_rank(matrix) < d:
                 raise InputError("whitening is singular; drop the features that do not vary.")
-            object.__setattr__(self, "whitening", _frozen(matrix))
+            object.__setattr__(self, "whitening", frozen(matrix))
 
     @property
-    def _law_variances(self) -> NDArray[np.float64]:
+    def law_variances(self) -> NDArray[np.float64]:
         """Variances of the laws, before whitening is undone, shape (n_laws, n_features)."""
         if self.covariances is None:
             assert self.scale is not None
@@ -167,7 +164,7 @@ class FeatureMap:
 
         In squared units of the data; ``scale**2`` in every feature for one isotropic scale.
         """
-        mean = np.average(self._law_variances, axis=0, weights=self.law_weights)
+        mean = np.average(self.law_variances, axis=0, weights=self.law_weights)
         if self.whitening is None:
             return np.asarray(mean)
         inverse = np.linalg.inv(self.whitening)
@@ -193,8 +190,8 @@ class FeatureMap:
         )
 
     @property
-    def _drawn(self) -> _Drawn:
-        return _drawn(self)
+    def _drawn(self) -> Drawn:
+        return drawn_for(self)
 
     @property
     def frequencies(self) -> NDArray[np.float64]:
@@ -281,13 +278,13 @@ class FeatureMap:
         except (TypeError, KeyError, json.JSONDecodeError, InputError) as error:
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
-            drawn = _Drawn(feature_map.spec, np.asarray(frequencies, dtype=np.float64), feature_map)
+            drawn = Drawn(feature_map.spec, np.asarray(frequencies, dtype=np.float64), feature_map)
             if drawn.digest != digest:
                 raise ArtifactError(
                     f"the stored frequencies have digest {drawn.digest[:12]}, not "
                     f"{str(digest)[:12]} as stated: the file was edited or is damaged."
                 )
-            _DRAWN.put(drawn)
+            DRAWN.put(drawn)
         if digest is not None:
             feature_map.__dict__["digest"] = digest
         return feature_map
@@ -343,10 +340,10 @@ class FeatureMap:
 
     def __repr__(self) -> str:
         shape = f"n_features={self.n_features}, n_frequencies={self.n_frequencies}"
-        if self.scale is not None:
+        if self.covariances is None:
             law = f"scale={self.scale:.6g}"
         else:
-            law = f"covariances of shape {np.shape(self.covariances)}"
+            law = f"covariances of shape {self.covariances.shape}"
         white = ", whitened" if self.whitening is not None else ""
         return (
             f"FeatureMap({shape}, law={self.law!r}, {law}{white}, seed={self.seed}, "
@@ -360,9 +357,7 @@ class FeatureMap:
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
-        scale = (
-            f"{self.scale:.6g}" if self.scale is not None else f"{len(self._law_variances)} laws"
-        )
+        scale = f"{self.scale:.6g}" if self.scale is not None else f"{len(self.law_variances)} laws"
         return {
             "features": str(self.n_features),
             "frequencies": str(self.n_frequencies),
@@ -373,115 +368,6 @@ class FeatureMap:
             "precision": self.dtype,
             "digest": self.digest[:12],
         }
-
-
-class _Drawn:
-    """Frequencies of one specification, and what is derived from them."""
-
-    def __init__(self, spec: str, frequencies: NDArray[np.float64], feature_map: FeatureMap):
-        self.spec = spec
-        # whatever the law, omega / 2 pi is a float32 number: see FeatureMap, Notes
-        turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
-        expected = (feature_map.n_features, feature_map.n_frequencies)
-        if turns.shape != expected:
-            raise ArtifactError(f"frequencies have shape {turns.shape}, not {expected}.")
-        self.frequencies = _frozen(turns.astype(np.float64) * (2 * np.pi))
-        self.digest = hashlib.sha256(
-            spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()
-        ).hexdigest()
-        self._kernel = (feature_map.n_features, feature_map.dtype)
-        self._turns = turns
-
-    @cached_property
-    def packed(self) -> NDArray[np.floating]:
-        return _frozen(moment_kernel(*self._kernel).pack(self._turns))
-
-
-class _DrawnCache:
-    """The last few draws of this process, by specification."""
-
-    def __init__(self, size: int):
-        self._size = size
-        self._entries: OrderedDict[str, _Drawn] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def put(self, drawn: _Drawn) -> None:
-        with self._lock:
-            self._entries[drawn.spec] = drawn
-            while len(self._entries) > self._size:
-                self._entries.popitem(last=False)
-
-    def get(self, feature_map: FeatureMap) -> _Drawn:
-        # the lock is held while drawing: threads of one worker wait for one draw, not make four
-        with self._lock:
-            drawn = self._entries.get(feature_map.spec)
-            if drawn is None:
-                drawn = _draw(feature_map)
-                self._entries[feature_map.spec] = drawn
-                while len(self._entries) > self._size:
-                    self._entries.popitem(last=False)
-            else:
-                self._entries.move_to_end(feature_map.spec)
-            return drawn
-
-
-_DRAWN = _DrawnCache(size=8)
-
-
-def _draw(feature_map: FeatureMap) -> _Drawn:
-    frequencies = draw_frequencies(
-        feature_map.law,
-        feature_map._law_variances,
-        feature_map.n_frequencies,
-        weights=feature_map.law_weights,
-        seed=feature_map.seed,
-    )
-    if feature_map.whitening is not None:
-        frequencies = feature_map.whitening.T @ frequencies
-    return _Drawn(feature_map.spec, frequencies, feature_map)
-
-
-def _drawn(feature_map: FeatureMap) -> _Drawn:
-    drawn = _DRAWN.get(feature_map)
-    expected = feature_map.__dict__.get("digest")
-    if expected is not None and drawn.digest != expected:
-        raise ArtifactError(
-            f"this process drew frequencies of digest {drawn.digest[:12]}, but the feature map "
-            f"states {expected[:12]}. NumPy {np.__version__} is in use here: run the same version "
-            "on the client and on every worker."
-        )
-    return drawn
-
-
-def default_n_frequencies(n_features: int, n_components: int) -> int:
-    """``5 (2 d + 1) K``, five times the number of free parameters (section 5.5).
-
-    Examples
-    --------
-    >>> default_n_frequencies(n_features=10, n_components=5)
-    525
-    """
-    return 5 * (2 * n_features + 1) * n_components
-
-
-def warn_if_few(
-    n_frequencies: int, n_features: int, n_components: int, stacklevel: int = 3
-) -> None:
-    """Warn below the number of frequencies under which estimation breaks down (section 5.5)."""
-    needed = default_n_frequencies(n_features, n_components)
-    if n_frequencies < needed:
-        warnings.warn(
-            f"n_frequencies={n_frequencies} is under 5(2d+1)K = {needed} for {n_components} "
-            f"components of {n_features} features: estimates may fail. Take {needed} or more.",
-            UserWarning,
-            stacklevel=stacklevel,
-        )
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    out = np.array(array, order="C")
-    out.flags.writeable = False
-    return out
 
 
 def _as_list(array: NDArray[np.float64] | None) -> list[Any] | None:

@@ -46,7 +46,7 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
         )
     if method == "score":
         return _mean(model, samples)
-    if samples.is_bag:
+    if not isinstance(samples.blocks, da.Array):
         return samples.blocks.map_partitions(_rows_of_bag, model, method, samples)
     return _per_row(model, method, samples)
 

@@ -12,7 +12,7 @@ from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.graph.tree import reduce_samples
-from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch
+from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare
 from dask_sketch.sketching.sketch import Sketch, merge
 from dask_sketch.sources import Samples, open_samples
 
@@ -190,7 +190,7 @@ def sketch(
         arguments={"feature_map": sent, "nan_policy": nan_policy},
     )
     # compiled while the graph is built: local threads and workers of this machine find it cached
-    _ = feature_map.kernel
+    prepare(feature_map, samples.dtype)
     lazy = LazySketch(inner, samples, feature_map, fan_in)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 

@@ -12,9 +12,9 @@ import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
+from dask_sketch.sketching.partial import prepare
 
 if TYPE_CHECKING:
-    from dask_sketch.features import FeatureMap
     from dask_sketch.graph.one_pass import LazySketch
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,13 @@ def active_client() -> Any:
 def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     """Compute a lazy sketch, after the plan agreed and the workers are ready.
 
+    Raises
+    ------
+    PlanError
+        If the largest chunk cannot fit.
+    ArtifactError
+        If a worker draws other frequencies than the client.
+
     Parameters
     ----------
     lazy
@@ -46,7 +53,7 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     kwargs
         Passed on to ``Client.compute`` or ``dask.compute``.
     """
-    from dask_sketch.graph.plan import make_plan
+    from dask_sketch.graph.planning import make_plan
 
     client = None if "scheduler" in kwargs else active_client()
     make_plan(lazy.samples, lazy.feature_map, lazy.split_every, client=client).require_fit()
@@ -54,27 +61,13 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
         # the method of the mixin, which LazySketch.compute stands before
         with local_progress(progress):
             return DaskMethodsMixin.compute(lazy, **kwargs)
-    prepare_workers(client, lazy.feature_map)
+    # frequencies drawn, digest checked and kernels compiled on every worker before data is read
+    client.run(prepare, lazy.feature_map, lazy.samples.dtype)
     # retries go to the client: as an annotation they are lost when the graph is optimised,
     # https://github.com/dask/dask/issues/7036
     kwargs.setdefault("retries", config.get("retries"))
     future = client.compute(lazy, **kwargs)
     return follow(future, progress)
-
-
-def prepare_workers(client: Any, feature_map: FeatureMap) -> None:
-    """Draw, check and compile on every worker before any data is read.
-
-    Raises
-    ------
-    ArtifactError
-        If a worker draws other frequencies than the client.
-    """
-    client.run(_prepare, feature_map)
-
-
-def _prepare(feature_map: FeatureMap) -> None:
-    _ = feature_map.packed, feature_map.kernel
 
 
 def follow(future: Any, progress: bool) -> Any:

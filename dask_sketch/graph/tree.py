@@ -154,6 +154,7 @@ def _reduce_bag(
     samples: Samples, chunk: Chunk, merge: Merge, split_every: int, name: str, arguments: Any
 ) -> db.Item:
     bag = samples.blocks
+    assert not isinstance(bag, da.Array)
     numbers = db.from_sequence(range(bag.npartitions), npartitions=bag.npartitions)
     others = {} if samples.weights is None else {"weights": samples.weights}
     parts = bag.map_partitions(
@@ -169,7 +170,7 @@ def _reduce_bag(
         **others,
     )
     return parts.reduction(
-        _merge_partials(merge), _merge_partials(merge), split_every=split_every, name=name
+        _MergePartials(merge), _MergePartials(merge), split_every=split_every, name=name
     )
 
 
@@ -193,7 +194,9 @@ def _chunk_of_bag(
     return partial
 
 
-class _merge_partials:  # noqa: N801  (a function that pickles and carries its merge)
+class _MergePartials:
+    """Merges what the partitions of a bag gave."""
+
     def __init__(self, merge: Merge):
         self.merge = merge
 

@@ -44,7 +44,7 @@ def to_dataset(sketch: Sketch) -> xr.Dataset:
     }
     for name in ("minimum", "maximum", "first_moment", "second_moment"):
         variables[name] = ("feature", getattr(sketch, name))
-    dataset = xr.Dataset(
+    return xr.Dataset(
         {
             name: (dims, values, {"meaning": _MEANING[name]})
             for name, (dims, values) in variables.items()
@@ -60,7 +60,6 @@ def to_dataset(sketch: Sketch) -> xr.Dataset:
             "tight_bounds": int(sketch.tight_bounds),
         },
     )
-    return dataset
 
 
 def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader
+from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
 from dask_sketch.sketching.sketch import Sketch
 
 NanPolicy = Literal["raise", "omit"]
@@ -23,6 +23,25 @@ def block_rows(n_features: int, dtype: str) -> int:
     """Rows of one block: a multiple of 8, at most 4096."""
     rows = BLOCK_BYTES // (np.dtype(dtype).itemsize * n_features)
     return int(min(max(rows // 8 * 8, 8), 4096))
+
+
+def prepare(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
+    """Draw the frequencies, check them and compile, before the first chunk is there.
+
+    Parameters
+    ----------
+    feature_map
+        What will be averaged.
+    dtype
+        Type of the rows that will come.
+
+    Raises
+    ------
+    ArtifactError
+        If this process draws other frequencies than the map states.
+    """
+    _ = feature_map.packed, feature_map.kernel
+    row_taker(np.dtype(dtype), feature_map.dtype)
 
 
 def partial_sketch(

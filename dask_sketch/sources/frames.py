@@ -60,8 +60,9 @@ def frame_samples(
 def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Values of a frame's columns as one array."""
     # masked and Arrow columns turn their missing values into NaN, which the nan policy judges
-    missing = {"na_value": np.nan} if dtype.kind == "f" else {}
-    return frame.to_numpy(dtype=dtype, **missing)
+    if dtype.kind == "f":
+        return frame.to_numpy(dtype=dtype, na_value=np.nan)
+    return frame.to_numpy(dtype=dtype)
 
 
 def feature_columns(

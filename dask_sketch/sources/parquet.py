@@ -35,6 +35,7 @@ class PartReader:
     fs: fsspec.AbstractFileSystem
 
     def __call__(self, part: Part) -> pd.DataFrame:
+        """The columns of one part, as a frame."""
         import pyarrow.parquet as pq
 
         try:
@@ -158,7 +159,9 @@ def _split(fs: Any, file: str, target: int) -> list[Part]:
             parquet.metadata.row_group(g).total_byte_size
             for g in range(parquet.metadata.num_row_groups)
         ]
-    parts, run, held = [], [], 0
+    parts: list[Part] = []
+    run: list[int] = []
+    held = 0
     for group, size in enumerate(sizes):
         if run and held + size > target:
             parts.append(Part(file, tuple(run)))

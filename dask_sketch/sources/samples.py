@@ -63,6 +63,11 @@ class Samples:
         return not isinstance(self.blocks, da.Array)
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values; float64 for a bag, which cannot tell before it runs."""
+        return np.dtype(self.blocks.dtype if isinstance(self.blocks, da.Array) else np.float64)
+
+    @property
     def n_chunks(self) -> int:
         """Number of tasks that read."""
         if isinstance(self.blocks, da.Array):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import dask
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap, default_n_frequencies, estimate_scale
-from dask_sketch.features.map import warn_if_few
+from dask_sketch.features.size import warn_if_few
+from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sources import Samples, open_samples
 
@@ -86,7 +88,7 @@ def design(
             raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
     if n_frequencies is None and n_components is None:
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
-    if whitening not in (None, "diagonal", "full"):
+    if whitening is not None and whitening not in KINDS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
     samples = open_samples(x, weights=weights, **options)
     pilot = pilot_samples(samples, n_pilot, seed)
@@ -96,7 +98,7 @@ def design(
             n_frequencies = default_n_frequencies(d, n_components)
         else:
             warn_if_few(n_frequencies, d, n_components)
-    matrix = _whitening(pilot, whitening)
+    matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
         fit = estimate_scale(pilot if matrix is None else pilot @ matrix.T, seed=seed)
@@ -174,8 +176,6 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
 
 def _chunk_of(samples: Samples, number: int) -> Samples:
     """The same samples, one chunk of them."""
-    from dataclasses import replace
-
     if not isinstance(samples.blocks, da.Array):
         one = _partition(samples.blocks, number)
         other = None if samples.weights is None else _partition(samples.weights, number)
@@ -184,6 +184,7 @@ def _chunk_of(samples: Samples, number: int) -> Samples:
     block = samples.blocks.blocks[(*map(int, place), slice(None))]
     weights = samples.weights
     if weights is not None:
+        assert isinstance(weights, da.Array)
         weights = weights.blocks[(*map(int, place), slice(None))]
     return replace(samples, blocks=block, weights=weights)
 
@@ -223,20 +224,3 @@ def _unwrap(result: Any) -> Any:
             return None
         result = result.item() if isinstance(result, np.ndarray) else result[0]
     return result
-
-
-def _whitening(pilot: NDArray[np.float64], kind: str | None) -> NDArray[np.float64] | None:
-    if kind is None:
-        return None
-    deviation = pilot.std(axis=0)
-    if not (deviation > 0).all():
-        raise InputError(
-            f"features {np.flatnonzero(deviation == 0).tolist()} do not vary in the pilot samples, "
-            "so they cannot be whitened. Leave them out."
-        )
-    if kind == "diagonal":
-        return np.diag(1.0 / deviation)
-    values, vectors = np.linalg.eigh(np.cov(pilot.T).reshape(pilot.shape[1], -1))
-    if values[0] <= 1e-12 * values[-1]:
-        raise InputError("the features are linearly dependent: full whitening is not possible.")
-    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)

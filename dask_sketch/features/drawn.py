@@ -1,0 +1,114 @@
+"""Drawn frequencies: one draw for each specification and process, held against its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ArtifactError
+from dask_sketch.features.kernel import moment_kernel
+from dask_sketch.features.laws import draw_frequencies
+
+if TYPE_CHECKING:
+    from dask_sketch.features.map import FeatureMap
+
+
+class Drawn:
+    """Frequencies of one specification, and what is derived from them."""
+
+    def __init__(self, spec: str, frequencies: NDArray[np.float64], feature_map: FeatureMap):
+        self.spec = spec
+        # whatever the law, omega / 2 pi is a float32 number: see FeatureMap, Notes
+        turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
+        expected = (feature_map.n_features, feature_map.n_frequencies)
+        if turns.shape != expected:
+            raise ArtifactError(f"frequencies have shape {turns.shape}, not {expected}.")
+        self.frequencies = frozen(turns.astype(np.float64) * (2 * np.pi))
+        self.digest = hashlib.sha256(
+            spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()
+        ).hexdigest()
+        self._kernel = (feature_map.n_features, feature_map.dtype)
+        self._turns = turns
+
+    @cached_property
+    def packed(self) -> NDArray[np.floating]:
+        """The frequencies in the kernel's order."""
+        return frozen(moment_kernel(*self._kernel).pack(self._turns))
+
+
+class DrawnCache:
+    """The last few draws of this process, by specification."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._entries: OrderedDict[str, Drawn] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, drawn: Drawn) -> None:
+        """Keep frequencies that came from elsewhere."""
+        with self._lock:
+            self._entries[drawn.spec] = drawn
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+
+    def get(self, feature_map: FeatureMap) -> Drawn:
+        """Draw, or give what was drawn before."""
+        # the lock is held while drawing: threads of one worker wait for one draw, not make four
+        with self._lock:
+            drawn = self._entries.get(feature_map.spec)
+            if drawn is None:
+                drawn = _draw(feature_map)
+                self._entries[feature_map.spec] = drawn
+                while len(self._entries) > self._size:
+                    self._entries.popitem(last=False)
+            else:
+                self._entries.move_to_end(feature_map.spec)
+            return drawn
+
+
+DRAWN = DrawnCache(size=8)
+
+
+def _draw(feature_map: FeatureMap) -> Drawn:
+    frequencies = draw_frequencies(
+        feature_map.law,
+        feature_map.law_variances,
+        feature_map.n_frequencies,
+        weights=feature_map.law_weights,
+        seed=feature_map.seed,
+    )
+    if feature_map.whitening is not None:
+        frequencies = feature_map.whitening.T @ frequencies
+    return Drawn(feature_map.spec, frequencies, feature_map)
+
+
+def drawn_for(feature_map: FeatureMap) -> Drawn:
+    """Draw the frequencies of a map, and hold them against its digest if it states one.
+
+    Raises
+    ------
+    ArtifactError
+        If this process draws other frequencies than the one the map comes from.
+    """
+    drawn = DRAWN.get(feature_map)
+    expected = feature_map.__dict__.get("digest")
+    if expected is not None and drawn.digest != expected:
+        raise ArtifactError(
+            f"this process drew frequencies of digest {drawn.digest[:12]}, but the feature map "
+            f"states {expected[:12]}. NumPy {np.__version__} is in use here: run the same version "
+            "on the client and on every worker."
+        )
+    return drawn
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only copy."""
+    out = np.array(array, order="C")
+    out.flags.writeable = False
+    return out
