@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ArtifactError
+from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.kernel import moment_kernel
 from dask_sketch.features.laws import draw_frequencies
 
@@ -25,10 +25,16 @@ class Drawn:
     def __init__(self, spec: str, frequencies: NDArray[np.float64], feature_map: FeatureMap):
         self.spec = spec
         # whatever the law, omega / 2 pi is a float32 number: see FeatureMap, Notes
-        turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
+        with np.errstate(over="ignore"):  # refused below
+            turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
         expected = (feature_map.n_features, feature_map.n_frequencies)
         if turns.shape != expected:
             raise ArtifactError(f"frequencies have shape {turns.shape}, not {expected}.")
+        if not np.isfinite(turns).all():
+            raise InputError(
+                "the frequencies are too large for float32: the scale or covariances of the "
+                "feature map are too small. Give the samples in another unit."
+            )
         self.frequencies = frozen(turns.astype(np.float64) * (2 * np.pi))
         self.digest = hashlib.sha256(
             spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()

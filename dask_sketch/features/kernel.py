@@ -20,6 +20,7 @@ phase. The kernel for ``float64`` is the reference: 1e-13 for the same phases.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -35,7 +36,6 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 ROWS = 8  # samples that share one load of the frequencies, and one float64 addition
-TILE = 128  # frequencies of one pass over a block; with their sums they stay in the first cache
 UNROLLED = 64  # features up to which the projection is written out in full
 VECTOR_BITS = 512
 
@@ -133,17 +133,67 @@ class _Vectors:
         return b.fmul(c, sign), b.fmul(s, sign)
 
 
+def _tile(n_features: int) -> int:
+    """Frequencies of one pass over a block; with their sums they stay in the first cache.
+
+    With many features they cannot; then a tile is one step wide, so that it is read in a row.
+    """
+    return 128 if n_features <= UNROLLED else 32
+
+
+def _vectors(n_features: int) -> int:
+    """Vectors of frequencies that one step holds in registers.
+
+    With many features the loads of the samples are the limit; two vectors share each of them.
+    """
+    return 1 if n_features <= UNROLLED else 2
+
+
+def _project(b: Any, vec: _Vectors, at: Any, px: Any, pw: Any, d: int) -> list[list[Any]]:
+    """Phases in turns of ROWS samples, for each vector of frequencies."""
+    size = vec.bits // 8
+    count, tile = _vectors(d), _tile(d)
+    if d <= UNROLLED:
+        turns = [[vec.constant(0.0)] * ROWS for _ in range(count)]
+        for f in range(d):
+            loaded = [
+                vec.load(at(pw, f * tile + v * vec.lanes), vec.type, size) for v in range(count)
+            ]
+            for r in range(ROWS):
+                value = vec.spread(b.load(at(px, r * d + f)))
+                for v in range(count):
+                    turns[v][r] = vec.multiply_add(value, loaded[v], turns[v][r])
+        return turns
+    slots = [[cgutils.alloca_once(b, vec.type) for _ in range(ROWS)] for _ in range(count)]
+    for slot in itertools.chain(*slots):
+        b.store(vec.constant(0.0), slot)
+    word = ir.IntType(64)
+    with cgutils.for_range(b, ir.Constant(word, d)) as loop:
+        start = b.mul(loop.index, ir.Constant(word, tile))
+        loaded = [
+            vec.load(at(pw, b.add(start, ir.Constant(word, v * vec.lanes))), vec.type, size)
+            for v in range(count)
+        ]
+        for r in range(ROWS):
+            value = vec.spread(b.load(at(px, b.add(loop.index, ir.Constant(word, r * d)))))
+            for v in range(count):
+                slot = slots[v][r]
+                b.store(vec.multiply_add(value, loaded[v], b.load(slot)), slot)
+    return [[b.load(slot) for slot in row] for row in slots]
+
+
 @intrinsic(prefer_literal=True)
 def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weights: Any, v: Any,
           n_features: Any, weighted: Any) -> Any:  # fmt: skip
-    """Add ROWS samples to one vector of sums.
+    """Add ROWS samples to one or two vectors of sums.
 
-    ``x[i:]`` holds ROWS samples of n_features, ``w[j:]`` the frequencies of the tile with feature
-    stride TILE, ``sums[k:]`` the cosine sums and TILE further the sine sums, ``weights[v:]`` the
+    ``x[i:]`` holds ROWS samples of n_features, ``w[j:]`` the frequencies of the tile, feature
+    by feature, ``sums[k:]`` the cosine sums and one tile further the sine sums, ``weights[v:]`` the
     weights.
     """
     kind = x.dtype.name
     d, use_weights = n_features.literal_value, bool(weighted.literal_value)
+    tile = _tile(d)
     signature = types.void(x, i, w, j, sums, k, weights, v, n_features, weighted)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
@@ -158,41 +208,20 @@ def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weight
             return b.gep(pointer, [index])
 
         px, pw, ps, pv = start(0, 1), start(2, 3), start(4, 5), start(6, 7)
-        size = vec.bits // 8
-        if d <= UNROLLED:
-            turns = [vec.constant(0.0)] * ROWS
-            for f in range(d):
-                frequencies = vec.load(at(pw, f * TILE), vec.type, size)
-                for r in range(ROWS):
-                    value = vec.spread(b.load(at(px, r * d + f)))
-                    turns[r] = vec.multiply_add(value, frequencies, turns[r])
-        else:
-            slots = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]
-            for slot in slots:
-                b.store(vec.constant(0.0), slot)
-            word = ir.IntType(64)
-            with cgutils.for_range(b, ir.Constant(word, d)) as loop:
-                step = b.mul(loop.index, ir.Constant(word, TILE))
-                frequencies = vec.load(at(pw, step), vec.type, size)
-                for r, slot in enumerate(slots):
-                    row = b.add(loop.index, ir.Constant(word, r * d))
-                    value = vec.spread(b.load(at(px, row)))
-                    b.store(vec.multiply_add(value, frequencies, b.load(slot)), slot)
-            turns = [b.load(slot) for slot in slots]
-
-        pairs = [vec.cosine_sine(t, kind) for t in turns]
-        if use_weights:
-            for r, (c, s) in enumerate(pairs):
-                weight = vec.spread(b.load(at(pv, r)))
-                pairs[r] = b.fmul(c, weight), b.fmul(s, weight)
-        while len(pairs) > 1:  # a tree, so that rounding stays within three additions
-            halves = zip(pairs[0::2], pairs[1::2], strict=True)
-            pairs = [(b.fadd(c1, c2), b.fadd(s1, s2)) for (c1, s1), (c2, s2) in halves]
-        for offset, value in zip((0, TILE), pairs[0], strict=True):
-            pointer = at(ps, offset)
-            wide = value if kind == "float64" else b.fpext(value, vec.doubles)
-            total = b.fadd(vec.load(pointer, vec.doubles, 8), wide)
-            b.store(total, b.bitcast(pointer, vec.doubles.as_pointer()), align=8)
+        for v, turns in enumerate(_project(b, vec, at, px, pw, d)):
+            pairs = [vec.cosine_sine(t, kind) for t in turns]
+            if use_weights:
+                for r, (c, s) in enumerate(pairs):
+                    weight = vec.spread(b.load(at(pv, r)))
+                    pairs[r] = b.fmul(c, weight), b.fmul(s, weight)
+            while len(pairs) > 1:  # a tree, so that rounding stays within three additions
+                halves = zip(pairs[0::2], pairs[1::2], strict=True)
+                pairs = [(b.fadd(c1, c2), b.fadd(s1, s2)) for (c1, s1), (c2, s2) in halves]
+            for offset, value in zip((0, tile), pairs[0], strict=True):
+                pointer = at(ps, offset + v * vec.lanes)
+                wide = value if kind == "float64" else b.fpext(value, vec.doubles)
+                total = b.fadd(vec.load(pointer, vec.doubles, 8), wide)
+                b.store(total, b.bitcast(pointer, vec.doubles.as_pointer()), align=8)
         return context.get_dummy_value()
 
     return signature, emit
@@ -200,16 +229,18 @@ def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weight
 
 def _specialised(n_features: int, dtype: str, weighted: int) -> Callable[..., None]:
     """The block loop for one number of features; compiled now, and cached on disk."""
-    lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
+    lanes = _vectors(n_features) * VECTOR_BITS // (64 if dtype == "float64" else 32)
+
+    width = _tile(n_features)
 
     def add_rows(x, frequencies, sums, weights):  # type: ignore[no-untyped-def]
-        for tile in range(frequencies.size // (n_features * TILE)):
+        for tile in range(frequencies.size // (n_features * width)):
             for row in range(0, x.size // n_features, ROWS):
-                for lane in range(0, TILE, lanes):
+                for lane in range(0, width, lanes):
                     _step(  # type: ignore[call-arg]  # numba hides the typing context
                         x, row * n_features,
-                        frequencies, tile * n_features * TILE + lane,
-                        sums, tile * 2 * TILE + lane,
+                        frequencies, tile * n_features * width + lane,
+                        sums, tile * 2 * width + lane,
                         weights, row, n_features, weighted,
                     )  # fmt: skip
 
@@ -231,16 +262,17 @@ class MomentKernel:
     def __init__(self, n_features: int, dtype: str):
         self.n_features = n_features
         self.dtype = np.dtype(dtype)
+        self._tile = _tile(n_features)
         self._plain = _specialised(n_features, dtype, 0)
         self._weighted = _specialised(n_features, dtype, 1)
 
     def pack(self, turns: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Frequencies in turns (n_features, n_frequencies) to tiles of TILE, zero-padded."""
+        """Frequencies in turns (n_features, n_frequencies) to tiles, zero-padded."""
         d, m = turns.shape
-        tiles = -(-m // TILE)
-        padded = np.zeros((d, tiles * TILE), dtype=self.dtype)
+        tiles = -(-m // self._tile)
+        padded = np.zeros((d, tiles * self._tile), dtype=self.dtype)
         padded[:, :m] = turns
-        return np.ascontiguousarray(padded.reshape(d, tiles, TILE).swapaxes(0, 1)).ravel()
+        return np.ascontiguousarray(padded.reshape(d, tiles, self._tile).swapaxes(0, 1)).ravel()
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.float64]:
         """Fresh sums for :meth:`add`."""
@@ -281,7 +313,7 @@ class MomentKernel:
 
     def unpack(self, sums: NDArray[np.float64], n_frequencies: int) -> NDArray[np.complex128]:
         """Sums of ``exp(-2 pi i t)``, shape (n_frequencies,)."""
-        tiles = sums.reshape(-1, 2, TILE)
+        tiles = sums.reshape(-1, 2, self._tile)
         cosine, sine = tiles[:, 0].reshape(-1), tiles[:, 1].reshape(-1)
         return cosine[:n_frequencies] - 1j * sine[:n_frequencies]
 

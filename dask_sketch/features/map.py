@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.scale import ScaleFit
 
 _DTYPES = ("float32", "float64")
+_REAL = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,10 @@ class FeatureMap:
         object.__setattr__(self, "seed", int(self.seed))
         if self.law not in LAWS:
             raise InputError(f"law={self.law!r} is unknown; choose one of {', '.join(LAWS)}.")
-        dtype = np.dtype(self.dtype).name
+        try:
+            dtype = np.dtype(self.dtype).name
+        except TypeError:
+            dtype = ""
         if dtype not in _DTYPES:
             raise InputError(f"dtype={self.dtype!r}: choose 'float32' or 'float64'.")
         object.__setattr__(self, "dtype", dtype)
@@ -116,11 +120,11 @@ class FeatureMap:
                 "design(x, ...) finds a scale from the data."
             )
         if self.scale is not None:
-            if not (np.isfinite(self.scale) and self.scale > 0):
+            if not isinstance(self.scale, _REAL) or not 0 < self.scale < np.inf:
                 raise InputError(f"scale={self.scale!r}: give a positive standard deviation.")
             object.__setattr__(self, "scale", float(self.scale))
         else:
-            variances = np.asarray(self.covariances, dtype=np.float64)
+            variances = _numbers("covariances", self.covariances)
             if variances.ndim not in (1, 2) or variances.shape[-1] != d or not variances.size:
                 raise InputError(
                     f"covariances has shape {variances.shape}; for n_features={d} give ({d},) "
@@ -131,19 +135,20 @@ class FeatureMap:
             object.__setattr__(self, "covariances", frozen(variances))
         if self.law_weights is not None:
             n_laws = len(self.law_variances)
-            weights = np.asarray(self.law_weights, dtype=np.float64)
-            if weights.shape != (n_laws,) or not (weights >= 0).all() or not weights.sum() > 0:
+            weights = _numbers("law_weights", self.law_weights)
+            fine = np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0
+            if weights.shape != (n_laws,) or not fine:
                 raise InputError(
                     f"law_weights={self.law_weights!r}: give {n_laws} weights, one for each row "
                     "of covariances, none negative."
                 )
             object.__setattr__(self, "law_weights", frozen(weights / weights.sum()))
-        center = np.zeros(d) if self.center is None else np.asarray(self.center, dtype=np.float64)
+        center = np.zeros(d) if self.center is None else _numbers("center", self.center)
         if center.shape != (d,) or not np.isfinite(center).all():
             raise InputError(f"center={self.center!r}: give {d} finite numbers.")
         object.__setattr__(self, "center", frozen(center))
         if self.whitening is not None:
-            matrix = np.asarray(self.whitening, dtype=np.float64)
+            matrix = _numbers("whitening", self.whitening)
             if matrix.shape != (d, d) or not np.isfinite(matrix).all():
                 raise InputError(f"whitening has shape {matrix.shape}; give ({d}, {d}), finite.")
             if np.linalg.matrix_rank(matrix) < d:
@@ -232,7 +237,7 @@ class FeatureMap:
         if self.digest == other.digest:
             return
         mine, theirs = json.loads(self.spec), json.loads(other.spec)
-        for name in mine:
+        for name in (f.name for f in fields(self) if f.name in mine):  # sizes before their arrays
             if mine[name] != theirs[name]:
                 raise MergeError(
                     f"the feature maps differ in {name}: {_brief(mine[name])} and "
@@ -273,8 +278,7 @@ class FeatureMap:
         True
         """
         try:
-            fields = json.loads(spec)
-            feature_map = cls(**fields)
+            feature_map = cls(**json.loads(spec))
         except (TypeError, KeyError, json.JSONDecodeError, InputError) as error:
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
@@ -307,13 +311,13 @@ class FeatureMap:
             If the text is not a feature map, was edited, or draws other frequencies here.
         """
         try:
-            fields = json.loads(text)
-            if fields["schema"] != "dask-sketch/feature-map" or fields["version"] != 1:
+            found = json.loads(text)
+            if found["schema"] != "dask-sketch/feature-map" or found["version"] != 1:
                 raise ArtifactError(
-                    f"schema {fields['schema']!r} version {fields['version']!r} is not a feature "
+                    f"schema {found['schema']!r} version {found['version']!r} is not a feature "
                     "map that this version reads."
                 )
-            feature_map = cls.from_spec(json.dumps(fields["spec"]), str(fields["digest"]))
+            feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
         except (TypeError, KeyError, json.JSONDecodeError) as error:
             raise ArtifactError(f"not a feature map: {error!r}") from error
         _ = feature_map.frequencies
@@ -368,6 +372,13 @@ class FeatureMap:
             "precision": self.dtype,
             "digest": self.digest[:12],
         }
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}={value!r} is not an array of numbers: {error}.") from error
 
 
 def _as_list(array: NDArray[np.float64] | None) -> list[Any] | None:
