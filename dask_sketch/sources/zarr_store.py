@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -30,6 +33,7 @@ class RowReader:
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
         rows = index[0]
+        self._require_reachable()
         try:
             values = np.asarray(self._array[rows if self._column else index])
         except Exception as error:  # decoders raise errors of many kinds
@@ -40,10 +44,38 @@ class RowReader:
             ) from error
         return values[..., None] if self._column else values
 
+    def _require_reachable(self) -> None:
+        """See once in a process that the array is really there.
+
+        Zarr takes a chunk that is missing for one of fill values. A worker that cannot see the
+        store would read nothing but zeros, and not know.
+        """
+        key = self.__dask_tokenize__()
+        if key in _SEEN:
+            return
+        array = self._array
+        try:
+            found = zarr.open_array(store=array.store, path=array.path, mode="r")
+        except Exception as error:  # stores fail in many ways
+            raise ChunkError(
+                f"{self._label} is out of reach of host {socket.gethostname()}, in "
+                f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data themselves: "
+                "use an absolute path or a URL that each of them can reach."
+            ) from error
+        if found.metadata != array.metadata:
+            raise ChunkError(
+                f"{self._label} has changed since it was opened (now shape {found.shape}), or "
+                f"host {socket.gethostname()} sees another store at this path. Open it again."
+            )
+        _SEEN.add(key)
+
     def __dask_tokenize__(self) -> Any:
         return tokenize(
             str(self._array.store), self._array.path, self.shape, str(self.dtype), self._column
         )
+
+
+_SEEN: set[Any] = set()  # arrays that this process has found where they should be
 
 
 def zarr_samples(
@@ -116,6 +148,8 @@ def zarr_samples(
 def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any:
     if isinstance(store, (zarr.Array, zarr.Group)):
         return store
+    if isinstance(store, (str, os.PathLike)) and "://" not in str(store):
+        store = Path(store).absolute()  # a worker stands in another folder
     try:
         return zarr.open(store, mode="r", storage_options=storage_options)
     except (OSError, KeyError, ValueError, TypeError) as error:
