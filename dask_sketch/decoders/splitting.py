@@ -1,0 +1,62 @@
+"""Algorithm 2 of Keriven et al. (2018): hierarchical splitting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dask_sketch.decoders.objective import GaussianObjective
+from dask_sketch.decoders.refine import (
+    INTERMEDIATE,
+    LAST,
+    Fit,
+    descend,
+    fit_weights,
+    threshold,
+)
+from dask_sketch.decoders.search import find_atom
+
+
+def n_levels(n_components: int) -> int:
+    """Number of levels, ``ceil(log2 K)``, and one for a single component."""
+    return max((n_components - 1).bit_length(), 1)
+
+
+def hierarchical_splitting(
+    objective: GaussianObjective,
+    n_components: int,
+    rng: np.random.Generator,
+    report: Callable[[float], None],
+) -> Fit:
+    """Start from one atom and split them all, level by level.
+
+    A number of components that is no power of two is reached by thresholding the last level. For
+    one component there is nothing to split, and Steps 4 and 5 run once.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    n_components
+        Number ``K`` of components.
+    rng
+        Source of the starting point.
+    report
+        Called with the cost after each of :func:`n_levels` levels.
+
+    Returns
+    -------
+    fit
+        Weights are not normalised.
+    """
+    theta = find_atom(objective, objective.target, rng)[None, :]
+    last = n_levels(n_components) - 1
+    for level in range(last + 1):
+        if n_components > 1:
+            theta = threshold(objective, objective.split(theta), n_components)
+        effort = LAST if level == last else INTERMEDIATE
+        fit = descend(objective, fit_weights(objective, theta), theta, effort)
+        theta = fit.theta
+        report(fit.cost)
+    return fit

@@ -1,0 +1,45 @@
+"""The record of how a mixture was decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a mixture was found, and how well it matches its sketch.
+
+    Attributes
+    ----------
+    method, model
+        As given to :func:`dask_sketch.decode`.
+    cost
+        ``||z - A P||**2`` of the mixture, its weights summing to one.
+    noise_level
+        Expected cost at the true law of the samples, ``(1 - ||z||**2) / n``. A good fit costs
+        less, because parameters absorb part of the noise.
+    trace
+        Cost after each iteration, weights not yet normalised.
+    seconds
+        Wall time of all replicates.
+    seed, replicates
+        As given.
+    n_evaluations
+        Evaluations of correlation or cost with their gradients, of all replicates.
+    converged
+        Whether the last descent met its tolerance before its limit of iterations.
+    message
+        How the last descent ended, in the optimiser's words.
+    """
+
+    method: str
+    model: str
+    cost: float
+    noise_level: float
+    trace: tuple[float, ...]
+    seconds: float
+    seed: int
+    replicates: int
+    n_evaluations: int
+    converged: bool
+    message: str

@@ -1,0 +1,327 @@
+"""Mixtures of Gaussians with diagonal covariances."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.errors import InputError
+from dask_sketch.models.density import RowDensity, in_memory, row_blocks
+
+if TYPE_CHECKING:
+    from dask_sketch.models.decoding import Decoding
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """A mixture of Gaussians with diagonal covariances.
+
+    Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
+    anything lazy (Dask, Zarr, a path, ...) they answer with something lazy, one task per chunk.
+
+    Parameters
+    ----------
+    weights
+        Shape (n_components,), not negative, summing to one.
+    means
+        Shape (n_components, n_features).
+    covariances
+        Variances, the diagonals of the covariance matrices, shape (n_components, n_features).
+    decoding
+        How the mixture was decoded, if it was.
+
+    Raises
+    ------
+    InputError
+        If shapes or values are not those of a mixture.
+
+    Examples
+    --------
+    >>> mixture = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[1.0], [1.0]])
+    >>> mixture.predict([[-2.0], [4.0]])
+    array([0, 1])
+    """
+
+    weights: Array
+    means: Array
+    covariances: Array
+    decoding: Decoding | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "means", "covariances"):
+            try:
+                values = np.array(getattr(self, name), dtype=np.float64, order="C")
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name} is not an array of real numbers: {error}.") from error
+            if not np.isfinite(values).all():
+                raise InputError(f"{name} holds values that are not finite.")
+            values.flags.writeable = False
+            object.__setattr__(self, name, values)
+        weights, means = self.weights, self.means
+        if means.ndim != 2 or not means.size:
+            raise InputError(f"means has shape {means.shape}; give (n_components, n_features).")
+        if weights.shape != means.shape[:1]:
+            raise InputError(
+                f"weights has shape {weights.shape}; for {len(means)} means give ({len(means)},)."
+            )
+        if self.covariances.shape != means.shape:
+            raise InputError(
+                f"covariances has shape {self.covariances.shape}, means {means.shape}: give one "
+                "variance for each component and feature."
+            )
+        if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-8:
+            raise InputError(
+                f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
+                f"{weights.sum():.10g}."
+            )
+        if not (self.covariances > 0).all():
+            raise InputError(f"covariances must be positive: smallest {self.covariances.min():g}.")
+
+    # -- what it is --------------------------------------------------------------------------
+
+    @property
+    def n_components(self) -> int:
+        """Number of components ``K``."""
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features ``d``."""
+        return int(self.means.shape[1])
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the mixture, shape (n_features,)."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the mixture in each feature, shape (n_features,)."""
+        return np.asarray(self.weights @ (self.covariances + (self.means - self.mean) ** 2))
+
+    def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
+        """Characteristic function ``E exp(-i omega . x)``, eq. (10) and (15).
+
+        Parameters
+        ----------
+        frequencies
+            ``omega``, shape (n_features, m), radians per unit of the data.
+
+        Returns
+        -------
+        psi
+            Shape (m,), complex128, at most one in modulus.
+        """
+        omega = np.asarray(frequencies, dtype=np.float64)
+        if omega.ndim != 2 or len(omega) != self.n_features:
+            raise InputError(
+                f"frequencies has shape {omega.shape}; for this mixture give "
+                f"({self.n_features}, m)."
+            )
+        exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
+        return np.asarray(self.weights @ np.exp(exponent))
+
+    # -- samples in --------------------------------------------------------------------------
+
+    def logpdf(self, x: Any) -> Any:
+        """Logarithm of the density at each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        logpdf
+            Shape (n,), float64, natural logarithm; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            If the number of features is wrong or a value is not finite.
+        """
+        if not in_memory(x):
+            return _lazily(self, "logpdf", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components)
+        return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
+
+    def score(self, x: Any, weights: Any = None) -> Any:
+        """Mean log-likelihood of the samples.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+        weights
+            Weights of the samples, shape (n,), not negative; all one when not given.
+
+        Returns
+        -------
+        score
+            A number, in nats per sample; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`logpdf`, and if there are no samples or the weights do not fit.
+        """
+        if not in_memory(x):
+            return _lazily(self, "score", x, **({} if weights is None else {"weights": weights}))
+        values = self.logpdf(x)
+        if not len(values):
+            raise InputError("x has no samples to score.")
+        if weights is None:
+            return float(values.mean())
+        share = np.asarray(weights, dtype=np.float64)
+        if share.shape != values.shape:
+            raise InputError(f"weights has shape {share.shape}; x has {len(values)} samples.")
+        if not (share >= 0).all() or not 0 < share.sum() < np.inf:
+            raise InputError("weights must be finite, not negative and not all zero.")
+        return float(share @ values / share.sum())
+
+    def predict(self, x: Any) -> Any:
+        """Most probable component of each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        component
+            Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
+        """
+        if not in_memory(x):
+            return _lazily(self, "predict", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components)
+        labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
+        return np.concatenate([np.empty(0, dtype=np.intp), *labels])
+
+    def predict_proba(self, x: Any) -> Any:
+        """Probability of each component given each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        probability
+            Shape (n, n_components), rows summing to one; lazy if ``x`` is.
+        """
+        if not in_memory(x):
+            return _lazily(self, "predict_proba", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components)
+        rows = [density.posterior(block) for block in blocks]
+        return np.concatenate([np.empty((0, self.n_components)), *rows])
+
+    # -- samples out -------------------------------------------------------------------------
+
+    def sample(self, n_samples: int, seed: int = 0) -> Array:
+        """Draw samples.
+
+        Parameters
+        ----------
+        n_samples
+            Number of samples, ``>= 0``.
+        seed
+            Seed of the draw; the same seed gives the same bits.
+
+        Returns
+        -------
+        x
+            Shape (n_samples, n_features), float64.
+        """
+        rng = np.random.default_rng(seed)
+        component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
+        x = rng.standard_normal((n_samples, self.n_features))
+        deviations = np.sqrt(self.covariances)
+        step = 8192
+        for start in range(0, n_samples, step):
+            block, k = x[start : start + step], component[start : start + step]
+            block *= deviations[k]
+            block += self.means[k]
+        return x
+
+    # -- the rest ----------------------------------------------------------------------------
+
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store the mixture as a Zarr group; see :func:`dask_sketch.open_mixture`.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace what stands there. Otherwise an existing store is an error.
+        storage_options
+            Options of the file system of a URL.
+        """
+        from dask_sketch.models.artifact import save_mixture
+
+        save_mixture(self, store, overwrite=overwrite, storage_options=storage_options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GaussianMixture, (self.weights, self.means, self.covariances, self.decoding)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        parts = (self.weights, self.means, self.covariances)
+        content = b"".join(part.tobytes() for part in parts)
+        shape = f"{self.means.shape}".encode()
+        return ("dask_sketch.GaussianMixture", hashlib.sha256(shape + content).hexdigest())
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.weights.nbytes + 2 * self.means.nbytes
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
+        if self.decoding is not None:
+            how = self.decoding
+            out["decoded by"] = f"{how.method} in {how.seconds:.2f} s"
+            out["cost"] = f"{how.cost:.3g} (noise level {how.noise_level:.3g})"
+        return out
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
+        return f"<GaussianMixture: {shown}>"
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        rows: dict[str, str] = {}
+        shown = min(self.n_components, 8)
+        for k in range(shown):
+            rows[f"component {k}"] = (
+                f"weight {self.weights[k]:.4g}, mean {_brief(self.means[k])}, "
+                f"variance {_brief(self.covariances[k])}"
+            )
+        if shown < self.n_components:
+            rows["..."] = f"{self.n_components - shown} more"
+        return table("GaussianMixture", self._fields() | rows)
+
+
+def _lazily(model: GaussianMixture, method: str, x: Any, **options: Any) -> Any:
+    # the one call upwards: a model in memory needs no Dask
+    from dask_sketch.graph.apply import map_rows
+
+    return map_rows(model, method, x, **options)
+
+
+def _brief(values: Array) -> str:
+    shown = ", ".join(f"{value:.4g}" for value in values[:4])
+    return f"({shown}{', ...' if len(values) > 4 else ''})"

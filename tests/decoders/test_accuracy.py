@@ -1,0 +1,50 @@
+"""Accuracy of the decoders, against the figures of Keriven et al. (2018), Table 2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_sketch.decoders import decode
+from dask_sketch.features import FeatureMap, estimate_scale
+from dask_sketch.models import random_mixture, symmetric_kl
+from dask_sketch.sketching import partial_sketch
+
+
+def log_divergences(n_features, n_components, seeds, method="cl-ompr", n_samples=300_000):
+    """Logarithm of the symmetric divergence of each mixture of sec. 5.1, m = 10 K (2d + 1)."""
+    out = []
+    for seed in seeds:
+        truth = random_mixture(n_components, n_features, seed=seed)
+        x = truth.sample(n_samples, seed=1000 + seed)
+        scale = estimate_scale(x[:5000], seed=seed).scale
+        m = 10 * n_components * (2 * n_features + 1)
+        sketch = partial_sketch(x, FeatureMap(n_features, m, scale=scale, seed=seed))
+        mixture = decode(sketch, n_components, method=method, seed=seed)
+        out.append(np.log(symmetric_kl(truth, mixture, 200_000, seed=9)))
+    return np.array(out)
+
+
+def test_two_small_mixtures():
+    # p / n, the divergence of an efficient estimator, is exp(-8.4) here
+    assert log_divergences(2, 3, seeds=(0, 5), n_samples=60_000).mean() < -7.5
+
+
+@pytest.mark.slow
+def test_clusters_in_the_plane():
+    found = log_divergences(2, 3, seeds=range(20))
+    assert found.mean() <= -9.2  # Table 2: -9.20
+    assert found.max() < -8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+def test_clusters_in_twenty_dimensions(method):
+    found = log_divergences(20, 5, seeds=range(10), method=method)
+    assert found.mean() <= -6.3  # Table 2: -6.32, for cl-ompr
+    assert found.max() < -5.8
+
+
+@pytest.mark.slow
+def test_clusters_in_ten_dimensions():
+    assert log_divergences(10, 5, seeds=range(10)).mean() <= -6.9

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dask_sketch.errors import ArtifactError
+from dask_sketch.models import (
+    Decoding,
+    GaussianMixture,
+    artifact,
+    open_mixture,
+    random_mixture,
+    save_mixture,
+)
+
+
+@pytest.fixture
+def mixture() -> GaussianMixture:
+    drawn = random_mixture(3, 2, seed=0, weights="dirichlet")
+    record = Decoding(
+        "cl-ompr", "gaussian", 1.5e-6, 3e-6, (2e-5, 1.5e-6), 0.25, 7, 2, 123, True, "CONVERGENCE"
+    )
+    return GaussianMixture(drawn.weights, drawn.means, drawn.covariances, record)
+
+
+def test_comes_back_bit_for_bit(mixture, tmp_path):
+    mixture.to_zarr(tmp_path / "a.zarr")
+    back = open_mixture(tmp_path / "a.zarr")
+    for name in ("weights", "means", "covariances"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(mixture, name))
+    assert back.decoding == mixture.decoding
+    plain = random_mixture(1, 1)
+    save_mixture(plain, tmp_path / "b.zarr")
+    assert open_mixture(tmp_path / "b.zarr").decoding is None
+
+
+def test_replaces_only_when_told(mixture, tmp_path):
+    place = tmp_path / "a.zarr"
+    mixture.to_zarr(place)
+    with pytest.raises(ArtifactError, match=r"exists.*overwrite=True"):
+        mixture.to_zarr(place)
+    other = random_mixture(2, 4)
+    other.to_zarr(place, overwrite=True)
+    assert open_mixture(place).n_features == 4
+
+
+def test_states_its_conventions(mixture, tmp_path):
+    mixture.to_zarr(tmp_path / "a.zarr")
+    metadata = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())
+    assert metadata["zarr_format"] == 3
+    attributes = metadata["attributes"]
+    assert attributes["schema"] == "dask-sketch/gaussian-mixture"
+    assert attributes["schema_version"] == 1
+    assert "density =" in attributes["convention"]
+    assert json.loads(attributes["decoding"])["method"] == "cl-ompr"
+
+
+def test_refuses_what_is_not_there(tmp_path):
+    with pytest.raises(ArtifactError, match="does not exist"):
+        open_mixture(tmp_path / "nothing.zarr")
+
+
+def test_refuses_another_schema(mixture, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifact, "SCHEMA", "dask-sketch/sketch")
+    mixture.to_zarr(tmp_path / "a.zarr")
+    monkeypatch.undo()
+    with pytest.raises(ArtifactError, match="not a gaussian mixture"):
+        open_mixture(tmp_path / "a.zarr")
+
+
+def edit(place, change):
+    path = place / "zarr.json"
+    metadata = json.loads(path.read_text())
+    change(metadata["attributes"])
+    path.write_text(json.dumps(metadata))
+
+
+def test_refuses_an_edited_record(mixture, tmp_path):
+    mixture.to_zarr(tmp_path / "a.zarr")
+    edit(tmp_path / "a.zarr", lambda attributes: attributes.update(decoding="null"))
+    with pytest.raises(ArtifactError, match="checksum"):
+        open_mixture(tmp_path / "a.zarr")
+
+
+def test_refuses_a_truncated_array(mixture, tmp_path):
+    mixture.to_zarr(tmp_path / "a.zarr")
+    chunk = next(p for p in (tmp_path / "a.zarr" / "means" / "c").rglob("*") if p.is_file())
+    chunk.write_bytes(chunk.read_bytes()[:-5])
+    with pytest.raises(ArtifactError, match=r"truncated|checksum"):
+        open_mixture(tmp_path / "a.zarr")
+
+
+def test_refuses_a_missing_array(mixture):
+    dataset = artifact.to_dataset(mixture).drop_vars("weights")
+    with pytest.raises(ArtifactError, match=r"not a mixture.*weights"):
+        artifact.from_dataset(dataset)
+
+
+@pytest.mark.parametrize("decoding", ["{", "{}", '{"trace": [], "method": "cl-omp"}', "[1]"])
+def test_refuses_an_unreadable_record(mixture, decoding):
+    dataset = artifact.to_dataset(mixture).assign_attrs(decoding=decoding)
+    with pytest.raises(ArtifactError, match="not a mixture"):
+        artifact.from_dataset(dataset)
+
+
+def test_refuses_values_that_are_no_mixture(mixture):
+    dataset = artifact.to_dataset(mixture)
+    dataset["covariances"] = -dataset["covariances"]
+    with pytest.raises(ArtifactError, match="covariances must be positive"):
+        artifact.from_dataset(dataset, "the file")

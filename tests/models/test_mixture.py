@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from dask_sketch.errors import InputError
+from dask_sketch.models import Decoding, GaussianMixture, density, random_mixture
+
+
+@pytest.fixture
+def mixture() -> GaussianMixture:
+    return random_mixture(4, 3, seed=0, weights="dirichlet")
+
+
+def joint_logpdf(mixture, x):
+    with np.errstate(divide="ignore"):
+        return np.log(mixture.weights) + np.stack(
+            [
+                norm.logpdf(x, mean, np.sqrt(variance)).sum(axis=1)
+                for mean, variance in zip(mixture.means, mixture.covariances, strict=True)
+            ],
+            axis=1,
+        )
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1e4, 1e-3), (-1e4, 1e3), (1e8, 1)])
+def test_density_is_the_formula(mixture, offset, scale):
+    moved = GaussianMixture(
+        mixture.weights, mixture.means * scale + offset, mixture.covariances * scale**2
+    )
+    x = moved.sample(1000, seed=1)
+    x[0] += 50 * scale
+    joint = joint_logpdf(moved, x)
+    np.testing.assert_allclose(moved.logpdf(x), logsumexp(joint, axis=1), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(moved.predict(x), joint.argmax(axis=1))
+    expected = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    np.testing.assert_allclose(moved.predict_proba(x), expected, atol=1e-9)
+    np.testing.assert_allclose(moved.predict_proba(x).sum(axis=1), 1.0)
+    assert moved.score(x) == pytest.approx(moved.logpdf(x).mean())
+
+
+def test_a_sharp_component_far_away_keeps_its_digits():
+    sharp = GaussianMixture([0.5, 0.5], [[0.0], [1.0]], [[1e-14], [1.0]])
+    x = np.array([[0.0], [1e-7], [0.3]])
+    expected = logsumexp(joint_logpdf(sharp, x), axis=1)
+    np.testing.assert_allclose(sharp.logpdf(x), expected, rtol=1e-9)
+
+
+def test_a_component_of_no_weight():
+    mixture = GaussianMixture([1.0, 0.0], [[0.0], [9.0]], [[1.0], [1.0]])
+    np.testing.assert_allclose(mixture.logpdf([[9.0]]), norm.logpdf(9.0))
+    np.testing.assert_array_equal(mixture.predict_proba([[9.0]]), [[1.0, 0.0]])
+
+
+def test_blocks_do_not_matter(mixture, monkeypatch):
+    x = mixture.sample(500, seed=2)
+    whole = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
+    monkeypatch.setattr(density, "_BLOCK", 1)
+    assert len(list(density.row_blocks(x, 3, 4))) > 10
+    parts = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_input_of_other_types(mixture):
+    pd = pytest.importorskip("pandas")
+    x = mixture.sample(20, seed=3)
+    expected = mixture.logpdf(x)
+    np.testing.assert_allclose(mixture.logpdf(x.tolist()), expected)
+    np.testing.assert_allclose(mixture.logpdf(pd.DataFrame(x)), expected)
+    np.testing.assert_allclose(mixture.logpdf(x.astype(np.float32)), expected, rtol=1e-4)
+    assert mixture.logpdf(np.empty((0, 3))).shape == (0,)
+    assert mixture.predict(np.empty((0, 3))).shape == (0,)
+    assert mixture.predict_proba(np.empty((0, 3))).shape == (0, 4)
+
+
+def test_weighted_score(mixture):
+    x = mixture.sample(3, seed=0)
+    values = mixture.logpdf(x)
+    assert mixture.score(x, [2, 0, 1]) == pytest.approx((2 * values[0] + values[2]) / 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((4, 2)), "x has 2 features; the model has 3"),
+        (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 3\)"),
+        (np.array([["a", "b", "c"]]), "not real numbers"),
+        (np.array([[0, 0, 0], [0, np.nan, 0.0]]), "row 1 of x holds NaN"),
+    ],
+)
+def test_refuses_bad_samples(mixture, x, message):
+    for method in (mixture.logpdf, mixture.score, mixture.predict, mixture.predict_proba):
+        with pytest.raises(InputError, match=message):
+            method(x)
+
+
+def test_refuses_bad_scores(mixture):
+    x = mixture.sample(3, seed=0)
+    with pytest.raises(InputError, match="no samples to score"):
+        mixture.score(np.empty((0, 3)))
+    with pytest.raises(InputError, match=r"weights has shape \(2,\); x has 3 samples"):
+        mixture.score(x, [1, 1])
+    for bad in ([0, 0, 0], [1, -1, 1], [1, np.nan, 1], [1, np.inf, 1]):
+        with pytest.raises(InputError, match="weights must be finite"):
+            mixture.score(x, bad)
+
+
+def test_samples_have_the_moments(mixture):
+    x = mixture.sample(200_000, seed=4)
+    np.testing.assert_allclose(x.mean(axis=0), mixture.mean, atol=0.02)
+    np.testing.assert_allclose(x.var(axis=0), mixture.variance, rtol=0.02)
+    np.testing.assert_array_equal(mixture.sample(50, seed=4), mixture.sample(50, seed=4))
+    assert mixture.sample(0).shape == (0, 3)
+
+
+def test_characteristic_function(mixture):
+    omega = np.random.default_rng(0).normal(size=(3, 7))
+    psi = mixture.characteristic(omega)
+    empirical = np.exp(-1j * mixture.sample(200_000, seed=5) @ omega).mean(axis=0)
+    np.testing.assert_allclose(psi, empirical, atol=0.01)
+    np.testing.assert_allclose(mixture.characteristic(np.zeros((3, 1))), [1.0])
+    with pytest.raises(InputError, match=r"give \(3, m\)"):
+        mixture.characteristic(omega[:2])
+
+
+@pytest.mark.parametrize(
+    ("weights", "means", "covariances", "message"),
+    [
+        ([1.0], [0.0], [1.0], r"means has shape \(1,\)"),
+        ([], np.empty((0, 2)), np.empty((0, 2)), "means has shape"),
+        ([0.5, 0.5], [[0.0]], [[1.0]], r"weights has shape \(2,\)"),
+        ([1.0], [[0.0, 0.0]], [[1.0]], r"covariances has shape \(1, 1\)"),
+        ([0.5], [[0.0]], [[1.0]], "sum to one"),
+        ([1.5, -0.5], [[0.0], [0.0]], [[1.0], [1.0]], "not be negative"),
+        ([1.0], [[0.0]], [[0.0]], "covariances must be positive"),
+        ([1.0], [[np.nan]], [[1.0]], "means holds values that are not finite"),
+        (["a"], [[0.0]], [[1.0]], "weights is not an array of real numbers"),
+    ],
+)
+def test_refuses_what_is_no_mixture(weights, means, covariances, message):
+    with pytest.raises(InputError, match=message):
+        GaussianMixture(weights, means, covariances)
+
+
+def test_is_immutable_and_pickles(mixture):
+    with pytest.raises(ValueError, match="read-only"):
+        mixture.means[0, 0] = 1.0
+    copy = pickle.loads(pickle.dumps(mixture))
+    np.testing.assert_array_equal(copy.means, mixture.means)
+    assert not copy.means.flags.writeable
+    assert copy.__dask_tokenize__() == mixture.__dask_tokenize__()
+    other = GaussianMixture(mixture.weights, mixture.means + 1e-9, mixture.covariances)
+    assert other.__dask_tokenize__() != mixture.__dask_tokenize__()
+
+
+def test_shows_itself(mixture):
+    assert repr(mixture) == "<GaussianMixture: components 4, features 3>"
+    record = Decoding("splitting", "gaussian", 1e-5, 3e-5, (2e-5, 1e-5), 0.25, 0, 1, 9, True, "ok")
+    decoded = random_mixture(12, 5)
+    decoded = GaussianMixture(decoded.weights, decoded.means, decoded.covariances, record)
+    assert "decoded by splitting in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
+    html = decoded._repr_html_()
+    assert "component 7" in html
+    assert "4 more" in html
+
+
+def test_lazy_samples_give_lazy_results(mixture):
+    da = pytest.importorskip("dask.array")
+    x = mixture.sample(300, seed=6)
+    lazy = da.from_array(x, chunks=(100, 3))
+    for method in ("logpdf", "predict", "predict_proba", "score"):
+        result = getattr(mixture, method)(lazy)
+        assert hasattr(result, "dask")
+        np.testing.assert_allclose(result.compute(), getattr(mixture, method)(x))
