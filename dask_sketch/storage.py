@@ -10,6 +10,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 
@@ -51,7 +53,7 @@ def write_dataset(
     Raises
     ------
     ArtifactError
-        If the store exists and ``overwrite`` is not set.
+        If the store exists and ``overwrite`` is not set, or what stands there is no Zarr group.
     """
     dataset = dataset.assign_attrs(
         schema=schema, schema_version=schema_version, written_by=f"dask-sketch {_version()}"
@@ -63,13 +65,24 @@ def write_dataset(
         return
     if path.exists() and not overwrite:
         raise ArtifactError(f"{path} exists. Choose another place, or pass overwrite=True.")
+    if path.exists() and not _is_replaceable(path):
+        raise ArtifactError(
+            f"{path} exists and is not a Zarr group, so it is not overwritten. Choose another "
+            "place, or remove it."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         _write(dataset, str(scratch / "new"), "w", None)
+        old = scratch / "old"
         if path.exists():
-            path.rename(scratch / "old")
-        (scratch / "new").rename(path)
+            path.rename(old)
+        try:
+            (scratch / "new").rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -181,9 +194,19 @@ def _checksum(dataset: xr.Dataset) -> str:
     return total.hexdigest()
 
 
+def _is_replaceable(path: Path) -> bool:
+    """Whether this is a Zarr group or an empty folder, and not somebody's other work."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    return not names or bool(names & {"zarr.json", ".zgroup"})
+
+
 def _local_path(store: Any) -> Path | None:
     if isinstance(store, os.PathLike):
         return Path(store)
+    if isinstance(store, str) and store.startswith("file://"):
+        return Path(url2pathname(urlsplit(store).path))
     if isinstance(store, str) and "://" not in store and "::" not in store:
         return Path(store)
     return None

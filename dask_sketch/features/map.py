@@ -325,7 +325,7 @@ class FeatureMap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the digest travels with the specification: it is what a worker's draw is held against
-        return FeatureMap.from_spec, (self.spec, self.digest)
+        return _from_spec, (self.spec, self.digest)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeatureMap):
@@ -372,6 +372,11 @@ class FeatureMap:
             "precision": self.dtype,
             "digest": self.digest[:12],
         }
+
+
+def _from_spec(spec: str, digest: str) -> FeatureMap:
+    # a function, since cloudpickle takes a class method apart, and its module with it
+    return FeatureMap.from_spec(spec, digest)
 
 
 def _numbers(name: str, value: Any) -> NDArray[np.float64]:

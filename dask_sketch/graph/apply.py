@@ -40,10 +40,7 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
         If the input has another number of features than the model.
     """
     samples = open_samples(x, **options)
-    if samples.n_features is not None and samples.n_features != model.n_features:
-        raise InputError(
-            f"{samples.label} has {samples.n_features} features; the model has {model.n_features}."
-        )
+    samples.require_features(model.n_features, "the model")
     if method == "score":
         return _mean(model, samples)
     if not isinstance(samples.blocks, da.Array):
@@ -74,7 +71,8 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
         return values
     import xarray as xr
 
-    return xr.DataArray(values, dims=(*samples.dims, "component") if wide else samples.dims)
+    dims = (*samples.dims, "component") if wide else samples.dims
+    return xr.DataArray(values, dims=dims, coords=samples.coords)
 
 
 def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) -> Any:

@@ -83,9 +83,14 @@ def design(
     >>> feature_map.n_frequencies, round(feature_map.scale, 1)
     (25, 3.0)
     """
-    for name, value in (("n_frequencies", n_frequencies), ("n_components", n_components)):
-        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
-            raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+    for name, value, least in (
+        ("n_frequencies", n_frequencies, 1),
+        ("n_components", n_components, 1),
+        ("n_pilot", n_pilot, 2),
+        ("seed", seed, 0),
+    ):
+        if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
+            raise InputError(f"{name}={value!r}: give a whole number of at least {least}.")
     if n_frequencies is None and n_components is None:
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if whitening is not None and whitening not in KINDS:
@@ -146,8 +151,10 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
     order = rng.permutation(samples.n_chunks)
     share = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
     found: list[NDArray[np.float64]] = []
-    for start in range(0, len(order), PILOT_CHUNKS):
-        chosen = order[start : start + PILOT_CHUNKS]
+    start, size = 0, PILOT_CHUNKS
+    while start < len(order):
+        chosen = order[start : start + size]
+        start, size = start + size, 2 * size  # small or empty chunks: a few rounds, not many
         seeds = [int(s) for s in rng.integers(2**63, size=len(chosen))]
         tasks = [
             reduce_samples(
@@ -162,7 +169,7 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
         ]
         results = dask.compute(*tasks, **({} if samples.lazy else {"scheduler": "threads"}))
         found += [_unwrap(result) for result in results]
-        if sum(len(rows) for rows in found if rows is not None) >= min(n_pilot, 2 * PILOT_CHUNKS):
+        if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break
     usable = [rows for rows in found if rows is not None and len(rows)]
     pilot = np.concatenate(usable) if usable else np.empty((0, 0))
@@ -171,7 +178,7 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
             f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
             "feature map. Check for NaN rows, an empty store or weights of zero."
         )
-    return pilot
+    return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
 
 
 def _chunk_of(samples: Samples, number: int) -> Samples:

@@ -172,11 +172,7 @@ def sketch(
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     samples = open_samples(x, weights=weights, **options)
-    if samples.n_features is not None and samples.n_features != feature_map.n_features:
-        raise InputError(
-            f"{samples.label} has {samples.n_features} features; the feature map has "
-            f"n_features={feature_map.n_features}."
-        )
+    samples.require_features(feature_map.n_features, "the feature map")
     fan_in = config.get("split-every") if split_every is None else split_every
     sent: Any = feature_map
     if len(feature_map.spec) > SMALL_MAP:

@@ -14,6 +14,7 @@ from dask_sketch import config
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features import FeatureMap
 from dask_sketch.graph.run import active_client
+from dask_sketch.graph.tree import require_fan_in
 from dask_sketch.sketching.partial import BLOCK_BYTES
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import describe_bytes
@@ -152,16 +153,24 @@ def plan(
     >>> plan(np.zeros((1000, 2)), FeatureMap(2, 100, scale=1.0)).passes
     1
     """
+    if not isinstance(feature_map, FeatureMap):
+        raise InputError(
+            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
+        )
     samples = open_samples(x, weights=weights, **options)
+    samples.require_features(feature_map.n_features, "the feature map")
     fan_in = config.get("split-every") if split_every is None else split_every
+    require_fan_in(fan_in)
     available = None
     if memory_per_thread is not None:
         try:
             available = int(parse_bytes(memory_per_thread))
-        except ValueError as error:
+        except (AttributeError, TypeError, ValueError):
+            available = 0
+        if available < 1:
             raise InputError(
                 f"memory_per_thread={memory_per_thread!r}: give bytes, or text such as '2GiB'."
-            ) from error
+            )
     made = make_plan(samples, feature_map, fan_in, client=active_client(), available=available)
     made.require_fit()
     return made

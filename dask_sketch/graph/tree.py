@@ -57,10 +57,15 @@ def reduce_samples(
     InputError
         If ``split_every`` is under 2.
     """
-    if not isinstance(split_every, (int, np.integer)) or split_every < 2:
-        raise InputError(f"split_every={split_every!r}: give a whole number of at least 2.")
+    require_fan_in(split_every)
     reduce = _reduce_bag if samples.is_bag else _reduce_array
     return reduce(samples, chunk, merge, int(split_every), name, arguments or {})
+
+
+def require_fan_in(split_every: Any) -> None:
+    """Raise unless ``split_every`` is a whole number of at least 2."""
+    if not isinstance(split_every, (int, np.integer)) or split_every < 2:
+        raise InputError(f"split_every={split_every!r}: give a whole number of at least 2.")
 
 
 def _reduce_array(
@@ -89,15 +94,16 @@ def _reduce_array(
         ndim=len(kept),
         arguments=arguments,
     )
-    axes = [axis for axis, n in enumerate(kept) if n > 1]
-    fan_in = int(split_every ** (1 / max(len(axes), 1)) + 1e-9)
+    if sum(n > 1 for n in kept) > 1:
+        # one axis of parts, so that the fan-in holds: over k axes it is at least 2**k
+        parts = parts.reshape(-1, merge_chunks=False)
     return da.reduction(
         parts,
         chunk=_keep,
         combine=_MergeBlocks(merge),
         aggregate=_MergeBlocks(merge),
-        axis=tuple(range(len(kept))),
-        split_every={axis: max(fan_in, 2) if axis in axes else 1 for axis in range(len(kept))},
+        axis=tuple(range(parts.ndim)),
+        split_every={axis: split_every if n > 1 else 1 for axis, n in enumerate(parts.numblocks)},
         concatenate=False,
         dtype=object,
         meta=np.empty((), dtype=object),

@@ -91,14 +91,25 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, ArtifactError):
-            raise
+            raise ArtifactError(f"{name}: {error}") from error
         raise ArtifactError(
             f"{name} is not a sketch: {error!r} is missing or unreadable."
         ) from error
-    if sketch.moment_sum.shape != (feature_map.n_frequencies,):
+    for key, array in arrays.items():
+        is_moments = key == "moment_sum"
+        size = feature_map.n_frequencies if is_moments else feature_map.n_features
+        kind = np.dtype(np.complex128 if is_moments else np.float64)
+        if array.shape != (size,) or array.dtype != kind:
+            raise ArtifactError(
+                f"{name} has {key} of shape {array.shape} and type {array.dtype}, expected "
+                f"({size},) and {kind}: it was edited or is damaged."
+            )
+    sums = (sketch.moment_sum, sketch.first_moment, sketch.second_moment, sketch.total_weight)
+    least = min(sketch.total_weight, sketch.squared_weight, sketch.count, sketch.omitted)
+    if not all(np.isfinite(value).all() for value in sums) or not least >= 0:
         raise ArtifactError(
-            f"{name} has {sketch.moment_sum.size} moments for {feature_map.n_frequencies} "
-            "frequencies: it was edited or is damaged."
+            f"{name} holds sums that are not finite, or weights or counts under zero: it was "
+            "edited or is damaged."
         )
     return sketch
 

@@ -109,9 +109,16 @@ def partial_sketch(
         if used is not None:
             total.append(float(used.sum(dtype=np.float64)))
             squared.append(float(np.square(used, dtype=np.float64).sum()))
+    moment_sum = kernel.unpack(sums, feature_map.n_frequencies)
+    if not np.isfinite(moment_sum).all():
+        raise ChunkError(
+            f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
+            f"in {reader.minimum.min():g} to {reader.maximum.max():g}. Use another unit, or a "
+            "feature map with dtype='float64'."
+        )
     return Sketch(
         feature_map=feature_map,
-        moment_sum=kernel.unpack(sums, feature_map.n_frequencies),
+        moment_sum=moment_sum,
         total_weight=float(reader.count) if w is None else math.fsum(total),
         squared_weight=float(reader.count) if w is None else math.fsum(squared),
         count=reader.count,

@@ -162,6 +162,14 @@ class Sketch:
                 f"cannot subtract a sketch of {other.count} samples ({other.omitted} omitted) from "
                 f"one of {self.count} ({self.omitted} omitted): it was never part of it."
             )
+        left = self.total_weight - other.total_weight
+        tolerance = 1e-12 * self.total_weight  # each weight is a sum, rounded in another order
+        if left < -tolerance or (other.count == self.count and left > tolerance):
+            raise MergeError(
+                f"cannot subtract a sketch of weight {other.total_weight:g} ({other.count} samples)"
+                f" from one of weight {self.total_weight:g} ({self.count} samples): it was never "
+                "part of it."
+            )
         if other.count == 0:
             return replace(self, omitted=self.omitted - other.omitted)
         if other.count == self.count:
@@ -185,7 +193,7 @@ class Sketch:
         InputError
             For a negative or infinite factor.
         """
-        if not (np.isfinite(factor) and factor >= 0):
+        if not isinstance(factor, (int, float, np.number)) or not 0 <= factor < np.inf:
             raise InputError(f"factor={factor!r}: give a finite number that is not negative.")
         return replace(
             self,

@@ -73,37 +73,54 @@ def open_samples(
     >>> samples.n_features, samples.n_samples
     (3, 1000)
     """
+    given = {
+        key: value
+        for key, value in (
+            ("weights", weights), ("columns", columns), ("array", array),
+            ("feature_dim", feature_dim), ("storage_options", storage_options),
+            ("chunk_size", chunk_size),
+        )
+        if value is not None
+    }  # fmt: skip
+    columns = _listed(columns)
     if isinstance(x, Samples):
+        _require_used(given, "samples that are open already", ())
         return x
     name = type(x).__name__
     module = type(x).__module__.split(".")[0]
     if isinstance(x, (str, os.PathLike)):
+        _require_used(
+            given, "a path", ("weights", "columns", "array", "storage_options", "chunk_size")
+        )
         return _path_samples(
             os.fspath(x), weights=weights, columns=columns, array=array,
             storage_options=storage_options, chunk_size=chunk_size,
         )  # fmt: skip
     if isinstance(x, da.Array):
+        _require_used(given, "a Dask array", ("weights",))
         return array_samples(x, f"the Dask array {x.name}", weights)
     if module == "xarray" and name in ("DataArray", "Dataset"):
         from dask_sketch.sources.labelled import data_array_samples, dataset_samples
 
         if name == "DataArray":
+            _require_used(given, "a DataArray", ("weights", "feature_dim"))
             return data_array_samples(x, feature_dim=feature_dim, weights=weights)
-        return dataset_samples(
-            x, columns=_listed(columns), feature_dim=feature_dim, weights=weights
-        )
+        _require_used(given, "a Dataset", ("weights", "columns", "feature_dim"))
+        return dataset_samples(x, columns=columns, feature_dim=feature_dim, weights=weights)
     if module == "zarr" or name in ("LocalStore", "FsspecStore", "MemoryStore", "ObjectStore"):
         from dask_sketch.sources.zarr_store import zarr_samples
 
+        _require_used(given, "a Zarr store", ("weights", "array", "chunk_size"))
         return zarr_samples(x, array=array, weights=weights, chunk_size=chunk_size)
     if is_dask_collection(x) and hasattr(x, "npartitions"):
+        _require_used(given, "a Dask DataFrame or bag", ("weights", "columns"))
         if hasattr(x, "columns"):
             from dask_sketch.sources.frames import frame_samples
 
             column = weights if isinstance(weights, str) else None
             _require_column(column, x.columns)
             return frame_samples(
-                x, "the Dask DataFrame", weight=column, columns=_listed(columns),
+                x, "the Dask DataFrame", weight=column, columns=columns,
                 weights=None if column else weights,
             )  # fmt: skip
         if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
@@ -111,10 +128,31 @@ def open_samples(
 
             return bag_samples(x, columns=columns, weights=weights)
     if module == "pandas" and hasattr(x, "columns"):
+        _require_used(given, "a DataFrame", ("weights", "columns", "chunk_size"))
         return _pandas_samples(x, weights, columns, chunk_size)
     if isinstance(x, (np.ndarray, list, tuple)):
-        return _memory_samples(np.asarray(x), "the array", weights, chunk_size)
+        _require_used(given, "an array", ("weights", "chunk_size"))
+        return _memory_samples(_as_array(x), "the array", weights, chunk_size)
     raise InputError(f"x of type {type(x).__module__}.{name} is not understood; give {_KINDS}.")
+
+
+def _require_used(given: dict[str, Any], kind: str, taken: tuple[str, ...]) -> None:
+    """Refuse an option that would change nothing: somebody expects it to."""
+    for name in given:
+        if name not in taken:
+            raise InputError(f"{name} has no effect on {kind}; leave it out.")
+
+
+def _as_array(x: Any) -> np.ndarray[Any, Any]:
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError(
+            "x is a masked array, and what its mask hides would be used. Give x.filled(np.nan), "
+            "and nan_policy='omit' to leave those rows out."
+        )
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise InputError(f"x is not an array: {error}") from error
 
 
 def _path_samples(path: str, *, columns: Any, array: Any, **options: Any) -> Samples:
@@ -125,6 +163,8 @@ def _path_samples(path: str, *, columns: Any, array: Any, **options: Any) -> Sam
     if not is_parquet and not plain.endswith(".zarr"):
         is_parquet = _holds_parquet(path, options["storage_options"], SUFFIXES)
     if is_parquet:
+        if array is not None:
+            raise InputError(f"array={array!r}: {path} is Parquet; name its columns= instead.")
         return parquet_samples(path, columns=columns, **options)
     if columns is not None:
         raise InputError(f"columns={columns!r}: {path} is a Zarr store; name an array with array=.")
@@ -137,9 +177,11 @@ def _holds_parquet(
     path: str, storage_options: dict[str, Any] | None, suffixes: tuple[str, ...]
 ) -> bool:
     """Whether an undecided path means Parquet: a glob, or a directory with such files."""
+    from dask_sketch.sources.parquet import is_glob
+
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
-        if any(sign in found for sign in "*?["):
+        if is_glob(fs, found):
             return True
         if not fs.exists(found):
             raise InputError(f"x={path!r}: there is nothing at this path. Check it.")
@@ -182,7 +224,7 @@ def _pandas_samples(x: Any, weights: Any, columns: Any, chunk_size: Any) -> Samp
 
     column = weights if isinstance(weights, str) else None
     _require_column(column, x.columns)
-    names = feature_columns(_listed(columns), x.dtypes, column, "the DataFrame")
+    names = feature_columns(columns, x.dtypes, column, "the DataFrame")
     values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
     given = x[column] if column else weights
     return _memory_samples(

@@ -59,6 +59,8 @@ def frame_samples(
 
 def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Values of a frame's columns as one array."""
+    # parts of one source may differ in type: whole numbers in one file, missing values in the next
+    dtype = np.result_type(dtype, common_dtype(list(frame.dtypes)))
     # masked and Arrow columns turn their missing values into NaN, which the nan policy judges
     if dtype.kind == "f":
         return frame.to_numpy(dtype=dtype, na_value=np.nan)

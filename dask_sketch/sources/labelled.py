@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -53,6 +54,7 @@ def data_array_samples(
         label,
         _weights(weights, x, leading, label),
         dims=leading,
+        coords=_row_labels(x, feature_dim),
         feature_names=names,
         lazy=x.chunks is not None,
     )
@@ -83,7 +85,8 @@ def dataset_samples(
     InputError
         If a variable is missing or the variables do not share their dimensions.
     """
-    names = [str(n) for n in x.data_vars if n != weights] if columns is None else list(columns)
+    column = weights if isinstance(weights, str) else None
+    names = [str(n) for n in x.data_vars if n != column] if columns is None else list(columns)
     missing = [name for name in names if name not in x]
     if missing or not names:
         raise InputError(f"variables {missing or names} are not in the Dataset: {list(x)}.")
@@ -119,9 +122,14 @@ def dataset_samples(
         label,
         _weights(weights, x[names[0]], leading, label),
         dims=leading,
+        coords=_row_labels(x[names[0]]),
         feature_names=tuple(names),
         lazy=any(x[name].chunks is not None for name in names),
     )
+
+
+def _row_labels(x: xr.DataArray, feature_dim: str | None = None) -> dict[Hashable, Any]:
+    return {name: label for name, label in x.coords.items() if feature_dim not in label.dims}
 
 
 def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.chunking import target_bytes
-from dask_sketch.sources.frames import feature_columns, frame_samples
+from dask_sketch.sources.frames import common_dtype, feature_columns, frame_samples
 from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ class PartReader:
 
     def __call__(self, part: Part) -> pd.DataFrame:
         """The columns of one part, as a frame."""
+        import pandas as pd
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # else a column of booleans with missing values becomes one of objects
+        kinds = {pa.bool_(): pd.BooleanDtype()}
         try:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 groups = range(parquet.num_row_groups)
@@ -45,7 +49,7 @@ class PartReader:
                 table = parquet.read_row_groups(
                     chosen, columns=list(self.columns), use_threads=False
                 )
-                return table.to_pandas()[list(self.columns)]
+                return table.to_pandas(types_mapper=kinds.get)[list(self.columns)]
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
@@ -64,8 +68,8 @@ def parquet_samples(
 ) -> Samples:
     """Samples from a Parquet file, a directory of them or a glob.
 
-    No file is opened to count its rows: only the footer of the first, for the columns, and those of
-    files larger than a task, to split them between row groups.
+    No file is opened to count its rows: only the footer of the largest, for the columns, and those
+    of files larger than a task, to split them between row groups.
 
     Parameters
     ----------
@@ -99,26 +103,24 @@ def parquet_samples(
         raise InputError(f"no Parquet data at {path}: {type(error).__name__}: {error}.") from error
     if not sizes:
         raise InputError(f"no Parquet data at {path}: no file ends in {', '.join(SUFFIXES)}.")
-    first = next(iter(sizes))
+    first = max(sizes, key=lambda name: sizes[name])  # an empty one says nothing of sizes
     try:
         with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            schema = parquet.schema_arrow
-            stored = sum(
-                parquet.metadata.row_group(g).total_byte_size
-                for g in range(parquet.metadata.num_row_groups)
-            )
+            schema, n_rows = parquet.schema_arrow, parquet.metadata.num_rows
             meta = schema.empty_table().to_pandas().reset_index(drop=True)
     except (OSError, ValueError) as error:
         raise ChunkError(f"{first} could not be read: {type(error).__name__}: {error}") from error
     weight = _weight_column(weights, meta, path)
     names = feature_columns(columns, meta.dtypes, weight, path)
     chosen = (*names, *([weight] if weight else []))
-    growth = max(stored, 1) / max(sizes[first], 1)  # of a file, when it is decompressed
+    width = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
+    # of a file, when the columns chosen are decoded; what its footer states is still encoded
+    growth = max(n_rows * width, 1) / max(sizes[first], 1)
     target = target_bytes(chunk_size)
     parts: list[Part] = []
     largest = 0
     for file, size in sizes.items():
-        pieces = [Part(file, None)] if size * growth <= target else _split(fs, file, target)
+        pieces = [Part(file, None)] if size * growth <= target else _split(fs, file, target, width)
         parts += pieces
         largest = max(largest, int(size * growth / len(pieces)))
     reader = PartReader(chosen, fs)
@@ -133,9 +135,14 @@ def parquet_samples(
     )
 
 
+def is_glob(fs: Any, found: str) -> bool:
+    """Whether a path is a pattern, and not a name with such signs in it."""
+    return any(sign in found for sign in "*?[") and not fs.exists(found)
+
+
 def _files(fs: Any, found: str) -> dict[str, int]:
     """Sizes of the Parquet files at a path, by path, sorted."""
-    if any(sign in found for sign in "*?["):
+    if is_glob(fs, found):
         listed = fs.glob(found, detail=True)
     elif fs.isdir(found):
         listed = fs.find(found, detail=True)
@@ -150,15 +157,18 @@ def _files(fs: Any, found: str) -> dict[str, int]:
     }
 
 
-def _split(fs: Any, file: str, target: int) -> list[Part]:
+def _split(fs: Any, file: str, target: int, width: int) -> list[Part]:
     """Runs of row groups of one large file, each near the target size."""
     import pyarrow.parquet as pq
 
-    with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
-        sizes = [
-            parquet.metadata.row_group(g).total_byte_size
-            for g in range(parquet.metadata.num_row_groups)
-        ]
+    try:
+        with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
+            sizes = [
+                parquet.metadata.row_group(g).num_rows * width
+                for g in range(parquet.metadata.num_row_groups)
+            ]
+    except (OSError, ValueError) as error:
+        raise ChunkError(f"{file} could not be read: {type(error).__name__}: {error}") from error
     parts: list[Part] = []
     run: list[int] = []
     held = 0

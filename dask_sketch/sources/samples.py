@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class Samples:
         False for input that was in memory when it came.
     dims
         Names of the leading axes, for labelled input.
+    coords
+        Labels along those axes, by name, for labelled input.
     record_fields
         Names of the fields that are features, for a bag of dictionaries.
     """
@@ -53,6 +56,7 @@ class Samples:
     largest_chunk: int | None = None
     lazy: bool = True
     dims: tuple[str, ...] | None = None
+    coords: Mapping[Hashable, Any] | None = None
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
     notes: tuple[str, ...] = field(default=())
@@ -81,6 +85,14 @@ class Samples:
             return None
         size = np.prod([float(n) for n in self.blocks.shape[:-1]])
         return None if np.isnan(size) else int(size)
+
+    def require_features(self, n_features: int, owner: str) -> None:
+        """Raise unless the rows have ``n_features``, as ``owner`` does."""
+        if self.n_features is not None and self.n_features != n_features:
+            raise InputError(
+                f"{self.label} has {self.n_features} features; {owner} has "
+                f"n_features={n_features}."
+            )
 
     def chunk_label(self, block_id: tuple[int, ...]) -> str:
         """Name of one chunk for messages."""

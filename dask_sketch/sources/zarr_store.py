@@ -62,7 +62,8 @@ class RowReader:
                 f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data themselves: "
                 "use an absolute path or a URL that each of them can reach."
             ) from error
-        if found.metadata != array.metadata:
+        # not all metadata: a fill value of NaN would not even be equal to itself
+        if _layout(found) != _layout(array):
             raise ChunkError(
                 f"{self._label} has changed since it was opened (now shape {found.shape}), or "
                 f"host {socket.gethostname()} sees another store at this path. Open it again."
@@ -73,6 +74,10 @@ class RowReader:
         return tokenize(
             str(self._array.store), self._array.path, self.shape, str(self.dtype), self._column
         )
+
+
+def _layout(array: zarr.Array[Any]) -> tuple[Any, ...]:
+    return array.shape, array.dtype, array.chunks, array.shards
 
 
 _SEEN: set[Any] = set()  # arrays that this process has found where they should be
@@ -152,7 +157,7 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
         store = Path(store).absolute()  # a worker stands in another folder
     try:
         return zarr.open(store, mode="r", storage_options=storage_options)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
             "storage_options for a URL."

@@ -1,0 +1,114 @@
+"""The laws of the frequencies against their closed forms (notes on Keriven et al., 1.5)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from dask_sketch.errors import InputError
+from dask_sketch.features.laws import LAWS, adapted_radius, draw_frequencies
+
+# F(R) of the adapted radius law, to five digits
+CDF = {0.25: 0.02551, 0.5: 0.09853, 1.0: 0.34294, 2.0: 0.82402, 3.0: 0.98227}
+C = 0.8259789443959
+
+
+def density(radius):
+    """Eq. (17)."""
+    return C * np.sqrt(radius**2 + radius**4 / 4) * np.exp(-(radius**2) / 2)
+
+
+def cdf(radius):
+    return np.array([integrate.quad(density, 0, r)[0] for r in np.atleast_1d(radius)])
+
+
+def test_adapted_radius_inverts_the_distribution_function():
+    radii = np.linspace(0.05, 5.0, 40)
+    np.testing.assert_allclose(adapted_radius(cdf(radii)), radii, rtol=1e-6)
+    for radius, probability in CDF.items():
+        assert cdf(radius)[0] == pytest.approx(probability, abs=6e-6)
+        assert adapted_radius(probability) == pytest.approx(radius, abs=1e-4)
+    assert adapted_radius(0.5) == pytest.approx(1.27903, abs=5e-6)
+    assert adapted_radius(0.0) == pytest.approx(0.0, abs=1e-7)
+    assert np.isfinite(adapted_radius(1 - 2.0**-53))
+
+
+def test_adapted_radius_has_the_moments_of_the_law():
+    # by quadrature over the quantiles, which no seed can move
+    grid = (np.arange(2_000_00) + 0.5) / 200_000
+    radius = adapted_radius(grid)
+    assert radius.mean() == pytest.approx(1.35143, abs=2e-5)
+    assert np.square(radius).mean() == pytest.approx(2.30392, abs=1e-4)
+    assert (np.diff(radius) > 0).all()
+
+
+RADIUS_LAWS = {
+    "adapted-radius": cdf,
+    "folded-gaussian": stats.halfnorm.cdf,
+}
+
+
+@pytest.mark.parametrize("law", RADIUS_LAWS)
+@pytest.mark.parametrize("n_features", [1, 2, 5])
+def test_radii_follow_the_law(law, n_features):
+    omega = draw_frequencies(law, np.ones(n_features), 4000, seed=n_features)
+    radii = np.linalg.norm(omega, axis=0)
+    assert stats.kstest(radii, RADIUS_LAWS[law]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n_features", [1, 4])
+def test_gaussian_law_is_gaussian(n_features):
+    omega = draw_frequencies("gaussian", np.full(n_features, 4.0), 4000, seed=1)
+    for row in omega:
+        assert stats.kstest(row * 2.0, "norm").pvalue > 1e-3
+    np.testing.assert_allclose(np.cov(omega), np.eye(n_features) / 4, atol=0.03)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_directions_are_uniform(law):
+    omega = draw_frequencies(law, np.ones(2), 4000, seed=5)
+    angles = np.arctan2(omega[1], omega[0])
+    assert stats.kstest(angles, stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue > 1e-3
+    omega = draw_frequencies(law, np.ones(3), 4000, seed=5)
+    # Archimedes: one coordinate of a point on the sphere is uniform
+    height = omega[0] / np.linalg.norm(omega, axis=0)
+    assert stats.kstest(height, stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_diagonal_covariance_divides_by_the_deviations(law):
+    variances = np.array([0.25, 1.0, 9.0])
+    plain = draw_frequencies(law, np.ones(3), 100, seed=2)
+    got = draw_frequencies(law, variances, 100, seed=2)
+    np.testing.assert_allclose(got * np.sqrt(variances)[:, None], plain, rtol=1e-13)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_mixture_draws_its_laws_by_their_weights(law):
+    variances, weights = np.array([[1.0], [1e8]]), [0.25, 0.75]
+    omega = draw_frequencies(law, variances, 8000, weights=weights, seed=3)
+    wide = np.abs(omega[0]) < 1e-2  # of the second law, but for a few of the first near zero
+    assert stats.binomtest(int(wide.sum()), 8000, 0.75 + 0.25 * 0.005).pvalue > 1e-4
+    equal = draw_frequencies(law, variances, 8000, seed=3)
+    share = (np.abs(equal[0]) < 1e-2).mean()
+    assert share == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_weight_of_zero_is_never_drawn():
+    variances = np.array([[1.0], [1e12], [1.0]])
+    omega = draw_frequencies("folded-gaussian", variances, 500, weights=[0.5, 0.0, 0.5])
+    assert np.median(np.abs(omega)) > 0.1
+    assert (np.abs(omega) > 1e-4).mean() > 0.99
+
+
+def test_draws_depend_on_the_seed_alone():
+    a = draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9)
+    np.random.seed(0)  # noqa: NPY002  (global state is not to matter)
+    np.testing.assert_array_equal(a, draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9))
+    assert not np.array_equal(a, draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=10))
+
+
+def test_an_unknown_law_is_named():
+    with pytest.raises(InputError, match="law='levy' is unknown; choose one of adapted-radius"):
+        draw_frequencies("levy", [1.0], 5)

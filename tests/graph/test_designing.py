@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import warnings
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+from strategies import draw_rows
+
+import dask_sketch as ds
+from dask_sketch.errors import InputError
+from dask_sketch.graph.designing import PILOT_CHUNKS, pilot_samples
+
+
+def gaussian(rng, n, d, scale=1.0, offset=0.0):
+    return offset + scale * rng.normal(size=(n, d))
+
+
+def test_sizes_and_defaults(rng):
+    x = gaussian(rng, 20_000, 3, scale=2.0, offset=100.0)
+    fm = ds.design(x, n_components=4)
+    assert (fm.n_features, fm.n_frequencies) == (3, 5 * 7 * 4)
+    assert (fm.law, fm.seed, fm.dtype) == ("adapted-radius", 0, "float32")
+    assert fm.scale == pytest.approx(2.0, rel=0.1)
+    np.testing.assert_allclose(fm.center, 100.0, atol=0.2)
+    assert fm.scale_fit.n_samples == 5000
+    assert fm.scale_fit.scale == pytest.approx(fm.scale, rel=1e-3)
+    assert fm.scale_fit.path.shape == (5,)
+    assert "scale_fit" not in fm.spec
+    assert ds.design(x, n_frequencies=77).n_frequencies == 77
+
+
+def test_a_small_number_of_frequencies_is_warned_of(rng):
+    x = gaussian(rng, 1000, 3)
+    with pytest.warns(UserWarning, match=r"n_frequencies=139 is under 5\(2d\+1\)K = 140") as found:
+        ds.design(x, n_frequencies=139, n_components=4)
+    assert found[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds.design(x, n_frequencies=140, n_components=4)
+
+
+def test_given_scales_are_kept(rng):
+    x = gaussian(rng, 1000, 2)
+    fm = ds.design(x, 50, scale=7.0, law="gaussian", seed=5, dtype="float64")
+    assert (fm.scale, fm.law, fm.seed, fm.dtype) == (7.0, "gaussian", 5, "float64")
+    assert fm.scale_fit is None
+    fm = ds.design(x, 50, covariances=[[1.0, 2.0], [3.0, 4.0]], law_weights=[1, 3])
+    assert fm.scale is None
+    assert fm.law_weights.tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_whitening(kind, rng):
+    mix = np.diag([1e-3, 1.0, 1e3])
+    if kind == "full":
+        mix = mix @ np.array([[1.0, 0.9, 0.0], [0.0, 1.0, 0.9], [0.0, 0.0, 1.0]])
+    x = gaussian(rng, 20_000, 3) @ mix.T
+    fm = ds.design(x, 100, whitening=kind)
+    assert fm.scale == pytest.approx(1.0, rel=0.15)
+    white = (x - fm.center) @ fm.whitening.T
+    np.testing.assert_allclose(white.std(axis=0), 1.0, rtol=0.1)
+    if kind == "full":
+        np.testing.assert_allclose(np.cov(white.T), np.eye(3), atol=0.1)
+    np.testing.assert_allclose(fm.mean_variances, x.var(axis=0), rtol=0.4)
+
+
+def test_whitening_refuses(rng):
+    x = gaussian(rng, 1000, 3)
+    x[:, 1] = 5.0
+    with pytest.raises(InputError, match=r"features \[1\] do not vary"):
+        ds.design(x, 10, whitening="diagonal")
+    x[:, 1] = x[:, 0] + x[:, 2]
+    with pytest.raises(InputError, match="linearly dependent"):
+        ds.design(x, 10, whitening="full")
+    with pytest.raises(InputError, match="whitening='zca'"):
+        ds.design(x, 10, whitening="zca")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give n_frequencies, or n_components"),
+        ({"n_frequencies": 0}, "n_frequencies=0"),
+        ({"n_components": -1}, "n_components=-1"),
+        ({"n_components": 2.5}, "n_components=2.5"),
+        ({"n_frequencies": 9, "scale": -1.0}, "scale=-1.0"),
+        ({"n_frequencies": 9, "law": "levy"}, "law='levy'"),
+        ({"n_frequencies": 9, "n_pilot": 0}, "n_pilot=0"),
+        ({"n_frequencies": 9, "n_pilot": "many"}, "n_pilot='many'"),
+        ({"n_frequencies": 9, "seed": -1}, "seed=-1"),
+    ],
+)
+def test_bad_arguments(options, message, rng):
+    with pytest.raises(InputError, match=message):
+        ds.design(gaussian(rng, 100, 2), **options)
+
+
+def test_bad_data():
+    with pytest.raises(InputError, match="0 usable rows"):
+        ds.design(np.zeros((0, 2)), 10)
+    with pytest.raises(InputError, match="1 usable rows"):
+        ds.design(np.zeros((1, 2)), 10)
+    with pytest.raises(InputError, match="0 usable rows"):
+        ds.design(np.full((50, 2), np.nan), 10)
+    with pytest.raises(InputError, match="0 usable rows"):
+        ds.design(np.ones((50, 2)), 10, weights=np.zeros(50))
+    with pytest.raises(InputError, match="does not vary"):
+        ds.design(np.ones((50, 2)), 10)
+
+
+def kinds(x, place):
+    table = pd.DataFrame(x, columns=list("ab"))
+    zarr.create_array(str(place / "x.zarr"), data=x, chunks=(1000, 2))
+    (place / "p").mkdir()
+    for i in range(4):
+        table[2500 * i : 2500 * i + 2500].to_parquet(place / "p" / f"{i}.parquet")
+    lazy = da.from_array(x, chunks=(1000, 2))
+    return {
+        "numpy": x,
+        "array": lazy,
+        "features": da.from_array(x, chunks=(1000, 1)),
+        "masked": lazy[lazy[:, 0] > -1e9],
+        "labelled": xr.DataArray(x.reshape(100, 100, 2), dims=("t", "s", "f")).chunk(t=10, s=50),
+        "bag": db.from_sequence([x[i : i + 1000] for i in range(0, 10_000, 1000)]),
+        "zarr": place / "x.zarr",
+        "parquet": place / "p",
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["numpy", "array", "features", "masked", "labelled", "bag", "zarr", "parquet"]
+)
+def test_every_input(kind, tmp_path, rng, counting):
+    x = gaussian(rng, 10_000, 2, scale=3.0, offset=[10.0, -10.0])
+    source = kinds(x, tmp_path)[kind]
+    fm = ds.design(source, n_components=1)
+    assert fm.scale == pytest.approx(3.0, rel=0.1)
+    np.testing.assert_allclose(fm.center, [10.0, -10.0], atol=0.3)
+    assert 4000 <= fm.scale_fit.n_samples <= 6000
+    assert ds.design(source, n_components=1) == fm
+    assert ds.design(source, n_components=1, seed=1) != fm
+
+
+def test_only_a_few_chunks_are_read():
+    reads = []
+
+    def load(block_id):
+        reads.append(block_id)
+        return np.random.default_rng(block_id).normal(size=(1000, 2))
+
+    x = da.map_blocks(
+        lambda block_id=None: load(block_id), chunks=((1000,) * 200, (2,)), dtype=float,
+        meta=np.empty((0, 0)),
+    )  # fmt: skip
+    reads.clear()
+    with dask.config.set(scheduler="sync"):
+        ds.design(x, n_components=1)
+    assert len(reads) == PILOT_CHUNKS
+
+
+def test_small_chunks_are_read_until_there_are_enough_rows(rng):
+    x = da.from_array(gaussian(rng, 20_000, 2), chunks=(100, 2))
+    fm = ds.design(x, n_components=1)
+    assert fm.scale_fit.n_samples >= 4000
+
+
+def test_bad_rows_and_rows_of_weight_zero_are_not_picked(rng):
+    x = gaussian(rng, 20_000, 2)
+    w = np.ones(20_000)
+    w[::2], x[::2] = 0.0, 1e9
+    x[1::4, 0] = np.nan
+    fm = ds.design(da.from_array(x, chunks=(1000, 2)), n_components=1, weights=w)
+    assert fm.scale == pytest.approx(1.0, rel=0.1)
+    assert np.abs(fm.center).max() < 1
+
+
+def test_weights_weigh(rng):
+    x = np.concatenate([gaussian(rng, 5000, 1), gaussian(rng, 5000, 1, offset=50.0)])
+    w = np.repeat([1.0, 99.0], 5000)
+    fm = ds.design(x, n_frequencies=20, weights=w, n_pilot=500)
+    assert fm.center[0] > 45
+
+
+def test_pilot_samples_are_rows_of_the_data(rng):
+    x = draw_rows(0, 3000, 3)
+    pilot = pilot_samples(ds.open_samples(da.from_array(x, chunks=(500, 3))), 600, seed=1)
+    rows = {tuple(row) for row in x}
+    assert all(tuple(row) in rows for row in pilot)
+    assert len({tuple(row) for row in pilot}) == len(pilot) == 600
+
+
+def test_the_fit_is_a_curve_for_plotting(rng):
+    fit = ds.design(gaussian(rng, 3000, 2), 20).scale_fit
+    curve = fit.curve(fit.radii)
+    assert curve.shape == fit.radii.shape
+    assert np.abs(curve - fit.moduli).max() < 0.15

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from strategies import feature_map
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap
+from dask_sketch.errors import InputError, PlanError
+
+FM = FeatureMap(12, 2000, scale=1.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = str(tmp_path / "x.zarr")
+    zarr.create_array(path, shape=(1_000_000, 12), chunks=(20_000, 12), dtype="f4")
+    return path
+
+
+def test_the_fields(store):
+    plan = ds.plan(store, FM, chunk_size="1MB")
+    chunk = 20_000 * 12 * 4
+    assert (plan.passes, plan.n_samples, plan.n_chunks) == (1, 1_000_000, 50)
+    assert plan.n_merges == 4 + 1
+    assert plan.n_tasks == 55
+    assert plan.bytes_read == 1_000_000 * 12 * 4
+    assert plan.largest_chunk == chunk
+    assert chunk < plan.memory_per_thread < 2 * chunk + 4e6
+    assert plan.sketch_bytes == ds.Sketch.empty(FM).moment_sum.nbytes + 5 * 12 * 8
+    assert plan.n_threads >= 1
+    assert plan.warnings == ()
+    assert plan.source == store
+
+
+def test_it_reads_nothing(store, counting):
+    ds.plan(store, FM)
+    assert counting.computes == 0
+
+
+def test_as_text_and_as_json(store):
+    plan = ds.plan(store, FM, memory_per_thread="1GiB")
+    for part in ("1,000,000", "passes over the data  1", "1.00 GiB", store):
+        assert part in str(plan)
+    assert "<table>" in plan._repr_html_()
+    again = json.loads(json.dumps(plan.as_dict()))
+    assert again["n_tasks"] == plan.n_tasks
+    assert again["memory_available"] == 2**30
+
+
+@pytest.mark.parametrize("memory", ["1MiB", 2**20])
+def test_it_refuses_with_both_numbers(store, memory):
+    needed = ds.plan(store, FM, memory_per_thread="8GiB").memory_per_thread
+    with pytest.raises(PlanError, match=r"needs .* MiB of memory per thread .* only 1.00 MiB"):
+        ds.plan(store, FM, memory_per_thread=memory)
+    fits = ds.plan(store, FM, memory_per_thread=needed)
+    assert fits.memory_per_thread == needed
+    with pytest.raises(PlanError):
+        ds.plan(store, FM, memory_per_thread=needed - 1)
+
+
+@pytest.mark.parametrize("memory", ["lots", "1 parsec", [], -1, 0])
+def test_bad_memory(store, memory):
+    with pytest.raises(InputError, match="memory_per_thread="):
+        ds.plan(store, FM, memory_per_thread=memory)
+
+
+def test_a_chunk_as_large_as_the_machine_is_refused():
+    huge = da.zeros((2**40, 12), chunks=(2**39, 12), dtype="f4")
+    for function in (lambda: ds.plan(huge, FM), lambda: ds.sketch(huge, FM).compute()):
+        with pytest.raises(PlanError, match=r"needs 48\.00 TiB .*largest chunk 24\.00 TiB"):
+            function()
+
+
+def test_chunks_of_unknown_length_cannot_be_projected():
+    x = da.ones((100, 3), chunks=(10, 3))
+    for source in (x[x[:, 0] > 0], db.from_sequence([np.ones((5, 3))])):
+        plan = ds.plan(source, feature_map())
+        assert plan.largest_chunk is None
+        assert plan.memory_per_thread is None
+        assert plan.n_samples is None
+        assert any("unknown" in warning for warning in plan.warnings)
+        assert "unknown before the pass" in str(plan)
+
+
+def test_too_many_tasks_are_warned_of():
+    x = da.ones((1000, 3), chunks=(1, 3))
+    with dask.config.set({"sketch.task-limit": 100}):
+        (warning,) = ds.plan(x, feature_map()).warnings
+    assert "1,068 tasks are over sketch.task-limit (100)" in warning
+
+
+def test_the_settings_count(store):
+    with dask.config.set({"sketch.chunk-size": "2MB", "sketch.split-every": 2}):
+        plan = ds.plan(store, FM)
+    assert plan.n_chunks == 25
+    assert plan.n_merges == 13 + 7 + 4 + 2 + 1
+    with dask.config.set({"sketch.memory-share": 0.4}):
+        half = ds.plan(store, FM).memory_available
+    assert half == pytest.approx(ds.plan(store, FM).memory_available / 2, rel=0.2)
+
+
+def test_parquet(tmp_path):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(5000, 3)), columns=list("abc"))
+    for i in range(5):
+        frame.to_parquet(tmp_path / f"{i}.parquet", row_group_size=500)
+    plan = ds.plan(tmp_path, feature_map())
+    assert plan.n_chunks == 5
+    assert plan.bytes_read == sum(p.stat().st_size for p in tmp_path.iterdir())
+    assert plan.largest_chunk == pytest.approx(5000 * 3 * 8, rel=0.01)
+    small = ds.plan(tmp_path, feature_map(), chunk_size=500 * 3 * 8)
+    assert small.n_chunks == 50
+    assert small.largest_chunk == pytest.approx(500 * 3 * 8, rel=0.01)
+
+
+def test_with_a_client(store, thread_client):
+    (worker,) = thread_client.scheduler_info(n_workers=-1)["workers"].values()
+    plan = ds.plan(store, FM)
+    assert plan.n_threads == 2
+    assert plan.memory_available == int(0.8 * worker["memory_limit"] / 2)
+
+
+def test_with_a_client_that_has_too_little_memory(store):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            processes=False,
+            memory_limit="2MB",
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster),
+    ):
+        for refused in (lambda: ds.plan(store, FM), lambda: ds.sketch(store, FM).compute()):
+            with pytest.raises(PlanError, match=r"only 781\.25 kiB is available to each of 2"):
+                refused()

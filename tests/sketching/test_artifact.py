@@ -1,0 +1,259 @@
+"""A stored sketch comes back bit by bit, or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import feature_map, weighted_rows
+
+from dask_sketch import Sketch, open_sketch, partial_sketch
+from dask_sketch.errors import ArtifactError
+from dask_sketch.features import drawn
+from dask_sketch.features import map as map_module
+
+
+@pytest.fixture
+def sample(rng):
+    x = rng.normal(size=(100, 3))
+    x[3, 1] = np.nan
+    fm = feature_map(center=[1.0, 2.0, 3.0])
+    return partial_sketch(x, fm, rng.random(100), nan_policy="omit")
+
+
+@pytest.fixture
+def stored(sample, tmp_path):
+    sample.to_zarr(tmp_path / "s.zarr")
+    return tmp_path / "s.zarr"
+
+
+@settings(max_examples=10)
+@given(data=st.data())
+def test_round_trip(data, tmp_path):
+    x, w = data.draw(weighted_rows(max_rows=30))
+    fm = feature_map(data.draw(st.sampled_from(["float32", "float64"])))
+    sketch = partial_sketch(x, fm, w)
+    if data.draw(st.booleans()):
+        sketch = (sketch + sketch) - sketch
+    sketch.to_zarr(tmp_path / "s.zarr", overwrite=True)
+    again = open_sketch(tmp_path / "s.zarr")
+    assert again.identical(sketch)
+    assert again.tight_bounds is sketch.tight_bounds
+    assert (again + sketch).count == 2 * sketch.count
+
+
+@pytest.mark.parametrize("options", [{"covariances": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]},
+                                     {"scale": 1.0, "whitening": np.diag([1.0, 2.0, 3.0])}])  # fmt: skip
+def test_every_kind_of_map(options, tmp_path):
+    fm = feature_map(**({"scale": None} | options))
+    Sketch.empty(fm).to_zarr(tmp_path / "s.zarr")
+    assert open_sketch(tmp_path / "s.zarr").feature_map == fm
+
+
+def test_places(sample, tmp_path):
+    sample.to_zarr(str(tmp_path / "a.zarr"))
+    assert open_sketch(str(tmp_path / "a.zarr")).identical(sample)
+    sample.to_zarr(tmp_path / "new" / "folders" / "b.zarr")
+    assert open_sketch(tmp_path / "new" / "folders" / "b.zarr").identical(sample)
+    sample.to_zarr(f"file://{tmp_path}/c.zarr")
+    assert open_sketch(f"file://{tmp_path}/c.zarr").identical(sample)
+    memory = zarr.storage.MemoryStore()
+    sample.to_zarr(memory)
+    assert open_sketch(memory).identical(sample)
+    import fsspec
+
+    try:
+        sample.to_zarr("memory://dask-sketch-artifact/d.zarr")
+        assert open_sketch("memory://dask-sketch-artifact/d.zarr").identical(sample)
+    finally:
+        fsspec.filesystem("memory").rm("/dask-sketch-artifact", recursive=True)
+
+
+@pytest.mark.parametrize("kind", ["path", "url", "memory"])
+def test_nothing_is_overwritten_unasked(kind, sample, tmp_path):
+    places = {
+        "path": tmp_path / "s.zarr",
+        "url": f"file://{tmp_path}/s.zarr",
+        "memory": zarr.storage.MemoryStore(),
+    }
+    sample.to_zarr(places[kind])
+    other = sample + sample
+    with pytest.raises(ArtifactError, match="exists. Choose another place, or pass overwrite=T"):
+        other.to_zarr(places[kind])
+    assert open_sketch(places[kind]).identical(sample)
+    other.to_zarr(places[kind], overwrite=True)
+    assert open_sketch(places[kind]).identical(other)
+
+
+def test_nothing_is_left_beside_it(sample, stored):
+    sample.to_zarr(stored, overwrite=True)
+    assert [p.name for p in stored.parent.iterdir()] == ["s.zarr"]
+
+
+def test_no_pickle_and_no_surprise_in_the_files(stored):
+    names = {p.name for p in stored.rglob("*") if p.is_file()}
+    assert names <= {"zarr.json", "0", "c"}
+    metadata = json.loads((stored / "zarr.json").read_text())
+    attributes = metadata["attributes"]
+    assert attributes["schema"] == "dask-sketch/sketch"
+    assert attributes["schema_version"] == 1
+    assert "eq. (13)" in attributes["convention"]
+    for path in stored.glob("*/zarr.json"):
+        assert json.loads(path.read_text())["data_type"] in ("float64", "complex128")
+
+
+def test_other_software_can_read_it(sample, stored):
+    with xr.open_zarr(stored, consolidated=False) as dataset:
+        total = dataset.attrs["total_weight"]
+        phase = np.exp(-1j * dataset["frequencies"].values.T @ dataset["center"].values)
+        z = phase * dataset["moment_sum"].values / total / np.sqrt(dataset.sizes["frequency"])
+    np.testing.assert_allclose(z, sample.z, atol=1e-16)
+
+
+def test_a_stored_sketch_outlives_a_change_of_generator(sample, stored, monkeypatch):
+    honest, fresh = drawn.draw_frequencies, drawn.DrawnCache(size=8)
+    for module in (drawn, map_module):
+        monkeypatch.setattr(module, "DRAWN", fresh)
+    monkeypatch.setattr(drawn, "draw_frequencies", lambda *a, **k: 1.01 * honest(*a, **k))
+    again = open_sketch(stored)
+    assert again.identical(sample)
+    np.testing.assert_array_equal(again.z, sample.z)
+
+
+def test_missing(tmp_path):
+    with pytest.raises(ArtifactError, match=r"no sketch at .*nowhere\.zarr: it does not exist"):
+        open_sketch(tmp_path / "nowhere.zarr")
+    with pytest.raises(ArtifactError, match="no sketch at"):
+        open_sketch("memory://nowhere-at-all/s.zarr")
+    with pytest.raises(ArtifactError, match="no sketch at"):
+        open_sketch(zarr.storage.MemoryStore())
+
+
+def test_other_stores(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArtifactError, match="no sketch at"):
+        open_sketch(tmp_path / "empty")
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ArtifactError, match="no sketch at"):
+        open_sketch(tmp_path / "file")
+    zarr.create_array(str(tmp_path / "array.zarr"), data=np.zeros(3))
+    with pytest.raises(ArtifactError, match="no sketch at|is not a sketch"):
+        open_sketch(tmp_path / "array.zarr")
+    zarr.open_group(tmp_path / "group.zarr", mode="w")
+    with pytest.raises(ArtifactError, match="is not a sketch: its schema is None"):
+        open_sketch(tmp_path / "group.zarr")
+
+
+def edit(store: Path, **changes):
+    metadata = json.loads((store / "zarr.json").read_text())
+    metadata["attributes"] |= changes
+    (store / "zarr.json").write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": "dask-sketch/mixture"}, "is not a sketch: its schema is 'dask-sketch/mixt"),
+        ({"schema_version": 2}, "schema version 2; this version of dask-sketch reads version 1"),
+        ({"total_weight": 12.0}, "does not match its checksum"),
+        ({"count": 12}, "does not match its checksum"),
+        ({"digest": "0" * 64}, "does not match its checksum"),
+        ({"feature_map": "{}"}, "does not match its checksum"),
+        ({"checksum": "0" * 64}, "does not match its checksum"),
+        ({"checksum": None}, "does not match its checksum"),
+        ({"surprise": 1}, "does not match its checksum"),
+    ],
+)
+def test_edited_attributes(changes, message, stored):
+    edit(stored, **changes)
+    with pytest.raises(ArtifactError, match=message):
+        open_sketch(stored)
+
+
+ARRAYS = ["moment_sum", "frequencies", "center", "minimum", "maximum", "first_moment"]
+
+
+def chunk_of(store, name):
+    (file,) = (p for p in (store / name).rglob("*") if p.is_file() and p.name != "zarr.json")
+    return file
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("how", ["deleted", "truncated", "emptied", "flipped", "metadata", "gone"])
+def test_damaged_arrays(name, how, stored):
+    file = chunk_of(stored, name)
+    raw = bytearray(file.read_bytes())
+    if how == "deleted":
+        file.unlink()
+    elif how == "truncated":
+        file.write_bytes(raw[: len(raw) // 2])
+    elif how == "emptied":
+        file.write_bytes(b"")
+    elif how == "flipped":
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+    elif how == "metadata":
+        (stored / name / "zarr.json").write_text("{")
+    else:
+        shutil.rmtree(stored / name)
+    with pytest.raises(ArtifactError, match=r"s\.zarr"):
+        open_sketch(stored)
+
+
+@pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
+@pytest.mark.parametrize("where", ["zarr.json", "moment_sum/zarr.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
+def test_damaged_metadata(where, text, stored):
+    (stored / where).write_text(text)
+    with pytest.raises(ArtifactError, match=r"s\.zarr"):
+        open_sketch(stored)
+
+
+def test_a_file_that_claims_to_be_huge_is_not_read(stored):
+    path = stored / "moment_sum" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    metadata["shape"] = [10**12]
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [10**12]
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ArtifactError, match="over the limit"):
+        open_sketch(stored)
+
+
+def rewritten(sample, tmp_path, change):
+    """A store whose checksum is right, but not what it holds."""
+    from dask_sketch.sketching.artifact import SCHEMA, VERSION
+    from dask_sketch.storage import write_dataset
+
+    write_dataset(change(sample.to_xarray()), tmp_path / "s.zarr", SCHEMA, VERSION)
+    return tmp_path / "s.zarr"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.assign(frequencies=d["frequencies"] * 1.01),
+        lambda d: d.drop_vars("maximum"),
+        lambda d: d.assign_attrs(digest="0" * 64),
+        lambda d: d.assign_attrs(feature_map="[]"),
+        lambda d: d.assign_attrs(total_weight="heavy"),
+        lambda d: d.drop_attrs(),
+        lambda d: d.assign(moment_sum=("other", np.zeros(7, dtype=complex))),
+        lambda d: d.assign(minimum=("other", np.zeros(7))),
+        lambda d: d.assign(second_moment=("other", np.zeros(1))),
+        lambda d: d.assign(moment_sum=d["moment_sum"].real),
+        lambda d: d.assign(first_moment=d["first_moment"].astype("f4")),
+        lambda d: d.assign_attrs(total_weight=-1.0),
+        lambda d: d.assign_attrs(count=-1),
+        lambda d: d.assign(moment_sum=d["moment_sum"] * np.nan),
+    ],
+)
+def test_content_that_is_no_sketch(change, sample, tmp_path):
+    with pytest.raises(ArtifactError, match=r"s\.zarr"):
+        open_sketch(rewritten(sample, tmp_path, change))

@@ -1,0 +1,156 @@
+"""One chunk: what is taken, what is left out, and what is refused with its place named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import assert_same_sketch, draw_rows, feature_map
+
+from dask_sketch import FeatureMap, Sketch, partial_sketch
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.sketching.partial import BLOCK_BYTES, block_rows
+
+
+@given(data=st.data())
+def test_omitted_rows_are_counted_and_leave_no_trace(data):
+    n = data.draw(st.integers(1, 100))
+    x = draw_rows(n, n, 3)
+    w = np.random.default_rng(n).random(n)
+    bad = data.draw(st.sets(st.integers(0, n - 1), max_size=n))
+    dirty = x.copy()
+    for row in bad:
+        value = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+        dirty[row, data.draw(st.integers(0, 2))] = value
+    fm = feature_map()
+    keep = np.array([row not in bad for row in range(n)])
+    for weights in (None, w):
+        got = partial_sketch(dirty, fm, weights, nan_policy="omit")
+        clean = partial_sketch(x[keep], fm, None if weights is None else weights[keep])
+        assert got.omitted == len(bad)
+        assert got.count == n - len(bad)
+        if got.count:
+            np.testing.assert_array_equal(got.minimum, clean.minimum)
+            np.testing.assert_allclose(got.moment_sum, clean.moment_sum, atol=1e-12 * n)
+            assert got.total_weight == pytest.approx(clean.total_weight)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 7, 8, 4095, 4096, 9999])
+def test_the_first_bad_row_is_named(value, row, rng):
+    x = rng.normal(size=(10_000, 3))
+    x[row, 1] = value
+    x[row + 1 :, 0] = np.nan
+    with pytest.raises(ChunkError, match=rf"chunk 3: row {row} of this chunk has {value} in feat"):
+        partial_sketch(x, feature_map(), label="chunk 3")
+
+
+@pytest.mark.parametrize("value", [-1e-3, np.nan, np.inf, -np.inf, 1e31])
+@pytest.mark.parametrize("row", [0, 5000])
+@pytest.mark.parametrize("policy", ["raise", "omit"])
+def test_bad_weights_are_named_under_both_policies(value, row, policy):
+    w = np.ones(6000)
+    w[row] = value
+    with pytest.raises(ChunkError, match=f"weights of samples: the weight of row {row} is"):
+        partial_sketch(np.zeros((6000, 3)), feature_map(), w, nan_policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        (np.zeros((5, 4)), None, "4 features; the feature map has n_features=3"),
+        (np.zeros(()), None, "0 features"),
+        (np.zeros(4), None, "4 features"),
+        ([], None, "0 features"),
+        (np.array([["a", "b", "c"]]), None, "not real numbers"),
+        (np.zeros((2, 3), dtype=complex), None, "not real numbers"),
+        (np.zeros((2, 3), dtype="M8[s]"), None, "not real numbers"),
+        (np.zeros((2, 3), dtype=object), None, "not real numbers"),
+        (np.zeros((5, 3)), np.ones(4), "length 4, the samples have 5 rows"),
+        (np.zeros((5, 3)), 1.0, "length 1, the samples have 5 rows"),
+        (np.zeros((1, 3)), ["heavy"], "weights of samples are of type"),
+    ],
+)
+def test_what_does_not_fit_is_refused(x, w, message):
+    with pytest.raises(InputError, match=message):
+        partial_sketch(x, feature_map(), w)
+
+
+@pytest.mark.parametrize("policy", ["skip", None, "Raise"])
+def test_an_unknown_policy_is_refused(policy):
+    with pytest.raises(InputError, match="nan_policy="):
+        partial_sketch(np.zeros((1, 3)), feature_map(), nan_policy=policy)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, 3e38])
+def test_values_too_large_for_the_precision_are_refused(value):
+    x = np.zeros((20, 3))
+    x[13] = value
+    with pytest.raises(ChunkError, match=r"values too large for features in float32.*float64"):
+        partial_sketch(x, feature_map("float32", scale=0.1))
+    assert np.isfinite(partial_sketch(x, feature_map("float64", scale=0.1)).z).all()
+
+
+def test_no_rows_are_the_empty_sketch():
+    fm = feature_map()
+    for w in (None, np.zeros(0)):
+        assert partial_sketch(np.zeros((0, 3)), fm, w).identical(Sketch.empty(fm))
+    all_bad = partial_sketch(np.full((4, 3), np.nan), fm, nan_policy="omit")
+    assert (all_bad.count, all_bad.omitted) == (0, 4)
+
+
+def test_leading_axes_and_lists(rng):
+    fm = feature_map()
+    x, w = rng.normal(size=(4, 5, 3)), rng.random((4, 5))
+    expected = partial_sketch(x.reshape(-1, 3), fm, w.ravel())
+    assert partial_sketch(x, fm, w).identical(expected)
+    assert partial_sketch(x.tolist(), fm, w.tolist()).identical(expected)
+    assert partial_sketch(x[0, 0], fm).count == 1
+
+
+def test_rows_of_weight_zero_count_but_do_not_bound():
+    got = partial_sketch([[1.0] * 3, [99.0] * 3], feature_map(), [1.0, 0.0])
+    assert got.count == 2
+    assert got.maximum.max() == 1.0
+    assert got.total_weight == 1.0
+
+
+def test_the_samples_are_not_changed(rng):
+    x, w = rng.normal(size=(50, 3)), rng.random(50)
+    before = x.copy(), w.copy()
+    partial_sketch(x, feature_map(center=[1.0, 2.0, 3.0]), w)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(w, before[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_features", [1, 12, 1000, 100_000])
+def test_blocks_are_bounded(n_features, dtype):
+    rows = block_rows(n_features, dtype)
+    assert rows % 8 == 0
+    assert 8 <= rows <= 4096
+    assert rows == 8 or rows * n_features * np.dtype(dtype).itemsize <= BLOCK_BYTES
+
+
+def test_a_chunk_is_never_copied(rng):
+    import tracemalloc
+
+    x = np.ones((400_000, 3), dtype=np.float64)[:, ::-1]
+    fm = FeatureMap(3, 16, scale=1.0)
+    partial_sketch(x[:100], fm)
+    tracemalloc.start()
+    try:
+        partial_sketch(x, fm)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2e6 < x.nbytes
+
+
+def test_float16_and_integers_keep_their_values(rng):
+    fm = feature_map(scale=5.0)
+    x = rng.integers(-100, 100, size=(60, 3))
+    expected = partial_sketch(x.astype(float), fm)
+    for dtype in ("i1", "i2", "i4", "i8", "f2", "f4"):
+        assert_same_sketch(partial_sketch(x.astype(dtype), fm), expected, rel=1e-15)

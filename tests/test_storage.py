@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from dask_sketch import storage
+from dask_sketch.errors import ArtifactError
+from dask_sketch.storage import read_dataset, write_dataset
+
+
+def dataset(value=1.0):
+    return xr.Dataset(
+        {"a": ("x", np.full(3, value)), "b": (("y", "x"), np.arange(6).reshape(2, 3))},
+        attrs={"number": 0.1 + 0.2, "text": "é", "list": [1, 2], "nested": {"k": None}},
+    )
+
+
+def test_round_trip(tmp_path):
+    write_dataset(dataset(), tmp_path / "d", "test/thing", 3)
+    again = read_dataset(tmp_path / "d", "test/thing", 3)
+    xr.testing.assert_equal(again, dataset())
+    for name, value in dataset().attrs.items():
+        assert again.attrs[name] == value
+    assert again.attrs["schema_version"] == 3
+    assert again.attrs["written_by"].startswith("dask-sketch ")
+
+
+def test_the_checksum_sees_names_shapes_types_values_and_attributes():
+    base = dataset()
+    others = [
+        dataset(2.0),
+        base.rename(a="c"),
+        base.rename(x="z"),
+        base.assign(a=base["a"].astype(np.int64)),
+        base.assign(b=("z", np.arange(6))),
+        base.assign_attrs(number=0.3),
+        base.assign_attrs(more=1),
+        base.drop_vars("a"),
+    ]
+    sums = {storage._checksum(d) for d in [base, *others]}
+    assert len(sums) == len(others) + 1
+    assert storage._checksum(dataset()) == storage._checksum(base)
+    swapped = base.assign(a=base["a"].astype(">f8"))
+    assert storage._checksum(swapped) == storage._checksum(base)
+
+
+def test_a_failed_write_keeps_what_was_there(tmp_path, monkeypatch):
+    place = tmp_path / "d"
+    write_dataset(dataset(1.0), place, "test/thing", 1)
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(storage, "_write", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
+    assert read_dataset(place, "test/thing", 1)["a"].values.tolist() == [1.0] * 3
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
+
+
+def test_a_failed_move_keeps_what_was_there(tmp_path, monkeypatch):
+    place = tmp_path / "d"
+    write_dataset(dataset(1.0), place, "test/thing", 1)
+    honest = Path.rename
+
+    def fail(self, target):
+        if self.name == "new":
+            raise OSError("device busy")
+        return honest(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="device busy"):
+        write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
+    assert read_dataset(place, "test/thing", 1)["a"].values.tolist() == [1.0] * 3
+
+
+def test_overwrite_replaces_artifacts_and_nothing_else(tmp_path):
+    place = tmp_path / "thesis"
+    place.mkdir()
+    (place / "chapter.txt").write_text("years of work")
+    with pytest.raises(ArtifactError, match="thesis"):
+        write_dataset(dataset(), place, "test/thing", 1, overwrite=True)
+    assert (place / "chapter.txt").read_text() == "years of work"
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ArtifactError, match="file"):
+        write_dataset(dataset(), tmp_path / "file", "test/thing", 1, overwrite=True)
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_the_limit_is_read_from_the_metadata(tmp_path):
+    write_dataset(dataset(), tmp_path / "d", "test/thing", 1)
+    with pytest.raises(ArtifactError, match="states 72 bytes of content, over the limit of 50"):
+        read_dataset(tmp_path / "d", "test/thing", 1, max_bytes=50)
+
+
+def test_relative_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(dataset(), "d.zarr", "test/thing", 1)
+    assert (tmp_path / "d.zarr" / "zarr.json").exists()
+    xr.testing.assert_equal(read_dataset("d.zarr", "test/thing", 1), dataset())
