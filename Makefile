@@ -1,0 +1,54 @@
+# Every target makes its own environment in .venv; only Python 3.11 or newer with venv is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-slow lint types pytest speech bench wheel clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+env: $(READY)  ## the environment, from the pinned versions
+
+$(READY): .ci/requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is too old: set PYTHON to a Python of 3.11 or newer" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --requirement .ci/requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
+	$(BIN)/dask-sketch demo
+
+speech: $(READY)  ## real recordings to a mixture: make speech DATA=folder
+	@test -n "$(DATA)" || { echo "say where the recordings are: make speech DATA=folder" >&2; exit 2; }
+	$(BIN)/python -m dask_sketch.speech.recordings "$(DATA)"
+
+test: lint types pytest  ## linter, types, tests and doctests
+
+lint: $(READY)  ## linter and formatter, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## type checker
+	$(BIN)/mypy
+
+pytest: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: $(READY)  ## speed of the inner loop
+	$(BIN)/python -m tests.benchmarks
+
+wheel: $(READY)  ## sdist and wheel, in dist
+	$(BIN)/python -m build --no-isolation
+
+clean:  ## remove all that was made
+	rm -rf $(VENV) build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +

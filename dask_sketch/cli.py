@@ -1,0 +1,370 @@
+"""The command line: ``dask-sketch``, and ``dask sketch`` through Dask's own entry point.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
+2 wrong usage, 3 refused by the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import click
+
+from dask_sketch.cli_options import (
+    Run,
+    cluster_options,
+    examples,
+    for_url,
+    input_options,
+    map_option,
+    nan_option,
+    output_options,
+    refuse_existing,
+    run_options,
+    seed_option,
+    size_options,
+    storage_option,
+)
+from dask_sketch.stored import fields, open_any, read_map, values, write_text
+from dask_sketch.terminal import decoding_progress
+
+
+@click.group(
+    "sketch",  # what Dask's command line lists it as
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "design frames.zarr -k 64 -o map.json",
+        "plan frames.zarr --map map.json",
+        "sketch frames.zarr --map map.json -o sketch.zarr",
+        "decode sketch.zarr -k 64 -o model.zarr",
+        "score heldout.zarr model.zarr",
+    ),
+)
+@click.version_option(package_name="dask-sketch", prog_name="dask-sketch")
+def cli() -> None:
+    """Fit a mixture of Gaussians to data of any size in one pass.
+
+    The data (a Zarr store, Parquet files) is read once and reduced to a sketch of a few hundred
+    kilobytes. The mixture is found from the sketch alone. Sketches of parts of the data add up.
+
+    Nothing at hand to try it on? `dask-sketch demo` makes its own data.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan.
+    """
+
+
+def main() -> None:
+    """Entry point of ``dask-sketch``."""
+    cli(prog_name="dask-sketch")
+
+
+@cli.command(epilog=examples("plan frames.zarr -k 64"))
+@click.argument("data")
+@map_option
+@size_options
+@input_options
+@click.option(
+    "--memory-per-thread",
+    metavar="SIZE",
+    help="Plan for this much, such as 2GiB; by default for what there is.",
+)
+@cluster_options
+@run_options
+def plan(
+    run: Run,
+    data: str,
+    map_path: str | None,
+    n_components: int | None,
+    n_frequencies: int | None,
+    memory_per_thread: str | None,
+    opening: dict[str, Any],
+) -> None:
+    """Say what sketching DATA will cost: tasks, bytes, memory. Reads no data.
+
+    Ends with exit code 3 if a chunk cannot fit in the memory of a thread.
+    """
+    from dask_sketch.features import FeatureMap, default_n_frequencies
+    from dask_sketch.graph import plan as make_plan
+    from dask_sketch.sources import open_samples
+
+    _require_size(map_path, n_components, n_frequencies)
+    with run.cluster():
+        samples = open_samples(data, **opening)
+        if map_path is not None:
+            feature_map = read_map(map_path, opening["storage_options"])
+        else:
+            # the cost does not depend on the scale, so none is estimated
+            d = samples.n_features
+            assert d is not None  # every path tells
+            m = n_frequencies or default_n_frequencies(d, n_components or 1)
+            feature_map = FeatureMap(d, m, scale=1.0)
+        made = make_plan(samples, feature_map, memory_per_thread=memory_per_thread)
+    run.answer(made.as_dict(), str(made))
+
+
+@cli.command(epilog=examples("design frames.zarr -k 64 -o map.json"))
+@click.argument("data")
+@output_options
+@size_options
+@click.option("--scale", type=float, metavar="S",
+              help="Standard deviation of a component; estimated by default.")  # fmt: skip
+@click.option("--law", type=click.Choice(["adapted-radius", "folded-gaussian", "gaussian"]),
+              default="adapted-radius", show_default=True,
+              help="Law of the frequencies.")  # fmt: skip
+@click.option("--whitening", type=click.Choice(["diagonal", "full"]),
+              help="For features of unlike size; `full` also where they correlate.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",
+              show_default=True, help="Precision of the pass; sums are float64.")  # fmt: skip
+@seed_option
+@input_options
+@cluster_options
+@run_options
+def design(
+    run: Run,
+    data: str,
+    output: str,
+    overwrite: bool,
+    n_components: int | None,
+    n_frequencies: int | None,
+    opening: dict[str, Any],
+    **choices: Any,
+) -> None:
+    """Choose a feature map for DATA, from a few chunks of it, and write it as JSON.
+
+    All sketches that are to be merged must be made with one feature map.
+    """
+    from dask_sketch.graph import design as make_map
+
+    _require_size(None, n_components, n_frequencies)
+    options = opening["storage_options"]
+    refuse_existing(output, overwrite, options)
+    with run.cluster():
+        feature_map = make_map(
+            data, n_frequencies=n_frequencies, n_components=n_components, **choices, **opening
+        )
+    write_text(output, feature_map.to_json() + "\n", options)
+    shown = feature_map._fields() | {"written to": output}
+    run.answer(values(feature_map) | {"output": output}, shown)
+
+
+@cli.command(
+    epilog=examples(
+        "sketch frames.zarr -k 64 -o sketch.zarr",
+        "sketch 'part-*.parquet' --map map.json -o sketch.zarr --workers 8",
+    )
+)
+@click.argument("data")
+@output_options
+@map_option
+@size_options
+@input_options
+@nan_option
+@click.option("--split-every", type=click.IntRange(min=2), metavar="N",
+              help="Partial sketches that one task merges; 16 by default.")  # fmt: skip
+@seed_option
+@cluster_options
+@run_options
+def sketch(
+    run: Run,
+    data: str,
+    output: str,
+    overwrite: bool,
+    map_path: str | None,
+    n_components: int | None,
+    n_frequencies: int | None,
+    nan_policy: str,
+    split_every: int | None,
+    seed: int,
+    opening: dict[str, Any],
+) -> None:
+    """Read DATA once and write its sketch.
+
+    With --map, for the feature map that `design` wrote; else one is designed first, for -k
+    components.
+    """
+    from dask_sketch.graph import design as make_map
+    from dask_sketch.graph import sketch as make_sketch
+
+    _require_size(map_path, n_components, n_frequencies)
+    options = opening["storage_options"]
+    refuse_existing(output, overwrite, options)
+    with run.cluster():
+        if map_path is not None:
+            feature_map = read_map(map_path, options)
+        else:
+            feature_map = make_map(
+                data, n_frequencies=n_frequencies, n_components=n_components, seed=seed, **opening
+            )
+        lazy = make_sketch(
+            data, feature_map, nan_policy=nan_policy, split_every=split_every, **opening
+        )
+        start = time.perf_counter()
+        result = lazy.compute(progress=run.progress)
+        seconds = time.perf_counter() - start
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
+    shown = result._fields() | {"seconds": f"{seconds:.1f}", "written to": output}
+    run.answer(values(result) | {"seconds": seconds, "output": output}, shown)
+
+
+@cli.command(epilog=examples("merge monday.zarr tuesday.zarr -o both.zarr"))
+@click.argument("sketches", nargs=-1, required=True)
+@output_options
+@storage_option
+@run_options
+def merge(
+    run: Run,
+    sketches: tuple[str, ...],
+    output: str,
+    overwrite: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Add SKETCHES of parts of the data to the sketch of all of it, exactly."""
+    from dask_sketch.sketching import merge as add
+    from dask_sketch.sketching import open_sketch
+
+    refuse_existing(output, overwrite, storage_options)
+    result = add(
+        open_sketch(path, storage_options=for_url(path, storage_options)) for path in sketches
+    )
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    shown = {"sketches": len(sketches)} | result._fields() | {"written to": output}
+    run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)
+
+
+@cli.command(
+    epilog=examples(
+        "decode sketch.zarr -k 10 -o model.zarr",
+        "decode sketch.zarr -k 64 --method splitting -o model.zarr",
+    )
+)
+@click.argument("sketch")
+@output_options
+@click.option("-k", "--n-components", type=click.IntRange(min=1), metavar="K", required=True,
+              help="Number of components.")  # fmt: skip
+@click.option("--method", type=click.Choice(["cl-ompr", "cl-omp", "splitting"]),
+              default="cl-ompr", show_default=True,
+              help="The most precise, without replacement, or for many components.")  # fmt: skip
+@click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Independent fits, of which the best is kept.")  # fmt: skip
+@click.option("--variance-floor", type=float, metavar="F",
+              help="Least variance of a component, in variances of the data; 0.01 keeps "
+              "likelihoods of real data meaningful.")  # fmt: skip
+@seed_option
+@storage_option
+@run_options
+def decode(
+    run: Run,
+    sketch: str,
+    output: str,
+    overwrite: bool,
+    n_components: int,
+    method: str,
+    replicates: int,
+    variance_floor: float | None,
+    seed: int,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Find the mixture of K Gaussians in SKETCH and write it as a model.
+
+    The data is not needed any more. Takes as long for a thousand samples as for a billion.
+    """
+    from dask_sketch.decoders import decode as find_mixture
+    from dask_sketch.sketching import open_sketch
+
+    refuse_existing(output, overwrite, storage_options)
+    source = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
+    floor: dict[str, Any] = {} if variance_floor is None else {"variance_floor": variance_floor}
+    model = find_mixture(
+        source,
+        n_components,
+        method=method,
+        replicates=replicates,
+        seed=seed,
+        progress=decoding_progress(run.progress),
+        **floor,
+    )
+    model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    run.answer(values(model) | {"output": output}, fields(model) | {"written to": output})
+
+
+@cli.command(epilog=examples("score heldout.zarr model.zarr"))
+@click.argument("data")
+@click.argument("model")
+@input_options
+@cluster_options
+@run_options
+def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
+    """Mean log-likelihood of the rows of DATA under MODEL, in nats; higher is better.
+
+    Only comparable between models scored on the same rows, best on rows they were not fitted to.
+    """
+    from dask_sketch.graph.apply import map_rows
+    from dask_sketch.graph.run import follow, local_progress
+    from dask_sketch.models import open_mixture
+
+    options = opening["storage_options"]
+    mixture = open_mixture(model, storage_options=for_url(model, options))
+    with run.cluster() as client:
+        lazy = map_rows(mixture, "score", data, **opening)
+        start = time.perf_counter()
+        if client is None:
+            with local_progress(run.progress):
+                result = float(lazy.compute())
+        else:
+            result = float(follow(client.compute(lazy), run.progress))
+        seconds = time.perf_counter() - start
+    run.answer(
+        {"score": result, "unit": "nats per row", "seconds": seconds},
+        {"mean log-likelihood": f"{result:.6g} nats per row", "seconds": f"{seconds:.1f}"},
+    )
+
+
+@cli.command(epilog=examples("info sketch.zarr"))
+@click.argument("path")
+@input_options
+@run_options
+def info(run: Run, path: str, opening: dict[str, Any]) -> None:
+    """Say what stands at PATH: a sketch, a model, a feature map or data."""
+    found = open_any(path, **opening)
+    run.answer(values(found), fields(found))
+
+
+@cli.command(epilog=examples("demo"))
+@click.option("--directory", metavar="DIR", type=click.Path(file_okay=False),
+              help="Keep the data, sketch and model here; by default nothing is kept.")  # fmt: skip
+@click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
+              default=".demo/report.html", show_default=True,
+              help="Where to write the report.")  # fmt: skip
+@click.option("--n-frames", type=click.IntRange(min=1000), default=2_000_000, show_default=True,
+              metavar="N", help="Frames to write.")  # fmt: skip
+@click.option("--n-components", type=click.IntRange(min=1), default=64, hidden=True)
+@click.option("--n-frequencies", type=click.IntRange(min=1), default=None, hidden=True)
+@seed_option
+@run_options
+def demo(run: Run, **choices: Any) -> None:
+    """Show the whole path on data made for it: speech-like frames to a mixture, and a report.
+
+    Takes a few minutes. Writes a store of 2 million frames, sketches it on a local cluster,
+    decodes 64 Gaussians and compares them with the true ones and with those of scikit-learn.
+    """
+    from dask_sketch.demo import run_demo
+
+    result = run_demo(progress=run.progress, say=partial(click.echo, err=run.as_json), **choices)
+    run.answer(result.as_dict(), str(result))
+
+
+def _require_size(map_path: str | None, *sizes: int | None) -> None:
+    given = [size for size in sizes if size is not None]
+    if map_path is None and not given:
+        raise click.UsageError(
+            "say what to sketch: -k for the number of components, or -m for that of frequencies"
+            + ("." if map_path is None else ", or --map.")
+        )
+    if map_path is not None and given:
+        raise click.UsageError("--map has its own size: leave -k and -m out.")
+
+
+if __name__ == "__main__":
+    main()

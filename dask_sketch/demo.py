@@ -1,0 +1,236 @@
+"""The whole path on data made for it: two million speech-like frames to a mixture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.system import CPU_COUNT
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference
+from dask_sketch.diagnostics.report import write_report
+from dask_sketch.features import default_n_frequencies
+from dask_sketch.graph.run import follow
+from dask_sketch.models import GaussianMixture, random_mixture
+from dask_sketch.walk import Walk, bytes_of, walk_folder
+
+N_FEATURES = 12
+CHUNK_FRAMES = 62_500  # 3 MB in float32
+N_HELDOUT = 100_000
+N_REFERENCE = 100_000  # frames for scikit-learn: more take it minutes
+REPLICATES = 2
+N_SHOWN = 20_000  # frames in the report's picture
+NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
+
+# keys of the streams of random numbers beside those of the chunks
+_HELDOUT = 2**31
+
+
+def speech_like_mixture(n_components: int, seed: int = 0) -> GaussianMixture:
+    """A mixture whose features have the unlike sizes of cepstral coefficients.
+
+    Parameters
+    ----------
+    n_components
+        Number of components.
+    seed
+        Seed of the draw.
+
+    Returns
+    -------
+    mixture
+        Of 12 features, the first five times as wide as the last; of weights that differ by a
+        factor of three or so; nearer to each other than those of :func:`random_mixture`.
+
+    Examples
+    --------
+    >>> mixture = speech_like_mixture(64)
+    >>> mixture.means.shape
+    (64, 12)
+    """
+    plain = random_mixture(n_components, N_FEATURES, seed=seed)
+    rng = np.random.default_rng((seed, n_components))
+    size = 25.0 / np.arange(1, N_FEATURES + 1) ** 0.65  # dB
+    offset = rng.normal(scale=2.0, size=N_FEATURES) * size
+    return GaussianMixture(
+        weights=rng.dirichlet(np.full(n_components, 20.0)),
+        means=0.8 * plain.means * size + offset,
+        covariances=plain.covariances * size**2,
+    )
+
+
+def write_frames(path: str | Path, mixture: GaussianMixture, n_frames: int, seed: int = 0) -> Any:
+    """Lazily write frames drawn from a mixture to a Zarr array, chunk by chunk.
+
+    Every chunk is drawn and written by one task, from a seed of its own, so the data depends
+    neither on the scheduler nor on the order, and is never in memory as a whole.
+
+    Parameters
+    ----------
+    path
+        Where to write.
+    mixture
+        What to draw from.
+    n_frames
+        Number of rows.
+    seed
+        Seed of all chunks.
+
+    Returns
+    -------
+    written
+        Lazy; its ``compute`` writes.
+    """
+    frames = da.map_blocks(
+        _draw_chunk,
+        chunks=(da.core.normalize_chunks(CHUNK_FRAMES, (n_frames,))[0], (mixture.n_features,)),
+        dtype=np.float32,
+        meta=np.empty((0, 0), dtype=np.float32),
+        token="frames",
+        mixture=mixture,
+        seed=seed,
+    )
+    target: Any = zarr.create_array(
+        str(path),
+        shape=frames.shape,
+        chunks=(CHUNK_FRAMES, mixture.n_features),
+        dtype=np.float32,
+        attributes={"meaning": "frames of a known mixture of Gaussians, in dB"},
+    )
+    return da.store(frames, target, lock=False, compute=False)
+
+
+def _draw_chunk(mixture: GaussianMixture, seed: int, block_info: Any = None) -> NDArray[Any]:
+    place = block_info[None]
+    return draw(mixture, place["chunk-shape"][0], (seed, place["chunk-location"][0]))
+
+
+def draw(mixture: GaussianMixture, n_frames: int, key: tuple[int, int]) -> NDArray[np.float32]:
+    """Frames of the stream ``key``, shape (n_frames, n_features), float32."""
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+    return mixture.sample(n_frames, seed=seed).astype(np.float32)
+
+
+def run_demo(
+    *,
+    directory: str | Path | None = None,
+    report: str | Path = ".demo/report.html",
+    n_frames: int = 2_000_000,
+    n_components: int = 64,
+    n_frequencies: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> Comparison:
+    """Write data, plan, sketch, decode, compare and report.
+
+    Parameters
+    ----------
+    directory
+        Keep data, sketch and model here; by default they are deleted in the end.
+    report
+        Where to write the report.
+    n_frames, n_components, n_frequencies
+        Sizes; ``5 (2 d + 1) K`` frequencies by default.
+    seed
+        Seed of data, frequencies and decoder.
+    progress
+        Show progress on the standard error stream.
+    say
+        Called with each line of the story.
+
+    Returns
+    -------
+    comparison
+        Of the true mixture, ours and scikit-learn's on frames that no one has seen.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn or matplotlib is missing.
+    ArtifactError
+        If there is data of an earlier run in ``directory``.
+    """
+    m = n_frequencies or default_n_frequencies(N_FEATURES, n_components)
+    truth = speech_like_mixture(n_components, seed)
+    with walk_folder(directory, "frames.zarr") as folder, _cluster() as client:
+        walk = Walk(folder, seed, progress, say)
+        say(f"dashboard: {client.dashboard_link}")
+        store = folder / "frames.zarr"
+        with walk.step("write data", f"writing {n_frames:,} frames to {store}"):
+            follow(client.compute(write_frames(store, truth, n_frames, seed)), progress)
+        fitted = walk.fit(
+            store,
+            n_components,
+            m,
+            replicates=REPLICATES,
+            client=client,
+            chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # a task for each stored chunk
+        )
+        heldout = draw(truth, N_HELDOUT, (seed, _HELDOUT))
+        # rows are independent, so the first ones are as good as any
+        some = da.from_zarr(str(store))[: min(N_REFERENCE, n_frames)].compute()
+        with walk.step("scikit-learn", f"fitting scikit-learn's to {len(some):,} of the frames"):
+            reference, seconds, n_iter = fit_reference(some, n_components, seed)
+        with walk.step("score", f"scoring on {N_HELDOUT:,} fresh frames"):
+            contenders = (
+                Contender("the truth", truth.score(heldout), None, "drew the data"),
+                Contender(
+                    "ours",
+                    fitted.model.score(heldout),
+                    walk.fit_seconds,
+                    f"one pass over {fitted.sketch.count:,} frames, then the sketch alone",
+                ),
+                Contender(
+                    "scikit-learn",
+                    reference.score(heldout),
+                    seconds,
+                    f"{n_iter} passes over {len(some):,} frames in memory",
+                ),
+            )
+        comparison = Comparison(
+            contenders=contenders,
+            n_heldout=N_HELDOUT,
+            store_bytes=bytes_of(store),
+            sketch_bytes=bytes_of(folder / "sketch.zarr"),
+            seconds=walk.seconds,
+            report=str(report),
+        )
+        with walk.step("report", "writing the report"):
+            write_report(
+                report,
+                fitted.sketch,
+                fitted.model,
+                title=f"{n_frames:,} speech-like frames to {n_components} Gaussians",
+                source={
+                    "source": f"a known mixture of {n_components} Gaussians, seed {seed}",
+                    "store": "Zarr, float32, a task per stored chunk",
+                    "features": N_FEATURES,
+                },
+                feature_map=fitted.feature_map,
+                plan=fitted.plan,
+                happened=fitted.happened,
+                comparison=comparison,
+                sample=heldout[:N_SHOWN],
+                names=NAMES,
+                command=f"dask-sketch demo --n-frames {n_frames} --seed {seed}",
+            )
+        say("")
+    return comparison
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=CPU_COUNT, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

@@ -1,0 +1,1 @@
+"""How well a mixture was found: numbers, pictures and a report."""

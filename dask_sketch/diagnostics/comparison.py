@@ -1,0 +1,146 @@
+"""Mixtures side by side on held-out data, and scikit-learn's as a reference (extra ``sklearn``)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.errors import InputError
+from dask_sketch.models import GaussianMixture
+from dask_sketch.terminal import grid
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One mixture of a comparison.
+
+    Attributes
+    ----------
+    name
+        What it is called.
+    score
+        Mean log-likelihood of the held-out samples, in nats per sample.
+    seconds
+        Time to fit it, ``None`` if it was not fitted.
+    note
+        What it was fitted to, and how.
+    """
+
+    name: str
+    score: float
+    seconds: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How mixtures do on the same held-out samples; prints as a table.
+
+    Attributes
+    ----------
+    contenders
+        The mixtures.
+    n_heldout
+        Number of held-out samples.
+    store_bytes, sketch_bytes
+        Bytes of the data and of the sketch, as stored.
+    seconds
+        Time of each step.
+    report
+        Path of the HTML report.
+    """
+
+    contenders: tuple[Contender, ...]
+    n_heldout: int
+    store_bytes: int
+    sketch_bytes: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    report: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, score, seconds and note of each mixture, as text."""
+        return [
+            (
+                entry.name,
+                f"{entry.score:.3f}",
+                "" if entry.seconds is None else f"{entry.seconds:.1f}",
+                entry.note,
+            )
+            for entry in self.contenders
+        ]
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
+        ratio = self.store_bytes / max(self.sketch_bytes, 1)
+        text = [
+            f"log-likelihood per frame of {self.n_heldout:,} held-out frames, in nats",
+            "",
+            grid(self.rows(), header=("mixture", "held-out", "seconds", "how")),
+            "",
+            f"bytes    sketch {self.sketch_bytes:,}, store {self.store_bytes:,} "
+            f"({ratio:,.0f} times as many)",
+            f"seconds  {steps}",
+        ]
+        return "\n".join([*text, f"report   {self.report}"] if self.report else text)
+
+
+def fit_reference(
+    rows: ArrayLike, n_components: int, seed: int = 0, max_iter: int = 100
+) -> tuple[GaussianMixture, float, int]:
+    """Fit scikit-learn's diagonal ``GaussianMixture`` by expectation-maximisation.
+
+    Parameters
+    ----------
+    rows
+        Samples in memory, shape (n, n_features).
+    n_components
+        Number of components.
+    seed
+        Seed of its k-means start.
+    max_iter
+        Most iterations.
+
+    Returns
+    -------
+    mixture
+    seconds
+        Wall time of the fit.
+    n_iter
+        Iterations that it took; ``max_iter`` if it did not converge.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn is missing.
+    """
+    try:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.mixture import GaussianMixture as Reference
+    except ImportError as error:
+        raise InputError(
+            "the comparison needs scikit-learn: pip install 'dask-sketch[sklearn]'."
+        ) from error
+    x = np.asarray(rows, dtype=np.float64)
+    fit = Reference(n_components, covariance_type="diag", random_state=seed, max_iter=max_iter)
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the iterations tell
+        fit.fit(x)
+    seconds = time.perf_counter() - start
+    weights = fit.weights_ / fit.weights_.sum()
+    return GaussianMixture(weights, fit.means_, fit.covariances_), seconds, int(fit.n_iter_)
+
+
+def single_gaussian(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> GaussianMixture:
+    """One Gaussian of diagonal covariance: what a mixture must do better than."""
+    return GaussianMixture(np.ones(1), mean[None, :], variance[None, :])

@@ -1,0 +1,259 @@
+"""One HTML page on a sketch and its mixture, complete in itself (extra ``plot``)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import ArrayLike
+
+from dask_sketch.diagnostics import plots
+from dask_sketch.diagnostics.quality import quality
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dask_sketch.diagnostics.comparison import Comparison
+    from dask_sketch.diagnostics.watch import Watch
+    from dask_sketch.features import FeatureMap
+    from dask_sketch.models import GaussianMixture
+    from dask_sketch.sketching import Sketch
+
+PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")
+
+# text and lines, and paper, of pictures in either colour scheme; the same as the page's
+_SCHEMES = {"light": ("#1d2026", "#ffffff"), "dark": ("#e4e6ea", "#1b1e24")}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in both colour schemes, as data URLs."""
+
+    title: str
+    caption: str
+    light: str
+    dark: str
+
+
+def write_report(
+    path: str | Path,
+    sketch: Sketch,
+    model: GaussianMixture,
+    *,
+    title: str = "A mixture from a sketch",
+    source: Mapping[str, object] | None = None,
+    feature_map: FeatureMap | None = None,
+    plan: Any = None,
+    happened: Watch | None = None,
+    comparison: Comparison | None = None,
+    sample: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    command: str = "",
+) -> Path:
+    """Write a page that needs nothing but itself: no network, no other file.
+
+    Parameters
+    ----------
+    path
+        File to write; its folder is made. Replaced if it exists.
+    sketch, model
+        What the page is about.
+    title
+        Heading.
+    source
+        What was read, name by name.
+    feature_map
+        The map as :func:`design` returned it, for its scale fit, which no file holds.
+    plan, happened
+        The :class:`Plan` of the pass and what :func:`watch` saw of it.
+    comparison
+        Likelihoods of this mixture and others.
+    sample
+        Rows of data to draw beneath the mixture, shape (n, n_features).
+    names
+        Names of the features.
+    command
+        Command line that makes the page again.
+
+    Returns
+    -------
+    path
+        Where the page is.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing, or ``sample`` or ``names`` do not fit the model.
+    """
+    labels = [f"feature {k}" for k in range(model.n_features)] if names is None else list(names)
+    environment = Environment(
+        loader=PackageLoader("dask_sketch.diagnostics"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.jinja").render(
+        title=title,
+        schemes=_SCHEMES,
+        read=dict(source or {})
+        | {"samples": f"{sketch.count:,}", "omitted": f"{sketch.omitted:,}"},
+        plan=_plan_rows(plan, happened),
+        quality=_quality_fields(sketch, model),
+        comparison=comparison,
+        components=_component_rows(model),
+        names=labels,
+        pictures=_pictures(sketch, model, feature_map or sketch.feature_map, sample, labels),
+        versions=_versions(),
+        command=command,
+    )
+    out = Path(path)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def _plan_rows(plan: Any, happened: Watch | None) -> list[tuple[str, str, str]]:
+    """Name, planned and happened."""
+    if plan is None:
+        return []
+    seen = {} if happened is None else {"tasks": str(happened)}
+    rows = [
+        (name, value, seen.get(name, ""))
+        for name, value in plan._fields().items()
+        if name != "source"
+    ]
+    if happened is None:
+        return rows
+    rate = plan.n_samples / happened.seconds if plan.n_samples and happened.seconds else None
+    rows.append(("seconds", "", f"{happened.seconds:.1f}"))
+    rows.append(("seconds of all threads", "", f"{happened.busy_seconds:.1f}"))
+    if rate is not None:
+        rows.append(("samples per second", "", f"{rate:,.0f}"))
+    return rows
+
+
+def _quality_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
+    found = quality(sketch, model)
+    fields = {
+        "frequencies": f"{sketch.feature_map.n_frequencies:,}",
+        "of them above the noise": f"{found.visible:.0%}",
+        "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
+        "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
+        "cost of the mixture": f"{found.cost:.3g}",
+        "expected from noise alone": f"{found.noise_level:.3g}",
+        "cost in noise levels": f"{found.cost_ratio:.3g}",
+        "components": f"{model.n_components}",
+        "effective components": f"{found.effective_components:.1f}",
+    }
+    if model.decoding is not None:
+        how = model.decoding
+        fields["decoded by"] = f"{how.method}, {how.seconds:.1f} s, {how.n_evaluations} evaluations"
+        fields["last descent"] = "converged" if how.converged else f"stopped: {how.message}"
+    return fields
+
+
+def _component_rows(model: GaussianMixture) -> list[tuple[str, list[str]]]:
+    """Weight, and mean and deviation in each feature, of each component."""
+    deviations = np.sqrt(model.covariances)
+    return [
+        (
+            f"{weight:.4f}",
+            [f"{mean:.4g} ± {deviation:.3g}" for mean, deviation in zip(*pair, strict=True)],
+        )
+        for weight, *pair in zip(model.weights, model.means, deviations, strict=True)
+    ]
+
+
+def _pictures(
+    sketch: Sketch,
+    model: GaussianMixture,
+    feature_map: FeatureMap,
+    sample: ArrayLike | None,
+    names: list[str],
+) -> list[Picture]:
+    pictures = []
+    if feature_map.scale_fit is not None:
+        whitened = " of whitened data" if feature_map.whitening is not None else ""
+        pictures.append(
+            _picture(
+                "Scale fit",
+                "The scale of a component is read off the envelope of |z| at pilot frequencies"
+                f"{whitened}.",
+                plots.plot_scale_fit(feature_map.scale_fit),
+            )
+        )
+    pictures.append(
+        _picture(
+            "|z| against radius",
+            "Where the sketch lies in the noise it says nothing; mixture and sketch should agree "
+            "above.",
+            plots.plot_modulus(sketch, model),
+        )
+    )
+    pictures.append(
+        _picture(
+            "Centroids",
+            "Components as ellipses of two standard deviations, bold if heavy"
+            + (", over a data sample" if sample is not None else "")
+            + "; the two features of largest variance.",
+            plots.plot_mixture(model, sample, names=names),
+        )
+    )
+    if model.decoding is not None:
+        pictures.append(
+            _picture(
+                "Decoder",
+                "Cost after each step. A fit that stays well above the noise level has missed "
+                "something, or the data is no such mixture.",
+                plots.plot_trace(model.decoding),
+            )
+        )
+    return pictures
+
+
+def _picture(title: str, caption: str, ax: Axes) -> Picture:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    urls = {}
+    for scheme, (ink, paper) in _SCHEMES.items():
+        _paint(ax, ink, paper)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", dpi=150)
+        encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+        urls[scheme] = f"data:image/svg+xml;base64,{encoded}"
+    return Picture(title, caption, **urls)
+
+
+def _paint(ax: Axes, ink: str, paper: str) -> None:
+    if ax.figure is not None:
+        ax.figure.set_facecolor(paper)
+    ax.set_facecolor(paper)
+    for spine in ax.spines.values():
+        spine.set_color(ink)
+    ax.tick_params(which="both", colors=ink)
+    for label in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        label.set_color(ink)
+    legend = ax.get_legend()
+    if legend is not None:
+        legend.get_frame().set(facecolor=paper, edgecolor=ink, alpha=0.85)
+        for text in legend.get_texts():
+            text.set_color(ink)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

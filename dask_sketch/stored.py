@@ -1,0 +1,205 @@
+"""What stands at a path: a feature map, a sketch, a model or data; and its fields."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import fsspec
+import zarr
+
+from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.features import FeatureMap
+from dask_sketch.models import GaussianMixture, open_mixture
+from dask_sketch.models.artifact import SCHEMA as MIXTURE
+from dask_sketch.sketching import Sketch, open_sketch
+from dask_sketch.sketching.artifact import SCHEMA as SKETCH
+from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources.chunking import describe_bytes
+
+
+def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **opening: Any) -> Any:
+    """Open what stands at ``path``, whatever it is.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    storage_options, opening
+        As for :func:`open_samples`.
+
+    Returns
+    -------
+    found
+        FeatureMap, Sketch, GaussianMixture, or Samples for data.
+
+    Raises
+    ------
+    ArtifactError
+        If it is a feature map, sketch or model, but damaged.
+    InputError
+        If nothing is there, or nothing that can be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> place = pathlib.Path(tempfile.mkdtemp()) / "map.json"
+    >>> _ = place.write_text(FeatureMap(2, 10, scale=1.0).to_json())
+    >>> type(open_any(str(place))).__name__
+    'FeatureMap'
+    """
+    options = storage_options if "://" in path or "::" in path else None
+    if path.rstrip("/").lower().endswith(".json"):
+        return read_map(path, options)
+    schema = _schema(path, options)
+    if schema == SKETCH:
+        return open_sketch(path, storage_options=options)
+    if schema == MIXTURE:
+        return open_mixture(path, storage_options=options)
+    return open_samples(path, storage_options=storage_options, **opening)
+
+
+def _schema(path: str, options: dict[str, Any] | None) -> str | None:
+    try:
+        root = zarr.open(path, mode="r", storage_options=options)
+    except (OSError, KeyError, ValueError, TypeError):
+        return None  # no Zarr store: the door to data says what it is, or is not
+    return str(root.attrs.get("schema"))
+
+
+def read_map(path: str, storage_options: dict[str, Any] | None = None) -> FeatureMap:
+    """Read the feature map that ``design`` wrote.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    ArtifactError
+        If it is no feature map, or was edited.
+    """
+    try:
+        with fsspec.open(path, "rt", encoding="utf-8", **(storage_options or {})) as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"feature map {path!r} cannot be read ({type(error).__name__}); make one with "
+            "`dask-sketch design`."
+        ) from error
+    try:
+        return FeatureMap.from_json(text)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+
+
+def write_text(path: str, text: str, storage_options: dict[str, Any] | None = None) -> None:
+    """Write a text file, its folder too."""
+    fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+    fs.makedirs(fs._parent(place), exist_ok=True)
+    with fs.open(place, "wt", encoding="utf-8") as file:
+        file.write(text)
+
+
+@functools.singledispatch
+def values(found: Any) -> dict[str, Any]:
+    """What it is and its fields, for programs."""
+    raise InputError(f"{type(found).__name__} has no description.")
+
+
+@values.register
+def _(found: FeatureMap) -> dict[str, Any]:
+    return {
+        "kind": "feature map",
+        "n_features": found.n_features,
+        "n_frequencies": found.n_frequencies,
+        "law": found.law,
+        "scale": found.scale,
+        "mean_variances": found.mean_variances,
+        "whitened": found.whitening is not None,
+        "seed": found.seed,
+        "dtype": found.dtype,
+        "digest": found.digest,
+    }
+
+
+@values.register
+def _(found: Sketch) -> dict[str, Any]:
+    full = found.total_weight > 0
+    return {
+        "kind": "sketch",
+        "count": found.count,
+        "omitted": found.omitted,
+        "total_weight": found.total_weight,
+        "noise_level": found.noise_level if full else None,
+        "mean": found.mean if full else None,
+        "variance": found.variance if full else None,
+        "minimum": found.minimum,
+        "maximum": found.maximum,
+        "bytes": found.__sizeof__(),
+        "feature_map": values(found.feature_map),
+    }
+
+
+@values.register
+def _(found: GaussianMixture) -> dict[str, Any]:
+    decoding = found.decoding
+    return {
+        "kind": "mixture",
+        "n_components": found.n_components,
+        "n_features": found.n_features,
+        "method": decoding.method if decoding else None,
+        "cost": decoding.cost if decoding else None,
+        "noise_level": decoding.noise_level if decoding else None,
+        "seconds": decoding.seconds if decoding else None,
+        "weights": found.weights,
+        "means": found.means,
+        "covariances": found.covariances,
+    }
+
+
+@values.register
+def _(found: Samples) -> dict[str, Any]:
+    return {
+        "kind": "data",
+        "source": found.label,
+        "n_samples": found.n_samples,
+        "n_features": found.n_features,
+        "feature_names": found.feature_names,
+        "n_chunks": found.n_chunks,
+        "bytes": found.bytes_read,
+        "largest_chunk": found.largest_chunk,
+    }
+
+
+@functools.singledispatch
+def fields(found: Any) -> dict[str, str]:
+    """What it is and its fields, in words."""
+    raise InputError(f"{type(found).__name__} has no description.")
+
+
+@fields.register
+def _(found: FeatureMap) -> dict[str, str]:
+    return {"kind": "feature map"} | found._fields()
+
+
+@fields.register
+def _(found: Sketch) -> dict[str, str]:
+    return {"kind": "sketch"} | found._fields() | found.feature_map._fields()
+
+
+@fields.register
+def _(found: GaussianMixture) -> dict[str, str]:
+    return {"kind": "mixture"} | found._fields()
+
+
+@fields.register
+def _(found: Samples) -> dict[str, str]:
+    samples = "unknown before a pass" if found.n_samples is None else f"{found.n_samples:,}"
+    return {
+        "kind": "data",
+        "source": found.label,
+        "samples": samples,
+        "features": ", ".join(found.feature_names or [str(found.n_features)]),
+        "chunks": f"{found.n_chunks:,}",
+        "bytes": describe_bytes(found.bytes_read),
+        "largest chunk": describe_bytes(found.largest_chunk),
+    }

@@ -1,0 +1,116 @@
+"""What a person at a terminal sees: tables on standard output, the decoder's progress on error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+
+def grid(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) -> str:
+    """Rows as text in aligned columns; numbers to the right, all else to the left.
+
+    Parameters
+    ----------
+    rows
+        Cells; what is not text is shown as ``str`` shows it.
+    header
+        Names of the columns.
+
+    Examples
+    --------
+    >>> print(grid([("ours", "-33.12"), ("truth", "-33.1")], header=("model", "score")))
+    model   score
+    -----  ------
+    ours   -33.12
+    truth   -33.1
+    """
+    table = [[str(cell) for cell in row] for row in rows]
+    head = [list(header)] if header else []
+    widths = [max(map(len, column)) for column in zip(*head, *table, strict=True)]
+    right = [
+        len(table) > 0 and all(_is_number(row[column]) for row in table)
+        for column in range(len(widths))
+    ]
+    if head:
+        head.append(["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in head + table
+    )
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0].isdigit() or (cell[0] in "+-." and cell[1:2].isdigit())
+
+
+def fields_text(fields: Mapping[str, object]) -> str:
+    """A name and its value on each line.
+
+    Examples
+    --------
+    >>> print(fields_text({"samples": "1,000", "of": "a store"}))
+    samples  1,000
+    of       a store
+    """
+    width = max(map(len, fields), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
+
+
+def decoding_progress(enabled: bool, out: TextIO | None = None) -> Callable[..., None] | None:
+    """A callback for ``decode(progress=...)`` that draws a bar, or ``None``.
+
+    Parameters
+    ----------
+    enabled
+        Whether there is anything to show.
+    out
+        Where to; the standard error stream by default.
+    """
+    if not enabled:
+        return None
+    stream = sys.stderr if out is None else out
+
+    def show(done: int, total: int, cost: float) -> None:
+        share = done / max(total, 1)
+        bar = ("#" * round(40 * share)).ljust(40)
+        stream.write(f"\r[{bar}] | {share:4.0%} decoded, cost {cost:.3e} ")
+        if done >= total:
+            stream.write("\n")
+        stream.flush()
+
+    return show
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an error on one line, its type before it where it says nothing by itself.
+
+    Examples
+    --------
+    >>> first_line(KeyError("frames"))
+    "KeyError: 'frames'"
+    """
+    from dask_sketch.errors import SketchError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, SketchError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def jsonable(value: Any) -> Any:
+    """Plain numbers, text and lists, with ``null`` for what is not a finite number."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    if isinstance(value, float) and not (-float("inf") < value < float("inf")):
+        return None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
