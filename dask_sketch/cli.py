@@ -27,7 +27,6 @@ from dask_sketch.cli_options import (
     size_options,
     storage_option,
 )
-from dask_sketch.stored import fields, open_any, read_map, values, write_text
 from dask_sketch.terminal import decoding_progress
 
 
@@ -88,6 +87,7 @@ def plan(
     from dask_sketch.features import FeatureMap, default_n_frequencies
     from dask_sketch.graph import plan as make_plan
     from dask_sketch.sources import open_samples
+    from dask_sketch.stored import read_map
 
     _require_size(map_path, n_components, n_frequencies)
     with run.cluster():
@@ -136,6 +136,7 @@ def design(
     All sketches that are to be merged must be made with one feature map.
     """
     from dask_sketch.graph import design as make_map
+    from dask_sketch.stored import values, write_text
 
     _require_size(None, n_components, n_frequencies)
     options = opening["storage_options"]
@@ -186,6 +187,7 @@ def sketch(
     """
     from dask_sketch.graph import design as make_map
     from dask_sketch.graph import sketch as make_sketch
+    from dask_sketch.stored import read_map, values
 
     _require_size(map_path, n_components, n_frequencies)
     options = opening["storage_options"]
@@ -223,6 +225,7 @@ def merge(
     """Add SKETCHES of parts of the data to the sketch of all of it, exactly."""
     from dask_sketch.sketching import merge as add
     from dask_sketch.sketching import open_sketch
+    from dask_sketch.stored import values
 
     refuse_existing(output, overwrite, storage_options)
     result = add(
@@ -272,6 +275,7 @@ def decode(
     """
     from dask_sketch.decoders import decode as find_mixture
     from dask_sketch.sketching import open_sketch
+    from dask_sketch.stored import fields, values
 
     refuse_existing(output, overwrite, storage_options)
     source = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
@@ -327,6 +331,8 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 @run_options
 def info(run: Run, path: str, opening: dict[str, Any]) -> None:
     """Say what stands at PATH: a sketch, a model, a feature map or data."""
+    from dask_sketch.stored import fields, open_any, values
+
     found = open_any(path, **opening)
     run.answer(values(found), fields(found))
 

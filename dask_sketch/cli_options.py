@@ -19,6 +19,7 @@ from dask_sketch.errors import ArtifactError, InputError, PlanError
 from dask_sketch.terminal import fields_text, first_line, jsonable
 
 FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
+CONNECT_SECONDS = 10
 
 Command = Callable[..., None]
 
@@ -42,7 +43,7 @@ class Run:
 
         if self.scheduler is not None:
             try:
-                client = Client(self.scheduler, timeout="10s", set_as_default=True)
+                client = Client(self.scheduler, timeout=CONNECT_SECONDS)
             except (OSError, ValueError, TimeoutError) as error:
                 raise InputError(
                     f"--scheduler {self.scheduler}: no scheduler answers there "

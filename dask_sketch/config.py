@@ -20,4 +20,6 @@ def get(key: str) -> Any:
     >>> get("split-every")
     16
     """
-    return dask.config.get(f"sketch.{key}")
+    # with its default: when this module is first loaded inside `with dask.config.set(...)`, the end
+    # of that block takes the whole of `sketch` out of the configuration again
+    return dask.config.get(f"sketch.{key}", _DEFAULTS["sketch"][key])

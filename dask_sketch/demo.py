@@ -13,7 +13,7 @@ import zarr
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference
+from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
 from dask_sketch.graph.run import follow
@@ -24,7 +24,7 @@ N_FEATURES = 12
 CHUNK_FRAMES = 62_500  # 3 MB in float32
 N_HELDOUT = 100_000
 N_REFERENCE = 100_000  # frames for scikit-learn: more take it minutes
-REPLICATES = 2
+REPLICATES = 3
 N_SHOWN = 20_000  # frames in the report's picture
 NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
 
@@ -157,6 +157,7 @@ def run_demo(
     ArtifactError
         If there is data of an earlier run in ``directory``.
     """
+    require_extras()
     m = n_frequencies or default_n_frequencies(N_FEATURES, n_components)
     truth = speech_like_mixture(n_components, seed)
     with walk_folder(directory, "frames.zarr") as folder, _cluster() as client:

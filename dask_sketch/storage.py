@@ -55,6 +55,8 @@ def write_dataset(
     ArtifactError
         If the store exists and ``overwrite`` is not set, or what stands there is no Zarr group.
     """
+    if store is None:  # Zarr would write to memory, and forget it
+        raise ArtifactError("store=None: give a path, a URL or a Zarr store.")
     dataset = dataset.assign_attrs(
         schema=schema, schema_version=schema_version, written_by=f"dask-sketch {_version()}"
     )
@@ -143,7 +145,7 @@ def read_dataset(
     try:
         group = zarr.open_group(store, mode="r", storage_options=storage_options)
         found, number = group.attrs.get("schema"), group.attrs.get("schema_version")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
         path = _local_path(store)
         state = "does not exist" if path is not None and not path.exists() else "cannot be read"
         raise ArtifactError(f"no {kind} at {store}: it {state} ({_first_line(error)}).") from error

@@ -6,11 +6,9 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders import decode
 from dask_sketch.diagnostics.watch import Watch, watch
@@ -24,6 +22,11 @@ from dask_sketch.terminal import decoding_progress
 # the decoder's matrices are small: several BLAS threads make it slower, and its rounding depend
 # on the machine
 _BLAS_THREADS = 1
+
+# Where many components overlap, the estimated scale lies nearer to that of all the data than to
+# theirs. On 64 speech-like components this share of it ends 0.03 to 0.09 nats per frame below the
+# truth, the whole of it 0.1 to 0.2; on FSDD it gains 0.1.
+_SCALE_SHARE = 0.65
 
 
 def _mute(text: str) -> None:
@@ -103,6 +106,8 @@ class Walk:
         -------
         fitted
         """
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
         with self.step("design", "designing a feature map from a few chunks"):
             feature_map = design(
                 str(store),
@@ -112,6 +117,8 @@ class Walk:
                 seed=self.seed,
                 chunk_size=chunk_size,
             )
+            assert feature_map.scale is not None  # estimated
+            feature_map = replace(feature_map, scale=round(_SCALE_SHARE * feature_map.scale, 4))
         planned = plan(str(store), feature_map, chunk_size=chunk_size)
         self.say(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -46,7 +48,7 @@ def chunk_sizes(draw, total, max_chunks=8):
     """Lengths that sum to ``total``; some may be 0."""
     cuts = draw(st.lists(st.integers(0, total), max_size=max_chunks - 1))
     edges = [0, *sorted(cuts), total]
-    return tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(b - a for a, b in itertools.pairwise(edges))
 
 
 @st.composite

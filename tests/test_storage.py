@@ -101,3 +101,8 @@ def test_relative_paths(tmp_path, monkeypatch):
     write_dataset(dataset(), "d.zarr", "test/thing", 1)
     assert (tmp_path / "d.zarr" / "zarr.json").exists()
     xr.testing.assert_equal(read_dataset("d.zarr", "test/thing", 1), dataset())
+
+
+def test_nowhere_is_not_a_place():
+    with pytest.raises(ArtifactError, match="store=None: give a path"):
+        write_dataset(dataset(), None, "test/thing", 1)

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,21 @@ class Comparison:
         return "\n".join([*text, f"report   {self.report}"] if self.report else text)
 
 
+def require_extras() -> None:
+    """Say before a long run, not after it, that a comparison or a report needs more packages.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn or matplotlib is missing.
+    """
+    for package, extra in (("sklearn", "sklearn"), ("matplotlib", "plot")):
+        if find_spec(package) is None:
+            raise InputError(
+                f"the package {package} is missing: pip install 'dask-sketch[{extra}]'."
+            )
+
+
 def fit_reference(
     rows: ArrayLike, n_components: int, seed: int = 0, max_iter: int = 100
 ) -> tuple[GaussianMixture, float, int]:
@@ -117,19 +133,10 @@ def fit_reference(
         Wall time of the fit.
     n_iter
         Iterations that it took; ``max_iter`` if it did not converge.
-
-    Raises
-    ------
-    InputError
-        If scikit-learn is missing.
     """
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.mixture import GaussianMixture as Reference
-    except ImportError as error:
-        raise InputError(
-            "the comparison needs scikit-learn: pip install 'dask-sketch[sklearn]'."
-        ) from error
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture as Reference
+
     x = np.asarray(rows, dtype=np.float64)
     fit = Reference(n_components, covariance_type="diag", random_state=seed, max_iter=max_iter)
     start = time.perf_counter()

@@ -163,7 +163,8 @@ def plot_mixture(
         offset_transform=ax.transData,
         facecolors="none",
         edgecolors=ORANGE,
-        linewidths=0.4 + 1.4 * share,
+        linewidths=0.3 + 1.3 * share**2,
+        alpha=1.0 if len(share) <= 16 else 0.6,
         label="two standard deviations",
     )
     ax.add_collection(ellipses)

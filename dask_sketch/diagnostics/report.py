@@ -148,6 +148,7 @@ def _quality_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
         "of them above the noise": f"{found.visible:.0%}",
         "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
         "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
+        "scale of its law": sketch.feature_map._fields()["scale"],
         "cost of the mixture": f"{found.cost:.3g}",
         "expected from noise alone": f"{found.noise_level:.3g}",
         "cost in noise levels": f"{found.cost_ratio:.3g}",

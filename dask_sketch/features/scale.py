@@ -92,8 +92,15 @@ def estimate_scale(
     >>> round(estimate_scale(samples).scale, 1)
     3.0
     """
-    x = np.asarray(samples, dtype=np.float64)
-    if x.ndim != 2 or len(x) < 2:
+    sizes = {"n_frequencies": n_frequencies, "n_blocks": n_blocks, "n_iterations": n_iterations}
+    for name, value in sizes.items():
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+    try:
+        x = np.asarray(samples, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"samples is not an array of numbers: {error}") from error
+    if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
         raise InputError(f"samples has shape {x.shape}: at least two rows are needed for a scale.")
     if not np.isfinite(x).all():
         raise InputError("samples holds NaN or infinite values; the scale needs finite ones.")

@@ -44,7 +44,15 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     if method == "score":
         return _mean(model, samples)
     if not isinstance(samples.blocks, da.Array):
-        return samples.blocks.map_partitions(_rows_of_bag, model, method, samples)
+        # not the samples themselves: Dask would compute all of the bag that is in them
+        return samples.blocks.map_partitions(
+            _rows_of_bag,
+            model,
+            method,
+            fields=samples.record_fields,
+            weight_field=samples.weight_field,
+            label=samples.label,
+        )
     return _per_row(model, method, samples)
 
 
@@ -81,14 +89,13 @@ def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) 
     return flat.reshape(*rows.shape[:-1], *flat.shape[1:])
 
 
-def _rows_of_bag(items: Any, model: Any, method: str, samples: Samples) -> list[Any]:
+def _rows_of_bag(
+    items: Any, model: Any, method: str, *, fields: Any, weight_field: Any, label: str
+) -> list[Any]:
     from dask_sketch.sources.bags import blocks_of_partition
 
     out: list[Any] = []
-    blocks = blocks_of_partition(
-        items, None, samples.record_fields, samples.weight_field, samples.label
-    )
-    for block, _ in blocks:
+    for block, _ in blocks_of_partition(items, None, fields, weight_field, label):
         out.extend(getattr(model, method)(block))
     return out
 

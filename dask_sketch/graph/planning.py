@@ -19,9 +19,6 @@ from dask_sketch.sketching.partial import BLOCK_BYTES
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import describe_bytes
 
-# A chunk in memory, its stored bytes beside it while it is decoded.
-COPIES = 2
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -195,7 +192,7 @@ def make_plan(
     if samples.largest_chunk is not None:
         scratch = 2 * BLOCK_BYTES + 2 * sketch_bytes
         merging = (split_every + 1) * sketch_bytes
-        chunk_memory = max(COPIES * samples.largest_chunk + scratch, merging) + drawn
+        chunk_memory = max(samples.copies * samples.largest_chunk + scratch, merging) + drawn
     n_merges = _merges(samples.n_chunks, split_every)
     warnings = []
     limit = config.get("task-limit")

@@ -194,9 +194,12 @@ def _chunk_of_bag(
 ) -> list[Any]:
     name = chunk_label(label, tuple(numbers))
     partial: list[Any] = []
+    seen = 0
     for block, share in blocks_of_partition(items, weights, fields, weight_field, name):
+        place = f"{name}, from row {seen}" if seen else name
         # merged as they come, so that one block at a time is held
-        partial = [merge([*partial, chunk(block, share, name, **arguments)])]
+        partial = [merge([*partial, chunk(block, share, place, **arguments)])]
+        seen += len(block)
     return partial
 
 

@@ -32,7 +32,7 @@ def bag_samples(
         one-dimensional arrays of n_features numbers.
     columns
         Fields of the dictionaries that are features, in this order; by default all but the
-        weights, in the order of the first record of each block.
+        weights, in alphabetical order, which is the same for every partition.
     weights
         Field of the dictionaries, or a bag with the same partitions and elements: one array of
         weights for each block, or one number for each record.
@@ -91,14 +91,15 @@ def blocks_of_partition(
     pairs = ((item, None) for item in items) if weights is None else zip_longest(
         items, weights, fillvalue=missing
     )  # fmt: skip
+    names = fields
     rows: list[Any] = []
     shares: list[Any] = []
     for item, share in pairs:
         if item is missing or share is missing:
             raise InputError(f"weights of {label} do not have as many elements as the samples.")
         if isinstance(item, dict):
-            names = fields or tuple(name for name in item if name != weight_field)
-            fields = names
+            if names is None:
+                names = tuple(sorted((name for name in item if name != weight_field), key=str))
             try:
                 row: Any = [item[name] for name in names]
                 if weight_field is not None:
@@ -107,10 +108,11 @@ def blocks_of_partition(
                 raise InputError(f"a record of {label} has no field {error}: {item!r}.") from error
         else:
             row = item
-            if weight_field is not None:
+            if weight_field is not None or fields is not None:
+                option = f"columns={list(fields)}" if fields else f"weights={weight_field!r}"
                 raise InputError(
-                    f"weights={weight_field!r} names a field, but {label} holds "
-                    f"{type(item).__name__}, not dictionaries."
+                    f"{option} names fields, but {label} holds {type(item).__name__}, not "
+                    "dictionaries."
                 )
             if np.ndim(row) == 2:
                 if rows:

@@ -88,6 +88,11 @@ def feature_columns(
     if not chosen:
         raise InputError(f"{label} has no columns to use as features.")
     names = [*chosen, *([weight] if weight else [])]
+    twice = sorted({str(name) for name in names if available.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"{label} has several columns of the name {', '.join(twice)}; rename them."
+        )
     import pandas.api.types as kinds
 
     wrong = [

@@ -49,7 +49,11 @@ class PartReader:
                 table = parquet.read_row_groups(
                     chosen, columns=list(self.columns), use_threads=False
                 )
-                return table.to_pandas(types_mapper=kinds.get)[list(self.columns)]
+                # column by column, each given up as it is converted: no second table beside it
+                table = table.select(list(self.columns))
+                return table.to_pandas(
+                    types_mapper=kinds.get, split_blocks=True, self_destruct=True
+                )
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
@@ -120,9 +124,11 @@ def parquet_samples(
     parts: list[Part] = []
     largest = 0
     for file, size in sizes.items():
-        pieces = [Part(file, None)] if size * growth <= target else _split(fs, file, target, width)
+        pieces = {Part(file, None): int(size * growth)}
+        if size * growth > target:
+            pieces = _split(fs, file, target, width)
         parts += pieces
-        largest = max(largest, int(size * growth / len(pieces)))
+        largest = max(largest, *pieces.values())
     reader = PartReader(chosen, fs)
     frame = dd.from_map(reader, parts, meta=meta[list(chosen)], label="read-parquet")
     return frame_samples(
@@ -132,6 +138,7 @@ def parquet_samples(
         columns=list(names),
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
+        copies=4,  # the bytes of the file, Arrow's columns, those of pandas and the block
     )
 
 
@@ -157,8 +164,8 @@ def _files(fs: Any, found: str) -> dict[str, int]:
     }
 
 
-def _split(fs: Any, file: str, target: int, width: int) -> list[Part]:
-    """Runs of row groups of one large file, each near the target size."""
+def _split(fs: Any, file: str, target: int, width: int) -> dict[Part, int]:
+    """Runs of row groups of one large file, each near the target size; and their sizes."""
     import pyarrow.parquet as pq
 
     try:
@@ -169,16 +176,17 @@ def _split(fs: Any, file: str, target: int, width: int) -> list[Part]:
             ]
     except (OSError, ValueError) as error:
         raise ChunkError(f"{file} could not be read: {type(error).__name__}: {error}") from error
-    parts: list[Part] = []
+    parts: dict[Part, int] = {}
     run: list[int] = []
     held = 0
     for group, size in enumerate(sizes):
         if run and held + size > target:
-            parts.append(Part(file, tuple(run)))
+            parts[Part(file, tuple(run))] = held
             run, held = [], 0
         run.append(group)
         held += size
-    return [*parts, Part(file, tuple(run))]
+    parts[Part(file, tuple(run))] = held
+    return parts
 
 
 def _weight_column(weights: Any, meta: Any, label: str) -> str | None:

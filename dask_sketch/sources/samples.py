@@ -36,6 +36,9 @@ class Samples:
         Whether the last column of ``blocks`` is the weight.
     bytes_read, largest_chunk
         Bytes that one pass reads, and that the largest chunk takes in memory; ``None`` if unknown.
+    copies
+        Times the largest chunk that a task holds while it reads: the chunk, and what it is decoded
+        from.
     lazy
         False for input that was in memory when it came.
     dims
@@ -54,6 +57,7 @@ class Samples:
     weight_column: bool = False
     bytes_read: int | None = None
     largest_chunk: int | None = None
+    copies: int = 2
     lazy: bool = True
     dims: tuple[str, ...] | None = None
     coords: Mapping[Hashable, Any] | None = None
@@ -90,8 +94,7 @@ class Samples:
         """Raise unless the rows have ``n_features``, as ``owner`` does."""
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
-                f"{self.label} has {self.n_features} features; {owner} has "
-                f"n_features={n_features}."
+                f"{self.label} has {self.n_features} features; {owner} has n_features={n_features}."
             )
 
     def chunk_label(self, block_id: tuple[int, ...]) -> str:
@@ -194,4 +197,16 @@ def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
             f"weights has {given.numblocks} chunks, {label} has {blocks.numblocks[:-1]}; with "
             "chunks of unknown length they must correspond one to one."
         )
-    return given[..., None]
+    # blockwise, where an index by None is not: reading the weights fuses with reading the rows
+    return da.map_blocks(
+        _as_column,
+        given,
+        new_axis=given.ndim,
+        chunks=(*given.chunks, (1,)),
+        dtype=given.dtype,
+        meta=np.empty((0,) * (given.ndim + 1), dtype=given.dtype),
+    )
+
+
+def _as_column(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return values[..., None]

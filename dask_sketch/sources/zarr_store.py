@@ -157,7 +157,7 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
         store = Path(store).absolute()  # a worker stands in another folder
     try:
         return zarr.open(store, mode="r", storage_options=storage_options)
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
             "storage_options for a URL."

@@ -61,8 +61,17 @@ def test_the_same_seed_gives_the_same_bits(rng):
         ([[np.nan, 1.0], [0.0, 1.0]], "NaN or infinite"),
         ([[np.inf, 1.0], [0.0, 1.0]], "NaN or infinite"),
         (np.ones((5, 3)), "does not vary"),
+        (np.zeros((5, 0)), "shape"),
+        ([["a", "b"], ["c", "d"]], "not an array of numbers"),
     ],
 )
 def test_bad_samples_are_refused(samples, message):
     with pytest.raises(InputError, match=message):
         estimate_scale(samples)
+
+
+@pytest.mark.parametrize("name", ["n_frequencies", "n_blocks", "n_iterations"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, None])
+def test_bad_sizes_are_refused(name, value, rng):
+    with pytest.raises(InputError, match=f"{name}={value}: give a whole number"):
+        estimate_scale(rng.normal(size=(10, 2)), **{name: value})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask
 import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
@@ -108,6 +109,14 @@ def test_grids_keep_their_axes():
 def test_wrong_number_of_features(method):
     with pytest.raises(InputError, match="4 features; the model has n_features=3"):
         map_rows(MODEL, method, da.ones((5, 4)))
+
+
+@pytest.mark.parametrize("method", [*METHODS, "score"])
+def test_no_task_sees_more_than_its_own_partition(method):
+    bag = db.from_sequence([X[i : i + 1] for i in range(60)], npartitions=60)
+    (found,) = dask.optimize(map_rows(MODEL, method, bag))
+    tasks = dict(found.__dask_graph__()).values()
+    assert max(len(task.dependencies) for task in tasks) <= 16
 
 
 def test_nothing_to_score():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -19,6 +20,8 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import ArtifactError, ChunkError, InputError
+
+logger = logging.getLogger(__name__)
 
 FM = feature_map("float32")
 X = draw_rows(0, 400, 3)
@@ -89,7 +92,8 @@ def test_at_most_one_task_for_each_chunk_and_the_merges(kind, tmp_path, executed
     graph = dict(optimised.__dask_graph__())
     aliases = {key for key, task in graph.items() if type(task).__name__ == "Alias"}
     worked = [key for key in executed.keys if key not in aliases]
-    print(f"{kind}: {len(worked)} tasks and {len(executed.keys) - len(worked)} aliases")
+    logger.info("%s: %d tasks", kind, len(worked))
+    logger.info("%s: %d aliases", kind, len(executed.keys) - len(worked))
     # one more for the collection itself: it turns the last merge into a sketch
     assert len(worked) <= plan.n_tasks + 1
     if "zarr" in kind:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap
+
+logger = logging.getLogger(__name__)
 
 
 def write(path, n_bytes, chunk_bytes):
@@ -78,8 +83,22 @@ def test_a_pass_holds_a_few_chunks(tmp_path):
     with dask.config.set({"sketch.chunk-size": chunk}):
         sketch, peak = peak_over_idle(path, FeatureMap(12, 32, scale=1.0), warm=small)
     assert sketch.count == n
-    print(f"peak {peak / 1e6:.0f} MB over idle, of 200 MB")
+    logger.info("peak %.0f MB over idle", peak / 1e6)
     assert peak < 2 * 4 * chunk + 40e6
+
+
+def test_parquet_holds_what_the_plan_says(tmp_path):
+    path = str(tmp_path / "x.parquet")
+    rows = np.random.default_rng(0).standard_normal((1_400_000, 12), dtype=np.float32)
+    frame = pd.DataFrame(rows, columns=[f"feature {i}" for i in range(12)])
+    frame.to_parquet(path, row_group_size=1_000_000)
+    frame[:100].to_parquet(tmp_path / "small.parquet")
+    feature_map = FeatureMap(12, 32, scale=1.0)
+    projected = ds.plan(path, feature_map).memory_per_thread
+    sketch, peak = peak_over_idle(path, feature_map, warm=tmp_path / "small.parquet")
+    assert sketch.count == len(rows)
+    logger.info("peak %.0f MB over idle, projected %.0f MB", peak / 1e6, projected / 1e6)
+    assert rows.nbytes < peak < 2 * projected + 40e6  # of two threads
 
 
 @pytest.mark.slow
@@ -87,8 +106,7 @@ def test_two_gigabytes_in_chunks_of_32_megabytes(tmp_path):
     path = str(tmp_path / "x.zarr")
     n = write(path, 2_000_000_000, 32 * 2**20)
     feature_map = FeatureMap(12, 2000, scale=1.0)
-    projected = ds.plan(path, feature_map).memory_per_thread
     sketch, peak = peak_over_idle(path, feature_map)
     assert sketch.count == n
-    print(f"peak {peak / 1e6:.0f} MB over idle; projected {projected / 1e6:.0f} MB a thread")
+    logger.info("peak %.0f MB over idle", peak / 1e6)
     assert peak < 400e6

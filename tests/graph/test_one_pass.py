@@ -174,7 +174,7 @@ def test_texts():
 @pytest.mark.parametrize("feature_map", [None, 3, "map", np.zeros((3, 4))])
 def test_what_is_not_a_feature_map(feature_map):
     for function in (ds.sketch, ds.plan):
-        with pytest.raises(InputError, match="feature_map of type .*design"):
+        with pytest.raises(InputError, match=r"feature_map of type .*design"):
             function(X, feature_map)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 
@@ -21,6 +22,8 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 FM = feature_map()
 
@@ -71,7 +74,7 @@ def test_no_merge_takes_more_than_split_every(n_chunks, split_every, kind):
 @pytest.mark.parametrize("split_every", [1, 0, -1, 2.5, "16"])
 def test_bad_fan_in(split_every):
     for function in (ds.sketch, ds.plan):
-        with pytest.raises(InputError, match="split_every=.*at least 2"):
+        with pytest.raises(InputError, match=r"split_every=.*at least 2"):
             function(np.zeros((4, 3)), FM, split_every=split_every)
 
 
@@ -106,6 +109,24 @@ def test_reading_and_sketching_are_one_task(kind, weighted, tmp_path):
     assert plan.n_chunks == 40
     assert plan.n_tasks == 40 + 3 + 1
     assert len(tasks) == plan.n_tasks
+
+
+@pytest.mark.parametrize("kind", ["array", "array and weights", "variables and weights"])
+def test_an_xarray_of_a_store_is_read_by_the_task_that_sketches_it(kind, tmp_path):
+    import xarray as xr
+
+    columns = {name: ("t", np.arange(400.0)) for name in "abcw"}
+    columns["x"] = (("t", "f"), np.ones((400, 3)))
+    xr.Dataset(columns).chunk(t=10).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    with xr.open_zarr(tmp_path / "x.zarr", consolidated=False) as dataset:
+        lazy = {
+            "array": lambda: ds.sketch(dataset["x"], FM),
+            "array and weights": lambda: ds.sketch(dataset, FM, "w", columns=["x"]),
+            "variables and weights": lambda: ds.sketch(dataset, FM, "w", columns=list("abc")),
+        }[kind]()
+        tasks = [task for task in graph(lazy).values() if type(task).__name__ != "DataNode"]
+        assert len(tasks) == 40 + 3 + 1
+        assert lazy.compute(scheduler="sync").count == 400
 
 
 def test_keys_are_readable():
@@ -153,7 +174,8 @@ def test_the_graph_grows_by_less_than_two_kilobytes_a_chunk(kind, tmp_path):
     fm = FeatureMap(12, 2000, scale=1.0, center=np.linspace(0, 1, 12))
     small, large = (pickled_bytes(ds.sketch(kind(n, tmp_path)[0], fm)) for n in (100, 1100))
     together, apart = ((b - a) / 1000 for a, b in zip(small, large, strict=True))
-    print(f"{kind.__name__}: {together:.0f} B a chunk in one pickle, {apart:.0f} B task by task")
+    logger.info("%s: %.0f bytes a chunk in one pickle", kind.__name__, together)
+    logger.info("%s: %.0f bytes a chunk task by task", kind.__name__, apart)
     assert together < 2000
     assert apart < 4000  # a bound on what any scheduler could send
 

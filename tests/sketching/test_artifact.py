@@ -49,8 +49,13 @@ def test_round_trip(data, tmp_path):
     assert (again + sketch).count == 2 * sketch.count
 
 
-@pytest.mark.parametrize("options", [{"covariances": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]},
-                                     {"scale": 1.0, "whitening": np.diag([1.0, 2.0, 3.0])}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"covariances": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]},
+        {"scale": 1.0, "whitening": np.diag([1.0, 2.0, 3.0])},
+    ],
+)
 def test_every_kind_of_map(options, tmp_path):
     fm = feature_map(**({"scale": None} | options))
     Sketch.empty(fm).to_zarr(tmp_path / "s.zarr")
@@ -85,7 +90,7 @@ def test_nothing_is_overwritten_unasked(kind, sample, tmp_path):
     }
     sample.to_zarr(places[kind])
     other = sample + sample
-    with pytest.raises(ArtifactError, match="exists. Choose another place, or pass overwrite=T"):
+    with pytest.raises(ArtifactError, match=r"exists\. Choose another place, or pass overwrite=T"):
         other.to_zarr(places[kind])
     assert open_sketch(places[kind]).identical(sample)
     other.to_zarr(places[kind], overwrite=True)
@@ -144,7 +149,7 @@ def test_other_stores(tmp_path):
     with pytest.raises(ArtifactError, match="no sketch at"):
         open_sketch(tmp_path / "file")
     zarr.create_array(str(tmp_path / "array.zarr"), data=np.zeros(3))
-    with pytest.raises(ArtifactError, match="no sketch at|is not a sketch"):
+    with pytest.raises(ArtifactError, match=r"no sketch at|is not a sketch"):
         open_sketch(tmp_path / "array.zarr")
     zarr.open_group(tmp_path / "group.zarr", mode="w")
     with pytest.raises(ArtifactError, match="is not a sketch: its schema is None"):

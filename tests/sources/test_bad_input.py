@@ -167,6 +167,14 @@ def test_non_numeric_columns_are_named(kind, tmp_path):
         run(source, "speaker", columns=NAMES)
 
 
+@pytest.mark.parametrize("kind", ["pandas", "dask"])
+def test_two_columns_of_one_name(kind):
+    table = pd.DataFrame(X, columns=["a", "b", "a"])
+    source = table if kind == "pandas" else dd.from_pandas(table, npartitions=2)
+    with pytest.raises(InputError, match="several columns of the name a; rename"):
+        run(source)
+
+
 def empty(tmp_path):
     none = np.zeros((0, 3))
     zarr.create_array(str(tmp_path / "x.zarr"), data=none, chunks=(5, 3))
@@ -390,8 +398,25 @@ def test_weights_of_bags():
             db.from_sequence([X[:20], X[20:40], X[40:]], npartitions=1),
             db.from_sequence([np.ones(20), np.ones(20)], npartitions=1),
         )
-    with pytest.raises(InputError, match="names a field"):
+    with pytest.raises(InputError, match="names fields"):
         run(bag, "w")
+
+
+def test_a_bad_row_of_a_later_block_of_a_partition_is_named():
+    values = X.copy()
+    values[47, 1] = np.nan
+    blocks = [values[:20], values[20:40], values[40:]]
+    records = pd.DataFrame(np.tile(X, (100, 1)), columns=NAMES).to_dict("records")
+    records[5000]["b"] = np.nan
+    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 40: row 7 of this chunk has"):
+        run(db.from_sequence(blocks, npartitions=1))
+    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 4096: row 904 of this chunk"):
+        run(db.from_sequence(records, npartitions=1))
+
+
+def test_columns_of_what_has_none():
+    with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\] names fields, but"):
+        run(db.from_sequence([(1.0, 2.0, 3.0)]), columns=NAMES)
 
 
 def test_bad_bags():

@@ -1,0 +1,84 @@
+"""The numbers of the report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_sketch.diagnostics.quality import (
+    effective_components,
+    noise_modulus,
+    quality,
+    scaled_radii,
+    sketch_distance,
+)
+from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features import FeatureMap
+from dask_sketch.models import GaussianMixture, random_mixture
+from dask_sketch.sketching import Sketch, partial_sketch
+
+TRUTH = random_mixture(3, 2, seed=1)
+MAP = FeatureMap(2, 200, scale=1.0, dtype="float64")
+
+
+def test_quality_is_the_squared_distance_to_the_sketch_of_the_mixture() -> None:
+    sketch = partial_sketch(TRUTH.sample(5000, seed=2), MAP)
+    found = quality(sketch, TRUTH)
+    expected = TRUTH.characteristic(MAP.frequencies) / np.sqrt(MAP.n_frequencies)
+    assert found.cost == pytest.approx(np.linalg.norm(sketch.z - expected) ** 2)
+    assert found.noise_level == sketch.noise_level
+    assert 0.3 < found.cost_ratio < 3
+    assert 0 < found.visible <= 1
+    other = GaussianMixture(TRUTH.weights, TRUTH.means + 1.0, TRUTH.covariances)
+    assert quality(sketch, other).cost_ratio > 100
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [([1.0], 1.0), ([0.5, 0.5], 2.0), ([1.0, 0.0, 0.0], 1.0), ([3.0, 3.0, 3.0], 3.0)],
+)
+def test_effective_components(weights: list[float], expected: float) -> None:
+    assert effective_components(weights) == pytest.approx(expected)
+
+
+def test_distance_of_two_samples_of_one_law() -> None:
+    a = partial_sketch(TRUTH.sample(4000, seed=1), MAP)
+    b = partial_sketch(TRUTH.sample(4000, seed=2), MAP)
+    assert 0.3 < sketch_distance(a, b) / np.sqrt(2 / 4000) < 1.5
+    assert sketch_distance(a, b) == sketch_distance(b, a)
+    far = partial_sketch(TRUTH.sample(4000, seed=1) + 3.0, MAP)
+    assert 20 * sketch_distance(a, b) < sketch_distance(a, far) <= 2.0
+
+
+def test_bad_input() -> None:
+    empty = Sketch.empty(MAP)
+    with pytest.raises(InputError, match="empty"):
+        noise_modulus(empty)
+    with pytest.raises(InputError, match="empty"):
+        quality(empty, TRUTH)
+    other = Sketch.empty(FeatureMap(2, 200, scale=2.0, dtype="float64"))
+    with pytest.raises(MergeError, match="scale"):
+        sketch_distance(empty, other)
+    sketch = partial_sketch(TRUTH.sample(10, seed=0), MAP)
+    with pytest.raises(InputError, match="frequencies"):
+        quality(sketch, random_mixture(2, 3))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"scale": 2.0},
+        {"scale": 2.0, "whitening": [[2.0, 0.5], [0.0, 1.0]]},
+        {"covariances": [[1.0, 9.0]]},
+        {"covariances": [[1.0, 9.0], [4.0, 1.0]], "law_weights": [0.25, 0.75]},
+    ],
+)
+def test_scaled_radii_give_the_envelope(choices: dict[str, object]) -> None:
+    feature_map = FeatureMap(2, 50, **choices)  # type: ignore[arg-type]
+    radii = scaled_radii(feature_map)
+    variances = np.atleast_2d(choices.get("covariances", np.full(2, 4.0)))
+    mean = np.average(variances, axis=0, weights=feature_map.law_weights)
+    back = np.linalg.inv(feature_map.whitening) if feature_map.whitening is not None else np.eye(2)
+    covariance = back @ np.diag(mean) @ back.T
+    omega = feature_map.frequencies
+    assert radii**2 == pytest.approx(np.einsum("im,ij,jm->m", omega, covariance, omega))

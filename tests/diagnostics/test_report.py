@@ -1,0 +1,173 @@
+"""The report: complete in itself, and saying what happened."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_sketch import decode, design, plan, sketch
+from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
+from dask_sketch.diagnostics.report import _SCHEMES, write_report
+from dask_sketch.diagnostics.watch import watch
+from dask_sketch.models import random_mixture
+
+LOADING = ("src", "srcset", "href", "data", "poster", "action")
+
+
+class Page(HTMLParser):
+    """Collects tags, their attributes and the text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    truth = random_mixture(3, 4, seed=1)
+    rows = truth.sample(4000, seed=2)
+    lazy = da.from_array(rows, chunks=(500, 4))
+    feature_map = design(lazy, n_components=3)
+    with watch() as happened:
+        found = sketch(lazy, feature_map).compute()
+    model = decode(found, 3, method="splitting")
+    comparison = Comparison(
+        contenders=(
+            Contender("the truth", truth.score(rows), None, "drew the data"),
+            Contender("ours", model.score(rows), 1.5, "one pass"),
+        ),
+        n_heldout=4000,
+        store_bytes=128_000,
+        sketch_bytes=4000,
+        seconds={"sketch": 1.0},
+    )
+    path = write_report(
+        tmp_path_factory.mktemp("report") / "deep" / "report.html",
+        found,
+        model,
+        title="Frames & <others>",
+        source={"source": "a <script>"},
+        feature_map=feature_map,
+        plan=plan(lazy, feature_map),
+        happened=happened,
+        comparison=comparison,
+        sample=rows[:1000],
+        names=list("abcd"),
+        command="dask-sketch demo --seed 0",
+    )
+    return path.read_text()
+
+
+def test_it_needs_nothing_but_itself(text: str) -> None:
+    page = Page(text)
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "iframe", "object", "embed")
+        for name in LOADING:
+            if name in attributes:
+                assert str(attributes[name]).startswith("data:"), (tag, name)
+    style = re.search(r"<style>(.*?)</style>", text, re.S)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    pictures = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)
+    assert len(pictures) == 8  # four, each for light and for dark
+    for picture in pictures:
+        drawn = base64.b64decode(picture).decode()
+        loaded = re.findall(r"(?:href|src)=\"([^\"]+)\"", drawn)
+        assert all(url.startswith(("#", "data:")) for url in loaded)
+
+
+def test_it_says_what_happened(text: str) -> None:
+    words = Page(text).words
+    for expected in (
+        "Frames & <others>",
+        "a <script>",
+        "4,000",
+        "the truth",
+        "one pass",
+        "planned",
+        "8 chunks",
+        "cost in noise levels",
+        "dask-sketch demo --seed 0",
+        "numpy",
+        "128,000",
+    ):
+        assert expected in words, expected
+    assert "<script" not in text
+    assert "9 (8 array-sketch, 1 sketch-aggregate" in words  # the tasks that ran
+
+
+def test_every_picture_has_a_text(text: str) -> None:
+    images = [attributes for tag, attributes in Page(text).tags if tag == "img"]
+    assert len(images) == 4
+    assert all(len(str(image["alt"])) > 20 for image in images)
+
+
+def luminance(colour: str) -> float:
+    channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_is_readable_in_both_schemes(text: str) -> None:
+    blocks = re.findall(r"--soft: (#\w+); --page: (#\w+); --line: #\w+; --strong: (#\w+)", text)
+    assert len(blocks) == 2
+    for (ink, paper), (soft, page, strong) in zip(_SCHEMES.values(), blocks, strict=True):
+        for back in (paper, page, strong):
+            assert contrast(ink, back) >= 4.5
+            assert contrast(soft, back) >= 4.5
+
+
+def test_little_is_enough(tmp_path: Path) -> None:
+    rows = random_mixture(1, 1, seed=0).sample(200)
+    feature_map = design(rows, n_components=1, scale=1.0)  # so there is no fit to show
+    found = sketch(rows, feature_map)
+    path = write_report(tmp_path / "small.html", found, single_gaussian(found.mean, found.variance))
+    images = [tag for tag, _ in Page(path.read_text()).tags if tag == "img"]
+    assert len(images) == 2
+
+
+def test_watch_counts_on_a_cluster() -> None:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        with watch(client) as seen:
+            total = da.ones(10, chunks=5).sum().compute()
+        assert total == 10
+        assert 3 <= seen.n_tasks <= 4
+        assert seen.seconds > 0
+        assert "sum" in str(seen)
+
+
+def test_reference_finds_the_truth() -> None:
+    truth = random_mixture(2, 2, seed=0)
+    rows = truth.sample(5000, seed=1)
+    mixture, seconds, n_iter = fit_reference(rows.astype(np.float32), 2)
+    assert truth.score(rows) == pytest.approx(mixture.score(rows), abs=0.02)
+    assert seconds > 0
+    assert n_iter >= 1
+    assert fit_reference(rows, 2, max_iter=1)[2] == 1  # and no warning

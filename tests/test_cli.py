@@ -1,0 +1,297 @@
+"""The command line: answers, exit codes and messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner, Result
+
+import dask_sketch as ds
+from dask_sketch.cli import cli
+
+COMMANDS = ("demo", "plan", "design", "sketch", "merge", "decode", "score", "info")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store of 6000 samples of two well separated Gaussians, in chunks of 500."""
+    path = tmp_path_factory.mktemp("data") / "data.zarr"
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 2)) + np.where(rng.random((6000, 1)) < 0.5, 5.0, -5.0)
+    store = zarr.create_array(str(path), shape=rows.shape, chunks=(500, 2), dtype="float64")
+    store[:] = rows
+    return str(path)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object) -> dict[str, object]:
+    """What a command that must succeed writes to standard output with --json."""
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    parsed = json.loads(result.stdout)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def refusal(code: int, *arguments: object) -> str:
+    """The one line on standard error of a command that must fail."""
+    result = call(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_from_store_to_score(data: str, here: Path) -> None:
+    designed = answer("design", data, "-k", 2, "-o", "map.json")
+    assert designed["n_frequencies"] == 50
+    planned = answer("plan", data, "--map", "map.json")
+    assert (planned["passes"], planned["n_samples"]) == (1, 6000)
+    sketched = answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
+    assert (sketched["count"], sketched["omitted"]) == (6000, 0)
+    decoded = answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    assert np.sort(np.array(decoded["means"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
+    scored = answer("score", data, "model.zarr")
+    model = ds.open_mixture(here / "model.zarr")
+    assert scored["score"] == pytest.approx(model.score(np.asarray(zarr.open(data)[:])))
+
+
+def test_tables_for_people(data: str, here: Path) -> None:
+    assert "scale" in call("design", data, "-k", 2, "-o", "map.json").stdout
+    assert "tasks" in call("plan", data, "--map", "map.json").stdout
+    assert "6,000" in call("sketch", data, "--map", "map.json", "-o", "sketch.zarr").stdout
+    assert "cost" in call("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr").stdout
+    assert "nats" in call("score", data, "model.zarr").stdout
+
+
+def test_sketch_designs_on_the_fly_as_design_does(data: str, here: Path) -> None:
+    answer("design", data, "-k", 2, "-o", "map.json")
+    one = answer("sketch", data, "-k", 2, "-o", "one.zarr")
+    other = answer("sketch", data, "--map", "map.json", "-o", "other.zarr")
+    assert one["feature_map"] == other["feature_map"]
+
+
+def test_merge_adds(data: str, here: Path) -> None:
+    answer("sketch", data, "-k", 2, "-o", "one.zarr")
+    merged = answer("merge", "one.zarr", "one.zarr", "-o", "both.zarr")
+    assert (merged["sketches"], merged["count"]) == (2, 12_000)
+    assert ds.open_sketch("both.zarr").count == 12_000
+
+
+def test_info_knows_everything(data: str, here: Path) -> None:
+    answer("design", data, "-k", 2, "-o", "map.json")
+    answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    found = {path: answer("info", path) for path in ("map.json", "sketch.zarr", "model.zarr", data)}
+    assert [fields["kind"] for fields in found.values()] == [
+        "feature map", "sketch", "mixture", "data",
+    ]  # fmt: skip
+    assert found[data]["n_samples"] == 6000
+    assert found["sketch.zarr"]["feature_map"]["digest"] == found["map.json"]["digest"]
+    for path, fields in found.items():
+        assert str(fields["kind"]) in call("info", path).stdout
+
+
+def test_parquet_columns_and_weights(here: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.normal(size=(300, 3)), columns=["a", "b", "c"])
+    frame["w"] = 2.0
+    frame.to_parquet("rows.parquet")
+    weighted = answer(
+        "sketch", "rows.parquet", "-m", 20, "-o", "one.zarr", "--columns", "a,b", "--weights", "w"
+    )
+    assert (weighted["count"], weighted["total_weight"]) == (300, 600.0)
+    repeated = answer(
+        "sketch", "rows.parquet", "-m", 20, "-o", "two.zarr", "--columns", "a", "--columns", "b"
+    )
+    assert repeated["feature_map"]["n_features"] == 2
+
+
+def test_nan_policy(here: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    rows[7, 1] = np.nan
+    zarr.save("holes.zarr", rows)
+    answer("design", "holes.zarr", "-k", 1, "-o", "map.json")
+    common = ("sketch", "holes.zarr", "--map", "map.json", "-o", "sketch.zarr")
+    assert "row 7" in refusal(1, *common)
+    assert answer(*common, "--nan-policy", "omit")["omitted"] == 1
+
+
+def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:
+    common = ("design", data, "-k", 2, "-o", "map.json")
+    answer(*common)
+    assert "map.json exists" in refusal(1, *common)
+    answer(*common, "--overwrite")
+    common = ("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
+    answer(*common)
+    assert "sketch.zarr exists" in refusal(1, *common)
+    answer(*common, "--overwrite")
+
+
+def test_refused_by_the_plan(data: str, here: Path) -> None:
+    message = refusal(3, "plan", data, "-k", 2, "--memory-per-thread", "1kB")
+    assert "0.98 kiB" in message
+    assert "kiB of memory" in message
+    with dask.config.set({"sketch.memory-share": 1e-9}):
+        refusal(3, "sketch", data, "-k", 2, "-o", "sketch.zarr")
+    assert not (here / "sketch.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("sketch", "nowhere.zarr", "-k", "2", "-o", "out.zarr"), "nowhere.zarr"),
+        (("plan", "nowhere", "-k", "2"), "nowhere"),
+        (("decode", "nowhere.zarr", "-k", "2", "-o", "out.zarr"), "no sketch"),
+        (("merge", "nowhere.zarr", "-o", "out.zarr"), "nowhere.zarr"),
+        (("score", "nowhere.zarr", "model.zarr"), "model.zarr"),
+        (("info", "nowhere"), "nowhere"),
+        (("info", "nowhere.json"), "nowhere.json"),
+        (("plan", "nowhere.zarr", "--map", "absent.json"), "nowhere.zarr"),
+    ],
+)
+def test_missing_input_is_one_clear_line(arguments: tuple[str, ...], said: str, here: Path) -> None:
+    assert said in refusal(1, *arguments)
+
+
+def test_other_bad_input(data: str, here: Path) -> None:
+    (here / "bad.json").write_text("{}")
+    assert "bad.json" in refusal(1, "plan", data, "--map", "bad.json")
+    assert "absent.json" in refusal(1, "plan", data, "--map", "absent.json")
+    answer("sketch", data, "-k", 2, "-o", "a.zarr")
+    answer("sketch", data, "-k", 2, "-o", "b.zarr", "--seed", 1)
+    assert "differ in scale" in refusal(1, "merge", "a.zarr", "b.zarr", "-o", "c.zarr")
+    assert "n_components=900" in refusal(1, "decode", "a.zarr", "-k", 900, "-o", "m.zarr")
+    assert "is not a gaussian mixture" in refusal(1, "score", data, "a.zarr")
+    assert "chunk_size='much'" in refusal(1, "plan", data, "-k", 2, "--chunk-size", "much")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sketch", "data.zarr", "-o", "out.zarr"),
+        ("sketch", "data.zarr", "-k", "2"),
+        ("sketch", "data.zarr", "-k", "2", "--map", "map.json", "-o", "out.zarr"),
+        ("plan", "data.zarr"),
+        ("design", "data.zarr", "-o", "map.json"),
+        ("decode", "sketch.zarr", "-k", "0", "-o", "out.zarr"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--method", "magic"),
+        ("merge", "-o", "out.zarr"),
+        ("plan", "data.zarr", "-k", "2", "--storage-options", "nonsense"),
+        ("plan", "data.zarr", "-k", "2", "--storage-options", "[1]"),
+        ("plan", "data.zarr", "-k", "2", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"),
+        ("unknown",),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], here: Path) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(here: Path) -> None:
+    result = call("info", "nowhere", "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "Traceback" not in call("info", "nowhere").stderr
+
+
+@pytest.mark.filterwarnings("default:n_frequencies")
+def test_warnings_are_lines_on_standard_error(data: str, here: Path) -> None:
+    result = call("sketch", data, "-k", 2, "-m", 30, "-o", "sketch.zarr", "--json")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: n_frequencies=30 is under")
+    json.loads(result.stdout)
+
+
+def test_progress_goes_to_standard_error(data: str, here: Path) -> None:
+    result = call("sketch", data, "-k", 2, "-o", "sketch.zarr", "--json", "--progress")
+    assert "100%" in result.stderr
+    json.loads(result.stdout)
+    result = call("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr", "--json", "--progress")
+    assert "100% decoded" in result.stderr
+    json.loads(result.stdout)
+    result = call("score", data, "model.zarr", "--json", "--progress")
+    assert "100%" in result.stderr
+    json.loads(result.stdout)
+
+
+def test_on_a_cluster(data: str, here: Path) -> None:
+    from distributed import LocalCluster
+
+    answer("design", data, "-k", 2, "-o", "map.json")
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
+    ) as cluster:
+        there = ("--scheduler", cluster.scheduler_address)
+        sketched = answer("sketch", data, "--map", "map.json", "-o", "s.zarr", *there, "--progress")
+        assert sketched["count"] == 6000
+        answer("decode", "s.zarr", "-k", 2, "-o", "m.zarr")
+        far = answer("score", data, "m.zarr", *there)
+        assert answer("plan", data, "--map", "map.json", *there)["n_threads"] == 2
+    assert answer("score", data, "m.zarr")["score"] == pytest.approx(far["score"], rel=1e-12)
+
+
+def test_unreachable_scheduler(data: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask_sketch.cli_options as options
+
+    monkeypatch.setattr(options, "CONNECT_SECONDS", 1)
+    message = refusal(1, "plan", data, "-k", 2, "--scheduler", "tcp://127.0.0.1:1")
+    assert "no scheduler answers" in message
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"dask-sketch {command}" in result.stdout
+
+
+def test_entry_points(data: str, here: Path) -> None:
+    programs = Path(sys.executable).parent
+    version = subprocess.run(
+        [programs / "dask-sketch", "--version"], capture_output=True, text=True, check=True
+    )
+    assert version.stdout.strip() == f"dask-sketch, version {ds.__version__}"
+    # with worker processes, which need a guarded main module
+    command = "sketch sketch -k 2 -o s.zarr --workers 1 --json"
+    made = subprocess.run(
+        [programs / "dask", *command.split(), data], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["count"] == 6000
+    failed = subprocess.run(
+        [programs / "dask", "sketch", "info", "nowhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.count("\n") == 1
+
+
+def test_importing_the_command_line_loads_no_numerics() -> None:
+    # Dask imports it whenever `dask` is run
+    code = "import sys, dask_sketch.cli; print('numba' in sys.modules, 'zarr' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["False", "False"]
