@@ -91,7 +91,7 @@ def plan(
 
     _require_size(map_path, n_components, n_frequencies)
     with run.cluster():
-        samples = open_samples(data, **opening)
+        samples = open_samples(run.path(data), **opening)
         if map_path is not None:
             feature_map = read_map(map_path, opening["storage_options"])
         else:
@@ -143,7 +143,11 @@ def design(
     refuse_existing(output, overwrite, options)
     with run.cluster():
         feature_map = make_map(
-            data, n_frequencies=n_frequencies, n_components=n_components, **choices, **opening
+            run.path(data),
+            n_frequencies=n_frequencies,
+            n_components=n_components,
+            **choices,
+            **opening,
         )
     write_text(output, feature_map.to_json() + "\n", options)
     shown = feature_map._fields() | {"written to": output}
@@ -197,10 +201,14 @@ def sketch(
             feature_map = read_map(map_path, options)
         else:
             feature_map = make_map(
-                data, n_frequencies=n_frequencies, n_components=n_components, seed=seed, **opening
+                run.path(data),
+                n_frequencies=n_frequencies,
+                n_components=n_components,
+                seed=seed,
+                **opening,
             )
         lazy = make_sketch(
-            data, feature_map, nan_policy=nan_policy, split_every=split_every, **opening
+            run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every, **opening
         )
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)
@@ -311,7 +319,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     options = opening["storage_options"]
     mixture = open_mixture(model, storage_options=for_url(model, options))
     with run.cluster() as client:
-        lazy = map_rows(mixture, "score", data, **opening)
+        lazy = map_rows(mixture, "score", run.path(data), **opening)
         start = time.perf_counter()
         if client is None:
             with local_progress(run.progress):

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -64,6 +65,12 @@ class Run:
         ):
             click.echo(f"dashboard: {client.dashboard_link}", err=True)
             yield client
+
+    def path(self, data: str) -> str:
+        """The path as workers need it: absolute, since they may run in another folder."""
+        if self.scheduler is None or "://" in data or "::" in data:
+            return data
+        return str(Path(data).absolute())
 
     def answer(self, result: Mapping[str, Any], text: str | Mapping[str, object]) -> None:
         """Write the result to standard output: JSON where asked for, else the text."""

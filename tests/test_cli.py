@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,11 @@ def test_on_a_cluster(data: str, here: Path) -> None:
         assert sketched["count"] == 6000
         answer("decode", "s.zarr", "-k", 2, "-o", "m.zarr")
         far = answer("score", data, "m.zarr", *there)
+        # workers may run in another folder, so they are told where this one is
+        near = os.path.relpath(data)
+        assert answer("info", near)["source"] == near
+        told = answer("plan", near, "-k", 2, *there)["source"]
+        assert Path(str(told)).is_absolute()
         assert answer("plan", data, "--map", "map.json", *there)["n_threads"] == 2
     assert answer("score", data, "m.zarr")["score"] == pytest.approx(far["score"], rel=1e-12)
 

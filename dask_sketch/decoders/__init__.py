@@ -1,5 +1,5 @@
 """Sketch to mixture: the objective, its searches and the algorithms of Keriven et al. (2018)."""
 
-from dask_sketch.decoders.decode import METHODS, MODELS, decode
+from dask_sketch.decoders.decoder import METHODS, MODELS, decode
 
 __all__ = ["METHODS", "MODELS", "decode"]

@@ -194,7 +194,7 @@ class FeatureMap:
             sort_keys=True,
         )
 
-    @property
+    @cached_property
     def _drawn(self) -> Drawn:
         return drawn_for(self)
 
@@ -289,6 +289,7 @@ class FeatureMap:
                     f"{str(digest)[:12]} as stated: the file was edited or is damaged."
                 )
             DRAWN.put(drawn)
+            feature_map.__dict__["_drawn"] = drawn  # and as long as this map lives
         if digest is not None:
             feature_map.__dict__["digest"] = digest
         return feature_map

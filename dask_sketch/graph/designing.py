@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -106,6 +107,14 @@ def design(
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
+        constant = np.flatnonzero(np.ptp(pilot, axis=0) == 0)
+        if 0 < constant.size < d:  # with none that varies, there is no scale at all
+            warnings.warn(
+                f"features {constant.tolist()} do not vary in the pilot samples. They tell "
+                "nothing and make the estimated scale too small; leave them out.",
+                UserWarning,
+                stacklevel=2,
+            )
         fit = estimate_scale(pilot if matrix is None else pilot @ matrix.T, seed=seed)
         # four digits are more than the estimate has, and make the specification readable
         scale = float(f"{fit.scale:.4g}")

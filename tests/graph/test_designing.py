@@ -200,3 +200,10 @@ def test_the_fit_is_a_curve_for_plotting(rng):
     curve = fit.curve(fit.radii)
     assert curve.shape == fit.radii.shape
     assert np.abs(curve - fit.moduli).max() < 0.15
+
+
+def test_a_constant_feature_is_named():
+    x = np.random.default_rng(0).normal(size=(2000, 3))
+    x[:, 1] = 7.0
+    with pytest.warns(UserWarning, match=r"features \[1\] do not vary"):
+        ds.design(x, n_components=1)
