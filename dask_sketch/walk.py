@@ -19,10 +19,6 @@ from dask_sketch.models import GaussianMixture
 from dask_sketch.sketching import Sketch
 from dask_sketch.terminal import decoding_progress
 
-# the decoder's matrices are small: several BLAS threads make it slower, and its rounding depend
-# on the machine
-_BLAS_THREADS = 1
-
 # Where many components overlap, the estimated scale lies nearer to that of all the data than to
 # theirs. On 64 speech-like components this share of it ends 0.03 to 0.09 nats per frame below the
 # truth, the whole of it 0.1 to 0.2; on FSDD it gains 0.1.
@@ -106,8 +102,6 @@ class Walk:
         -------
         fitted
         """
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
         with self.step("design", "designing a feature map from a few chunks"):
             feature_map = design(
                 str(store),
@@ -119,6 +113,10 @@ class Walk:
             )
             assert feature_map.scale is not None  # estimated
             feature_map = replace(feature_map, scale=round(_SCALE_SHARE * feature_map.scale, 4))
+        self.say(
+            f"scale {feature_map.scale:.3g} of a feature's deviation: {_SCALE_SHARE} of the "
+            "estimate, which overlapping components bias upward"
+        )
         planned = plan(str(store), feature_map, chunk_size=chunk_size)
         self.say(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
@@ -129,10 +127,7 @@ class Walk:
         floor: dict[str, Any] = {}
         if variance_floor is not None:
             floor["variance_floor"] = variance_floor
-        with (
-            self.step("decode", f"decoding {n_components} components by splitting"),
-            threadpool_limits(_BLAS_THREADS, user_api="blas"),
-        ):
+        with self.step("decode", f"decoding {n_components} components by splitting"):
             model = decode(
                 summary,
                 n_components,
