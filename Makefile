@@ -43,7 +43,7 @@ pytest: $(READY)
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-bench: $(READY)  ## speed of the inner loop
+bench: $(READY)  ## speed of the inner loop, accuracy of the decoders
 	$(BIN)/python -m tests.benchmarks
 
 wheel: $(READY)  ## sdist and wheel, in dist

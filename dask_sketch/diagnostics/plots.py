@@ -217,7 +217,7 @@ def plot_trace(decoding: Decoding, ax: Axes | None = None) -> Axes:
     ax.set_yscale("log")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     unit = "level" if decoding.method == "splitting" else "iteration"
-    ax.set(xlabel=f"{unit} of {decoding.method}", ylabel="cost ||z - Az||²")
+    ax.set(xlabel=f"{unit} of {decoding.method}", ylabel="cost ||z - AP||²")
     ax.legend()
     return ax
 
