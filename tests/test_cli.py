@@ -180,7 +180,7 @@ def test_other_bad_input(data: str, here: Path) -> None:
     assert "absent.json" in refusal(1, "plan", data, "--map", "absent.json")
     answer("sketch", data, "-k", 2, "-o", "a.zarr")
     answer("sketch", data, "-k", 2, "-o", "b.zarr", "--seed", 1)
-    assert "differ in scale" in refusal(1, "merge", "a.zarr", "b.zarr", "-o", "c.zarr")
+    assert "differ in seed: 0 and 1" in refusal(1, "merge", "a.zarr", "b.zarr", "-o", "c.zarr")
     assert "n_components=900" in refusal(1, "decode", "a.zarr", "-k", 900, "-o", "m.zarr")
     assert "is not a gaussian mixture" in refusal(1, "score", data, "a.zarr")
     assert "chunk_size='much'" in refusal(1, "plan", data, "-k", 2, "--chunk-size", "much")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,14 +17,13 @@ from dask_sketch.decoders.refine import Fit
 from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import Decoding, GaussianMixture
-
-if TYPE_CHECKING:
-    from dask_sketch.sketching import Sketch
+from dask_sketch.sketching.sketch import Sketch
 
 Method = Literal["cl-ompr", "cl-omp", "splitting"]
 Model = Literal["gaussian"]
 METHODS: tuple[str, ...] = get_args(Method)
 MODELS: tuple[str, ...] = get_args(Model)
+_THIN = 1e-5  # of the data's variance: thinner than any component that is meant
 
 
 def decode(
@@ -98,6 +98,10 @@ def decode(
     >>> abs(mixture.score(x) - truth.score(x)) < 0.01
     True
     """
+    if not isinstance(sketch, Sketch):
+        raise DecodeError(
+            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy one."
+        )
     if not sketch.total_weight > 0:
         raise DecodeError(
             f"the sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
@@ -145,6 +149,7 @@ def decode(
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     means, variances = objective.to_data_units(theta)
+    _warn_of_collapse(variances, sketch.variance)
     return GaussianMixture(
         weights,
         means,
@@ -163,6 +168,20 @@ def decode(
             message=fit.message,
         ),
     )
+
+
+def _warn_of_collapse(variances: Array, data: Array) -> None:
+    """Say when a component has all but no width: the sketch hardly sees it, likelihoods do."""
+    thin = int((variances < _THIN * data).any(axis=1).sum())
+    if thin:
+        warnings.warn(
+            f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
+            "variance in some feature, as fits to data that is no mixture of Gaussians of the "
+            "map's scale are. Likelihoods will be poor: decode with variance_floor=0.01 or more, "
+            "or design with a smaller scale.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _whole(name: str, value: object, least: int) -> int:

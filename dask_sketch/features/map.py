@@ -237,8 +237,10 @@ class FeatureMap:
         if self.digest == other.digest:
             return
         mine, theirs = json.loads(self.spec), json.loads(other.spec)
-        for name in (f.name for f in fields(self) if f.name in mine):  # sizes before their arrays
-            if mine[name] != theirs[name]:
+        # what was chosen before what followed from it: another seed means another scale
+        first = ("n_features", "n_frequencies", "seed", "law", "dtype")
+        for name in (*first, *(f.name for f in fields(self) if f.name not in first)):
+            if name in mine and mine[name] != theirs[name]:
                 raise MergeError(
                     f"the feature maps differ in {name}: {_brief(mine[name])} and "
                     f"{_brief(theirs[name])}. Only sketches of one feature map can be combined; "

@@ -15,6 +15,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap, default_n_frequencies, estimate_scale
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
+from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sources import Samples, open_samples
 
@@ -160,6 +161,9 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
     order = rng.permutation(samples.n_chunks)
     share = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
     found: list[NDArray[np.float64]] = []
+    # on the scheduler in use; where there is none, on threads, bags (see LazySketch) included
+    chosen_by_user = active_client() is not None or dask.config.get("scheduler", None) is not None
+    where = {} if samples.lazy and chosen_by_user else {"scheduler": "threads"}
     start, size = 0, PILOT_CHUNKS
     while start < len(order):
         chosen = order[start : start + size]
@@ -176,7 +180,7 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
             )
             for number, s in zip(chosen, seeds, strict=True)
         ]
-        results = dask.compute(*tasks, **({} if samples.lazy else {"scheduler": "threads"}))
+        results = dask.compute(*tasks, **where)
         found += [_unwrap(result) for result in results]
         if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break

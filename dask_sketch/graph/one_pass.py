@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dask
+import dask.threaded
 import numpy as np
 from dask.base import DaskMethodsMixin
 
@@ -65,6 +66,13 @@ class LazySketch(DaskMethodsMixin):
 
         return run(self, progress=progress, **kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Sketch, name) and not name.startswith("_"):
+            raise AttributeError(
+                f"this sketch is lazy and has no {name} yet: call .compute() first."
+            )
+        raise AttributeError(f"LazySketch has no attribute {name!r}")
+
     def __dask_graph__(self) -> Any:
         return self._inner.__dask_graph__()
 
@@ -81,9 +89,9 @@ class LazySketch(DaskMethodsMixin):
     def __dask_optimize__(self) -> Any:
         return self._inner.__dask_optimize__
 
-    @property
-    def __dask_scheduler__(self) -> Any:
-        return self._inner.__dask_scheduler__
+    # threads for bags too: the kernel releases the interpreter lock, and a bag's own default, new
+    # processes, fails in a script without a main guard
+    __dask_scheduler__ = staticmethod(dask.threaded.get)
 
     def __dask_postcompute__(self) -> Any:
         finish, arguments = self._inner.__dask_postcompute__()

@@ -311,7 +311,9 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
     first = parts[0]
     for part in parts:
         if not isinstance(part, Sketch):
-            raise MergeError(f"merge takes sketches, not {type(part).__name__}.")
+            raise MergeError(
+                f"merge takes sketches, not {type(part).__name__}; call .compute() on a lazy one."
+            )
         first.feature_map.require_same(part.feature_map)
     if len(parts) == 1:
         return first

@@ -7,6 +7,9 @@ from dask.utils import format_bytes, parse_bytes
 from dask_sketch import config
 from dask_sketch.errors import InputError
 
+BUSY_TASKS = 64  # into which data is cut before tasks grow,
+SMALL_TASK = 2**20  # but not below this many bytes: the scheduler costs a millisecond a task
+
 
 def target_bytes(chunk_size: str | int | None) -> int:
     """Bytes that one task should read: the argument, or the setting ``sketch.chunk-size``.
@@ -26,14 +29,20 @@ def target_bytes(chunk_size: str | int | None) -> int:
     return size
 
 
-def row_step(stored_rows: int, row_bytes: int, chunk_size: str | int | None = None) -> int:
+def row_step(
+    n_rows: int, stored_rows: int, row_bytes: int, chunk_size: str | int | None = None
+) -> int:
     """Rows of one task: a whole multiple of the stored rows, near the target size.
 
     A stored chunk (a shard, where there are shards) is never split between tasks: each would read
-    and decompress all of it.
+    and decompress all of it. Where no size is asked for, small data is left in enough tasks to
+    keep a cluster busy. Their number depends on the data alone, so that the merge order, and with
+    it the bits of the result, are the same on every machine.
 
     Parameters
     ----------
+    n_rows
+        Rows in all.
     stored_rows
         Rows of one stored chunk or shard, ``>= 1``.
     row_bytes
@@ -43,10 +52,13 @@ def row_step(stored_rows: int, row_bytes: int, chunk_size: str | int | None = No
 
     Examples
     --------
-    >>> row_step(1000, 48, "1MiB")
+    >>> row_step(10**9, 1000, 48, "1MiB")
     21000
     """
-    return stored_rows * max(1, target_bytes(chunk_size) // max(1, stored_rows * row_bytes))
+    target = target_bytes(chunk_size)
+    if chunk_size is None:
+        target = min(target, max(n_rows * row_bytes // BUSY_TASKS, SMALL_TASK))
+    return stored_rows * max(1, target // max(1, stored_rows * row_bytes))
 
 
 def describe_bytes(size: int | None) -> str:

@@ -159,6 +159,13 @@ def _path_samples(path: str, *, columns: Any, array: Any, **options: Any) -> Sam
     from dask_sketch.sources.parquet import SUFFIXES, parquet_samples
 
     plain = path.rstrip("/").lower()
+    if not plain:
+        raise InputError(f"x={path!r}: give the path of a Zarr store or of Parquet files.")
+    if plain.endswith((".csv", ".txt", ".json", ".npy", ".npz", ".h5", ".hdf5", ".feather")):
+        raise InputError(
+            f"x={path!r}: only Zarr and Parquet are read by path. Read other files with pandas, "
+            "dask.dataframe or xarray, and give the result."
+        )
     is_parquet = plain.endswith(SUFFIXES)
     if not is_parquet and not plain.endswith(".zarr"):
         is_parquet = _holds_parquet(path, options["storage_options"], SUFFIXES)
@@ -202,19 +209,19 @@ def _holds_parquet(
 def _memory_samples(
     x: np.ndarray[Any, Any], label: str, weights: Any, chunk_size: Any, **known: Any
 ) -> Samples:
-    if x.ndim != 2:
+    if x.dtype.kind in "US":
         raise InputError(
-            f"x has shape {x.shape}; samples must be rows of features. For a single feature, use "
-            "x[:, None]."
+            f"x holds text of type {x.dtype}, not real numbers. If these are paths, give one at a "
+            "time: a glob or a folder for many Parquet files."
         )
+    if x.ndim != 2:
+        way = "For a single feature, use x[:, None]." if x.ndim == 1 else "Reshape it to two axes."
+        raise InputError(f"x has shape {x.shape}; samples must be rows of features. {way}")
     if x.dtype.kind not in "fiub":
         raise InputError(f"x holds values of type {x.dtype}, which are not real numbers.")
     if x.shape[1] == 0:
         raise InputError(f"x has shape {x.shape}: there are no features.")
-    rows = min(row_step(1, max(x.itemsize * x.shape[1], 1), chunk_size), max(len(x), 1))
-    if chunk_size is None:
-        # as many chunks as fill the cores, where there are enough rows to be worth it
-        rows = min(rows, max(-(-len(x) // (os.cpu_count() or 1)), 8192))
+    rows = min(row_step(len(x), 1, x.itemsize * x.shape[1], chunk_size), max(len(x), 1))
     blocks = da.from_array(x, chunks=(rows, x.shape[1]), inline_array=True, name=False)
     return array_samples(blocks, label, weights, lazy=False, **known)
 

@@ -126,7 +126,7 @@ def zarr_samples(
     shards = getattr(rows, "shards", None)
     stored = (shards or rows.chunks)[0]
     n, d = rows.shape
-    step = min(row_step(stored, d * rows.dtype.itemsize, chunk_size), max(n, 1))
+    step = min(row_step(n, stored, d * rows.dtype.itemsize, chunk_size), max(n, 1))
     blocks = da.from_array(
         # inlined, so that reading and sketching fuse into one task
         RowReader(rows, label), chunks=(step, max(d, 1)), inline_array=True, asarray=False,

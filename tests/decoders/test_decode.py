@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 from dask_sketch.sketching import Sketch, partial_sketch
+
+# components beyond those of the data may collapse, and decode says so
+thin_is_fine = pytest.mark.filterwarnings("ignore:.* components are thinner")
 
 
 def matched(mixture: GaussianMixture, truth: GaussianMixture) -> GaussianMixture:
@@ -101,6 +105,7 @@ def test_same_seed_same_bits(sketch):
     assert one.decoding.trace == two.decoding.trace
 
 
+@thin_is_fine
 def test_replicates_keep_the_lowest_cost(sketch):
     costs = []
 
@@ -149,6 +154,7 @@ def test_weighted_samples():
     np.testing.assert_allclose(mixture.means[:, 0], [-4, 4], atol=0.1)
 
 
+@thin_is_fine
 def test_bounds_hold_means_in(sketch, truth):
     free = decode(sketch, 3)
     data = decode(sketch, 3, bounds="data")
@@ -174,6 +180,7 @@ def test_a_single_point(method):
     assert (mixture.covariances < 1e-6).all()
 
 
+@thin_is_fine
 def test_a_feature_that_does_not_vary():
     x = np.random.default_rng(0).normal(size=(5000, 2))
     x[:, 1] = 3.0
@@ -182,6 +189,7 @@ def test_a_feature_that_does_not_vary():
     assert np.isfinite(mixture.logpdf(x)).all()
 
 
+@thin_is_fine
 def test_more_components_than_the_data_has(sketch, samples, truth):
     mixture = decode(sketch, 8)
     assert mixture.n_components == 8
@@ -232,8 +240,24 @@ def test_refuses_an_empty_sketch():
         decode(Sketch.empty(FeatureMap(2, 50, scale=1.0)), 2)
 
 
+@thin_is_fine
 def test_refuses_more_parameters_than_numbers():
     sketch = partial_sketch(np.eye(3), FeatureMap(3, 10, scale=1.0))
     assert decode(sketch, 2).n_components == 2
     with pytest.raises(DecodeError, match=r"21 parameters, more than the 20 .* at most 2 comp"):
         decode(sketch, 3)
+
+
+def test_warns_of_components_without_width():
+    x = np.repeat([[0.0, 0.0], [5.0, 5.0]], 500, axis=0)  # two points: the best width is none
+    sketch = partial_sketch(x, FeatureMap(2, 60, scale=1.0))
+    with pytest.warns(UserWarning, match="2 of 2 components are thinner .* variance_floor=0.01"):
+        decode(sketch, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(sketch, 2, variance_floor=0.01)
+
+
+def test_a_lazy_sketch_is_refused():
+    with pytest.raises(DecodeError, match=r"sketch of type dict: .* call .compute\(\)"):
+        decode({}, 2)

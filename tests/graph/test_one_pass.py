@@ -6,6 +6,7 @@ import dask
 import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
+import dask.threaded
 import numpy as np
 import pandas as pd
 import pytest
@@ -196,3 +197,17 @@ def test_progress_goes_to_standard_error(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "100%" in err
+
+
+def test_a_bag_needs_no_processes():
+    records = [(0.0, 1.0), (1.0, 0.0)] * 50
+    lazy = ds.sketch(db.from_sequence(records, npartitions=3), ds.FeatureMap(2, 9, scale=1.0))
+    assert lazy.__dask_scheduler__ is dask.threaded.get
+
+
+def test_what_a_sketch_has_and_a_lazy_one_has_not():
+    lazy = ds.sketch(da.zeros((10, 2), chunks=5), ds.FeatureMap(2, 9, scale=1.0))
+    with pytest.raises(AttributeError, match=r"lazy and has no to_zarr yet: call .compute\(\)"):
+        lazy.to_zarr("x.zarr")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = lazy.nothing

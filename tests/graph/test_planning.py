@@ -97,7 +97,13 @@ def test_too_many_tasks_are_warned_of():
     assert "1,068 tasks are over sketch.task-limit (100)" in warning
 
 
-def test_the_settings_count(store):
+def test_small_data_stays_in_enough_tasks(store):
+    assert ds.plan(store, FM).n_chunks == 50  # as stored, though all of it would fit in one task
+    assert ds.plan(store, FM, chunk_size="32MiB").n_chunks == 2
+
+
+def test_the_settings_count(store, monkeypatch):
+    monkeypatch.setattr("dask_sketch.sources.chunking.BUSY_TASKS", 1)
     with dask.config.set({"sketch.chunk-size": "2MB", "sketch.split-every": 2}):
         plan = ds.plan(store, FM)
     assert plan.n_chunks == 25
