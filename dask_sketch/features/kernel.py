@@ -12,10 +12,11 @@ out, with explicit fused multiply-adds and no fast-math flag at all, a sample's 
 the same bits wherever it stands in a chunk, whatever the chunk, the block or the machine.
 LLVM splits the vectors into what the processor has (AVX-512, AVX2, NEON).
 
-Errors, for ``float32``: the polynomials are exact to 2e-8; the phase is rounded to float32 at each
-addition, that is to 2**-24 of its own size. For phases within 50 radians of the center the moments,
-averages over samples, are within 2e-7 of float64; beyond that the error grows in proportion to the
-phase. The kernel for ``float64`` is the reference: 1e-13 for the same phases.
+Errors, for ``float32``: the polynomials are exact to 2e-7; the phase is rounded to float32 at each
+addition, that is to 2**-24 of its own size, at random. For phases within 50 radians of the center
+the moments, averages over a thousand samples or more, are within 2e-7 of float64; with fewer
+samples, or beyond 50 radians, the error is what that rounding explains: up to 1e-5 for a single
+sample, in proportion to the phase. The kernel for ``float64`` is the reference: 1e-13.
 """
 
 from __future__ import annotations
