@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -63,7 +63,6 @@ class Samples:
     coords: Mapping[Hashable, Any] | None = None
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def is_bag(self) -> bool:
@@ -96,10 +95,6 @@ class Samples:
             raise InputError(
                 f"{self.label} has {self.n_features} features; {owner} has n_features={n_features}."
             )
-
-    def chunk_label(self, block_id: tuple[int, ...]) -> str:
-        """Name of one chunk for messages."""
-        return chunk_label(self.label, block_id)
 
 
 def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
