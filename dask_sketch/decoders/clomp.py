@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.objective import Array, GaussianObjective
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.refine import LAST, Fit, descend, fit_weights, threshold
 from dask_sketch.decoders.search import find_atom
 
 
 def matching_pursuit(
-    objective: GaussianObjective,
+    objective: Objective,
     n_components: int,
     n_iterations: int,
     rng: np.random.Generator,
@@ -71,13 +72,13 @@ def matching_pursuit(
     return fit
 
 
-def _fit_support(objective: GaussianObjective, theta: Array, n_components: int) -> Fit:
+def _fit_support(objective: Objective, theta: Array, n_components: int) -> Fit:
     """Steps 3 to 5."""
     theta = threshold(objective, theta, n_components)
     return descend(objective, fit_weights(objective, theta), theta)
 
 
-def _nothing(objective: GaussianObjective) -> Fit:
+def _nothing(objective: Objective) -> Fit:
     """The empty support, of which the whole sketch is the residual."""
     real, imag = objective.target
     return Fit(

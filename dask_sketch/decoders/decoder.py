@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.clomp import matching_pursuit
-from dask_sketch.decoders.objective import VARIANCE_FLOOR, Array, GaussianObjective
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.objective import VARIANCE_FLOOR, Objective
 from dask_sketch.decoders.refine import Fit
 from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
 from dask_sketch.errors import DecodeError
@@ -118,7 +119,7 @@ def decode(
     _require_enough(sketch, n_components)
 
     start = time.perf_counter()
-    objective = GaussianObjective(sketch, _box(bounds, sketch), variance_floor)
+    objective = Objective(sketch, model, box=_box(bounds, sketch), variance_floor=variance_floor)
     pursuit = 2 * n_components if method == "cl-ompr" else n_components
     n_iterations = n_levels(n_components) if method == "splitting" else pursuit
     fits: list[tuple[Fit, list[float]]] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import Bounds, minimize
 
-from dask_sketch.decoders.objective import Array
+from dask_sketch.decoders.families import Array
 
 _PAIRS = 20  # corrections kept; 10, 30 and 60 ended neither lower nor sooner on average
 

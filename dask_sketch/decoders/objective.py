@@ -1,18 +1,17 @@
 """The sketch-matching objective: atoms, norms, correlation, cost and their gradients.
 
-Everything that depends on *which* atom is fitted lives here, behind parameters that the
-decoders treat as opaque rows ``theta`` of shape (K, n_parameters): another family of atoms
-(Dirac, isotropic, known covariance) is another class with the same methods, and another
-decoder is another loop over the methods of this one.
+Everything that depends on *which* atom is fitted lives here and in :mod:`families`, behind
+parameters that the decoders treat as opaque rows ``theta`` of shape (K, n_parameters), the mean
+before the shape: another family of atoms is another row of a table, and another decoder is another
+loop over the methods of this class.
 
-Notation is that of Keriven et al. (2018): a Gaussian atom with diagonal covariance has the
-sketch ``a_j = exp(-i w_j.mu - w_j.diag(s) w_j / 2) / sqrt(m)`` (eq. 15), and a mixture is
-fitted by minimising ``J = ||z - sum_k alpha_k a_k||^2`` (eq. 9, squared).
+Notation is that of Keriven et al. (2018): atoms ``a_k`` have the sketch of eq. (15), and a mixture
+is fitted by minimising ``J = ||z - sum_k alpha_k a_k||^2`` (eq. 9, squared).
 
-Coordinates. The optimisers see data shifted by the sketch's mean and divided, feature by
-feature, by the standard deviation of the frequency law's mean component, so that means and
-variances are of order one whatever the units and offset of the data. The change of variables
-is exact: frequencies are multiplied by the scale and the sketch by ``exp(+i w.shift)``.
+Coordinates. The optimisers see data shifted by the sketch's mean and divided, feature by feature,
+by the standard deviation of the frequency law's mean component, so that means and variances are of
+order one whatever the units and offset of the data. The change of variables is exact: frequencies
+are multiplied by the scale and the sketch by ``exp(+i w.shift)``.
 """
 
 from __future__ import annotations
@@ -20,45 +19,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from dask_sketch.decoders import kernels
+from dask_sketch.decoders.families import Array, family
+from dask_sketch.decoders.normal_equations import GramSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dask_sketch.sketching import Sketch
 
-Array = npt.NDArray[np.float64]
-
 # Fraction of the data's variance that variances are kept above (sec. 5.3 has the same number
 # as an absolute bound, which would depend on the unit of the data).
 VARIANCE_FLOOR = 1e-15
 
-# Atoms are evaluated by blocks of frequencies of about this many numbers (256 KiB), so that
-# the passes over a block run in cache and memory stays below K times the block.
+# Atoms are evaluated by blocks of frequencies of about this many numbers: real and imaginary
+# parts (512 KiB) stay in the second cache, and memory below K times the block.
 _BLOCK = 32_768
 
 # The noise level is the unit of the cost; a sketch of a single point has none.
 _SMALLEST_UNIT = 1e-20
 
 
-class GaussianObjective:
-    """Match a sketch with Gaussian atoms of diagonal covariance.
+class Objective:
+    """Match a sketch with atoms of one family.
 
     Parameters
     ----------
     sketch : Sketch
         A sketch of at least one sample.
+    model : str
+        Family of the atoms, one of ``families.MODELS``.
     box : ndarray of shape (2, n_features), optional
         Lowest and highest value of each mean, in data units; no bounds by default.
     variance_floor : float
         Smallest variance of a component, as a fraction of the data's variance.
+    covariance : ndarray, optional
+        For ``model="known"``: variances (n_features,) or covariance matrix, in data units.
 
     Attributes
     ----------
-    n_features, n_frequencies, n_parameters : int
-        Sizes; an atom has ``2 * n_features`` parameters: means, then variances.
+    n_features, n_frequencies, n_shapes, n_parameters : int
+        Sizes; an atom has ``n_features + n_shapes`` parameters: means, then shape.
     shift, scale : ndarray of shape (n_features,)
         Origin and unit of the normalised coordinates, in data units.
+    omega : ndarray of shape (n_features, n_frequencies)
+        Frequencies in normalised coordinates.
     target : tuple of two ndarrays of shape (n_frequencies,)
         Real and imaginary part of the sketch in normalised coordinates.
     noise_level : float
@@ -67,20 +73,33 @@ class GaussianObjective:
         Cost that counts as one for the optimisers: the noise level, or what rounding leaves.
     n_evaluations : int
         Number of correlations and costs evaluated so far.
-    lower, upper : ndarray of shape (2 * n_features,)
+    lower, upper : ndarray of shape (n_parameters,)
         Bounds of one atom's parameters.
+
+    Raises
+    ------
+    DecodeError
+        If the model is unknown, or the covariance is not what the model needs.
     """
 
     def __init__(
-        self, sketch: Sketch, box: Array | None = None, variance_floor: float = VARIANCE_FLOOR
+        self,
+        sketch: Sketch,
+        model: str = "gaussian",
+        *,
+        box: Array | None = None,
+        variance_floor: float = VARIANCE_FLOOR,
+        covariance: Array | None = None,
     ) -> None:
         features = sketch.feature_map
         frequencies = features.frequencies
         self.n_features, self.n_frequencies = frequencies.shape
-        self.n_parameters = 2 * self.n_features
         self.n_evaluations = 0
         self.scale = np.sqrt(features.mean_variances)
         self.shift = sketch.mean
+        self.family = family(model, self.scale, frequencies, covariance)
+        self.n_shapes = len(self.family.spread)
+        self.n_parameters = self.n_features + self.n_shapes
 
         # The moments are kept relative to the map's center: the phases of data far from the
         # origin, and their rounding, never appear.
@@ -91,43 +110,69 @@ class GaussianObjective:
         self.noise_level = max(sketch.noise_level, 0.0)
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
-        omega = frequencies * self.scale[:, None]
-        # Rows: 1, omega, omega^2; every gradient is a product with these.
-        self._basis = np.concatenate([np.ones((1, self.n_frequencies)), omega, omega**2])
-        self._log_norm = 0.5 * np.log(self.n_frequencies)
+        # The derivative of an atom by a parameter is the atom times a row of this, for a mean
+        # times -i beside: 1, the frequencies, and -1/2 of what a shape parameter adds to w'Sw.
+        self.omega = frequencies * self.scale[:, None]
+        shapes = -0.5 * self.family.spread @ self.omega**2
+        self._factors = np.concatenate([np.ones((1, self.n_frequencies)), self.omega, shapes])
+        self._even = np.delete(np.arange(1 + self.n_parameters), np.s_[1 : 1 + self.n_features])
+        self._even_factors = self._factors[self._even]
+        log_envelope = self.family.log_envelope - 0.5 * np.log(self.n_frequencies)
+        self._envelope = log_envelope / np.log(2.0)
+        self._amplitude = np.exp(log_envelope)
 
-        spread = sketch.variance / self.scale**2
-        self._spread = np.sqrt(spread)
-        floor = variance_floor * np.where(spread > 0.0, spread, 1.0)
+        variance = sketch.variance / self.scale**2
+        self._data_spread = np.sqrt(variance)
+        data = self.family.nearest(variance)
+        floor = variance_floor * np.where(data > 0.0, data, 1.0)
         infinite = np.full(self.n_features, np.inf)
         low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
         self.lower = np.concatenate([low, floor])
-        self.upper = np.concatenate([high, infinite])
+        self.upper = np.concatenate([high, np.full(self.n_shapes, np.inf)])
 
     # -- parameters -------------------------------------------------------------------
 
-    def random_atom(self, rng: np.random.Generator, *, away: bool = False) -> Array:
-        """Draw a starting point of Step 1: a random isotropic variance, at the data's centre.
+    def random_atoms(self, rng: np.random.Generator, n: int, *, away: bool = False) -> Array:
+        """Draw starting points of Step 1 (n, n_parameters), at the data's centre.
 
-        The variance is ``U[0.5, 1.5]`` times the law's mean component variance (sec. 5.3).
+        Variances are isotropic, ``U[0.5, 1.5]`` times the law's mean component variance
+        (sec. 5.3).
 
         Parameters
         ----------
         rng
-            Source of the draw.
+            Source of the draws.
+        n
+            Number of atoms.
         away
-            Draw the mean too, from a Gaussian with the data's mean and variances.
+            Draw the means too, from a Gaussian with the data's mean and variances.
         """
-        variance = np.full(self.n_features, rng.uniform(0.5, 1.5))
-        mean = np.zeros(self.n_features)
+        atoms = np.zeros((n, self.n_parameters))
+        atoms[:, self.n_features :] = rng.uniform(0.5, 1.5, n)[:, None]
         if away:
-            mean = rng.standard_normal(self.n_features) * self._spread
-        return np.clip(np.concatenate([mean, variance]), self.lower, self.upper)
+            draws = rng.standard_normal((n, self.n_features))
+            atoms[:, : self.n_features] = draws * self._data_spread
+        return np.clip(atoms, self.lower, self.upper)
+
+    def variances(self, theta: Array) -> Array:
+        """Variances of atoms (K, n_features) in normalised coordinates; zero for points."""
+        return theta[:, self.n_features :] @ self.family.spread + self.family.fixed / self.scale**2
 
     def to_data_units(self, theta: Array) -> tuple[Array, Array]:
-        """Return the means and variances (K, d) of atoms in the units of the data."""
-        means, variances = theta[:, : self.n_features], theta[:, self.n_features :]
-        return self.shift + self.scale * means, self.scale**2 * variances
+        """Means and variances (K, n_features) of atoms in the units of the data.
+
+        Of a known covariance matrix, the variances are the diagonal.
+        """
+        means = self.shift + self.scale * theta[:, : self.n_features]
+        return means, self.scale**2 * self.variances(theta)
+
+    def from_data_units(self, means: Array, variances: Array) -> Array:
+        """Parameters (K, n_parameters) of the atoms nearest to means and variances of the data.
+
+        What the family cannot express is left out.
+        """
+        shapes = self.family.nearest(variances / self.scale**2)
+        return np.concatenate([(means - self.shift) / self.scale, shapes], axis=1)
 
     def split(self, theta: Array) -> Array:
         """Function Split (sec. 3.2): two atoms (2K, n_parameters) for each one.
@@ -135,122 +180,131 @@ class GaussianObjective:
         The means move by one standard deviation, both ways, along the feature of largest
         variance; variances stay. Variances are compared in units of the frequency law's, which
         is the paper's comparison when the law is isotropic. The halves of an atom are neighbours.
+
+        Ours, for the family of points: they move by one standard deviation of the law's mean
+        component, along the feature in which the data is widest.
         """
-        d = self.n_features
-        rows = np.arange(len(theta))
-        widest = theta[:, d:].argmax(axis=1)
+        variances = self.variances(theta)
+        along = variances.argmax(axis=1)
+        length = np.sqrt(variances.max(axis=1))
+        if self.family.name == "dirac":
+            along[:], length[:] = self._data_spread.argmax(), 1.0
         step = np.zeros_like(theta)
-        step[rows, widest] = np.sqrt(theta[rows, d + widest])
+        step[np.arange(len(theta)), along] = length
         halves = np.stack([theta - step, theta + step], axis=1).reshape(-1, self.n_parameters)
         return np.clip(halves, self.lower, self.upper)
-
-    def from_data_units(self, means: Array, variances: Array) -> Array:
-        """Return the parameters (K, 2d) of atoms given in the units of the data."""
-        return np.concatenate(
-            [(means - self.shift) / self.scale, variances / self.scale**2], axis=1
-        )
 
     # -- atoms ------------------------------------------------------------------------
 
     def _slices(self, n_atoms: int) -> Iterator[slice]:
         """Blocks of frequencies."""
-        width = max(128, _BLOCK // n_atoms)
+        width = max(128, _BLOCK // max(n_atoms, 1))
         for start in range(0, self.n_frequencies, width):
             yield slice(start, min(start + width, self.n_frequencies))
 
-    def _evaluate(self, theta: Array, basis: Array, lift: float) -> tuple[Array, Array, Array]:
-        """Amplitude, real and imaginary part (K, block) of atoms times ``exp(lift)``.
+    def _blocks(
+        self, theta: Array, lift: Array | None = None
+    ) -> Iterator[tuple[slice, Array, Array]]:
+        """Blocks of frequencies with the real and imaginary part (K, B) of atoms there.
 
-        cos and sin come from ``t = tan(x / 2)``: NumPy has no vectorised double-precision
-        sine, and one tangent costs a seventh of the pair. ``cos x = 2 / (1 + t^2) - 1`` and
-        ``sin x = 2 t / (1 + t^2)`` hold to a few ulp in absolute terms for every x.
+        The arrays are overwritten from one block to the next. Atoms are multiplied by
+        ``2**lift``, shape (K,).
         """
-        d = self.n_features
-        amplitude = (-0.5 * theta[:, d:]) @ basis[1 + d :]
-        amplitude += lift - self._log_norm
-        np.exp(amplitude, out=amplitude)
-        imag = (-0.5 * theta[:, :d]) @ basis[1 : 1 + d]
-        np.tan(imag, out=imag)
-        real = imag * imag
-        real += 1.0
-        np.divide(amplitude, real, out=real)
-        real *= 2.0
-        imag *= real
-        real -= amplitude
-        return amplitude, real, imag
+        d, n_atoms = self.n_features, len(theta)
+        turns = theta[:, :d] * (-0.5 / np.pi)
+        shapes = theta[:, d:] / np.log(2.0)
+        none = np.zeros(n_atoms) if lift is None else lift
+        size = n_atoms * next(self._slices(n_atoms)).stop
+        scratch = np.empty((2, size))
+        for block in self._slices(n_atoms):
+            shape = (n_atoms, block.stop - block.start)
+            real, imag = (part[: shape[0] * shape[1]].reshape(shape) for part in scratch)
+            np.matmul(turns, self.omega[:, block], out=imag)
+            if self.n_shapes:
+                np.matmul(shapes, self._factors[1 + d :, block], out=real)
+                kernels.waves(real, imag, self._envelope[block], none)
+            else:
+                kernels.plain_waves(real, imag, self._amplitude[block])
+            yield block, real, imag
 
     def atoms(self, theta: Array) -> Array:
         """Sketches of atoms as rows of real numbers (K, 2m): real parts, imaginary parts."""
-        m = self.n_frequencies
-        rows = np.empty((len(theta), 2 * m))
-        for block in self._slices(len(theta)):
-            _, real, imag = self._evaluate(theta, self._basis[:, block], 0.0)
-            rows[:, :m][:, block] = real
-            rows[:, m:][:, block] = imag
-        return rows
+        rows = np.empty((len(theta), 2, self.n_frequencies))
+        for block, real, imag in self._blocks(theta):
+            rows[:, 0, block] = real
+            rows[:, 1, block] = imag
+        return rows.reshape(len(theta), -1)
 
     def residual(self, weights: Array, theta: Array) -> tuple[Array, Array]:
         """Real and imaginary part (m,) of ``z - sum_k alpha_k a_k``."""
-        real, imag = self.target[0].copy(), self.target[1].copy()
-        for block in self._slices(max(len(theta), 1)):
-            _, atom_real, atom_imag = self._evaluate(theta, self._basis[:, block], 0.0)
-            real[block] -= weights @ atom_real
-            imag[block] -= weights @ atom_imag
-        return real, imag
+        rho_real, rho_imag = self.target[0].copy(), self.target[1].copy()
+        for block, real, imag in self._blocks(theta):
+            rho_real[block] -= weights @ real
+            rho_imag[block] -= weights @ imag
+        return rho_real, rho_imag
 
     # -- Step 1 -----------------------------------------------------------------------
 
-    def correlation(self, theta: Array, residual: tuple[Array, Array]) -> tuple[float, Array]:
-        """Correlation ``Re <a / ||a||, r>`` of one atom with a residual, and its gradient.
+    def correlation_gradients(
+        self, theta: Array, residual: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Correlations ``Re <a / ||a||, r>`` of atoms with a residual, and their gradients.
 
         Parameters
         ----------
-        theta : ndarray of shape (2 * n_features,)
-            One atom.
+        theta : ndarray of shape (n, n_parameters)
         residual : tuple of two ndarrays of shape (n_frequencies,)
             Real and imaginary part of the residual.
 
         Returns
         -------
-        value : float
+        values : ndarray of shape (n,)
             At most the norm of the residual.
-        gradient : ndarray of shape (2 * n_features,)
+        gradients : ndarray of shape (n, n_parameters)
         """
         d = self.n_features
-        self.n_evaluations += 1
-        # The quotient does not see a common factor of the atom: lifting the largest
-        # amplitude to one keeps very wide atoms from underflowing to 0 / 0.
-        lift = 0.5 * float(np.min(theta[d:] @ self._basis[1 + d :])) + self._log_norm
-        products = np.zeros(2 * d + 1)
-        energies = np.zeros(d + 1)
-        for block in self._slices(1):
-            basis = self._basis[:, block]
-            amplitude, real, imag = self._evaluate(theta[None, :], basis, lift)
-            rho_real, rho_imag = residual[0][block], residual[1][block]
-            same = real[0] * rho_real + imag[0] * rho_imag
-            cross = real[0] * rho_imag - imag[0] * rho_real
-            products[0] += same.sum()
-            products[1 : 1 + d] += basis[1 : 1 + d] @ cross
-            products[1 + d :] += basis[1 + d :] @ same
-            power = amplitude[0] ** 2
-            energies[0] += power.sum()
-            energies[1:] += basis[1 + d :] @ power
-        norm = np.sqrt(energies[0])
-        value = products[0] / norm
-        gradient = np.empty(2 * d)
-        gradient[:d] = -products[1 : 1 + d] / norm
-        gradient[d:] = -0.5 * products[1 + d :] / norm
-        gradient[d:] += 0.5 * value * energies[1:] / energies[0]
-        return float(value), gradient
+        self.n_evaluations += len(theta)
+        even, odd = self._even_factors, self._factors[1 : 1 + d]
+        products = np.zeros((len(theta), 1 + self.n_parameters))
+        energies = np.zeros((len(theta), 1 + self.n_shapes))
+        for block, real, imag in self._blocks(theta, self._lift(theta)):
+            power = np.empty_like(real)
+            kernels.powers(real, imag, power)
+            energies += power @ even[:, block].T
+            kernels.correlate(real, imag, residual[0][block], residual[1][block])
+            products[:, self._even] += real @ even[:, block].T
+            products[:, 1 : 1 + d] -= imag @ odd[:, block].T
+        norms = np.sqrt(energies[:, :1])
+        products /= norms
+        values = products[:, 0]
+        gradients = products[:, 1:]
+        gradients[:, d:] -= values[:, None] * energies[:, 1:] / energies[:, :1]
+        return values, gradients
 
     def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
-        """Correlations (n,) of several atoms (n, 2 * n_features) with a residual."""
+        """Correlations (n,) of several atoms (n, n_parameters) with a residual."""
+        self.n_evaluations += len(theta)
         products, energies = np.zeros(len(theta)), np.zeros(len(theta))
-        for block in self._slices(len(theta)):
-            amplitude, real, imag = self._evaluate(theta, self._basis[:, block], 0.0)
+        for block, real, imag in self._blocks(theta, self._lift(theta)):
             products += real @ residual[0][block] + imag @ residual[1][block]
-            energies += np.einsum("ij,ij->i", amplitude, amplitude)
-        return products / np.sqrt(np.maximum(energies, np.finfo(float).tiny))
+            energies += np.einsum("ij,ij->i", real, real) + np.einsum("ij,ij->i", imag, imag)
+        return products / np.sqrt(energies)
+
+    def _lift(self, theta: Array) -> Array:
+        """Powers of two (n,) that bring the largest amplitude of each atom to one.
+
+        A correlation does not see a common factor of the atom, and very wide atoms would
+        underflow to 0 / 0 without.
+        """
+        if not self.n_shapes:
+            return np.zeros(len(theta))
+        shapes = theta[:, self.n_features :] / np.log(2.0)
+        largest = np.full(len(theta), -np.inf)
+        for block in self._slices(len(theta)):
+            exponents = shapes @ self._factors[1 + self.n_features :, block]
+            exponents += self._envelope[block]
+            np.maximum(largest, exponents.max(axis=1), out=largest)
+        return -largest
 
     # -- Steps 3 to 5 -----------------------------------------------------------------
 
@@ -265,51 +319,68 @@ class GaussianObjective:
         Parameters
         ----------
         weights : ndarray of shape (K,)
-        theta : ndarray of shape (K, 2 * n_features)
+        theta : ndarray of shape (K, n_parameters)
 
         Returns
         -------
         cost : float
         weight_gradient : ndarray of shape (K,)
-        theta_gradient : ndarray of shape (K, 2 * n_features)
+        theta_gradient : ndarray of shape (K, n_parameters)
         """
-        d = self.n_features
-        self.n_evaluations += 1
-        cost = 0.0
-        products = np.zeros((len(theta), 2 * d + 1))
-        for block in self._slices(len(theta)):
-            basis = self._basis[:, block]
-            _, real, imag = self._evaluate(theta, basis, 0.0)
-            rho_real = self.target[0][block] - weights @ real
-            rho_imag = self.target[1][block] - weights @ imag
-            cost += float(rho_real @ rho_real + rho_imag @ rho_imag)
-            # With c = conj(a) rho: sums of Re c, omega Im c and omega^2 Re c.
-            factor = basis * rho_real
-            factor[1 : 1 + d] = basis[1 : 1 + d] * rho_imag
-            products += real @ factor.T
-            np.multiply(basis, rho_imag, out=factor)
-            factor[1 : 1 + d] = basis[1 : 1 + d] * -rho_real
-            products += imag @ factor.T
-        theta_gradient = weights[:, None] * products[:, 1:]
-        theta_gradient[:, :d] *= 2.0
-        return cost, -2.0 * products[:, 0], theta_gradient
+        cost, right, _ = self._sums(weights, theta, None)
+        n_atoms = len(theta)
+        return cost, -2.0 * right[:n_atoms], -2.0 * right[n_atoms:].reshape(n_atoms, -1)
 
-    def curvatures(self, weights: Array, theta: Array) -> tuple[Array, Array]:
-        """Diagonal of the Gauss-Newton Hessian of the cost, divided by two.
+    def normal_equations(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
+        """Normal equations of least squares at weights and atoms.
 
         Returns
         -------
-        weight_curvature : ndarray of shape (K,)
-        theta_curvature : ndarray of shape (K, 2 * n_features)
+        cost : float
+            ``||r||^2`` of the residual ``r``.
+        right : ndarray of shape (P,)
+            ``J r``, with ``J`` of :meth:`jacobian`: minus half the gradient of the cost.
+        gram : ndarray of shape (P, P)
+            ``J J^T``: half the Gauss-Newton Hessian of the cost.
         """
-        d = self.n_features
-        energy = np.zeros(len(theta))
-        sums = np.zeros((len(theta), 2 * d))
-        for block in self._slices(len(theta)):
-            basis = self._basis[:, block]
-            power = self._evaluate(theta, basis, 0.0)[0] ** 2
-            energy += power.sum(axis=1)
-            squares = basis[1 + d :]
-            sums[:, :d] += power @ squares.T
-            sums[:, d:] += 0.25 * (power @ (squares**2).T)
-        return energy, weights[:, None] ** 2 * sums
+        gram = GramSums(len(theta), self.n_features, self.n_shapes)
+        cost, right, factors = self._sums(weights, theta, gram)
+        n_atoms, p = len(theta), self.n_parameters
+        rows = np.empty((n_atoms, 1 + p), dtype=np.int64)
+        rows[:, 0] = np.arange(n_atoms)
+        rows[:, 1:] = n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)
+        return cost, right, gram.matrix(rows, factors)
+
+    def _sums(
+        self, weights: Array, theta: Array, gram: GramSums | None
+    ) -> tuple[float, Array, Array]:
+        """Cost, ``J r`` and the factors (P,) that weights put on the rows of ``J``."""
+        d, n_atoms = self.n_features, len(theta)
+        self.n_evaluations += 1
+        even, odd = self._even_factors, self._factors[1 : 1 + d]
+        cost = 0.0
+        products = np.zeros((n_atoms, 1 + self.n_parameters))
+        for block, real, imag in self._blocks(theta):
+            rho_real = self.target[0][block] - weights @ real
+            rho_imag = self.target[1][block] - weights @ imag
+            cost += float(rho_real @ rho_real + rho_imag @ rho_imag)
+            if gram is not None:
+                gram.add(real, imag, self._factors, block.start)
+            kernels.correlate(real, imag, rho_real, rho_imag)
+            products[:, self._even] += real @ even[:, block].T
+            products[:, 1 : 1 + d] -= imag @ odd[:, block].T
+        factors = np.concatenate([np.ones(n_atoms), np.repeat(weights, self.n_parameters)])
+        return cost, factors * np.concatenate([products[:, 0], products[:, 1:].ravel()]), factors
+
+    def jacobian(self, weights: Array, theta: Array) -> Array:
+        """Derivative (P, 2m) of the model's sketch ``sum_k alpha_k a_k``, ``P = K (1 + p)``.
+
+        Rows: the weights, then the parameters of each atom; columns: real parts, imaginary parts.
+        """
+        d, m, n_atoms = self.n_features, self.n_frequencies, len(theta)
+        rows = self.atoms(theta).reshape(n_atoms, 1, 2, m)
+        by_theta = rows * self._factors[1:, None, :]
+        # times -i
+        by_theta[:, :d, 0], by_theta[:, :d, 1] = by_theta[:, :d, 1], -by_theta[:, :d, 0]
+        by_theta *= weights[:, None, None, None]
+        return np.concatenate([rows.reshape(n_atoms, -1), by_theta.reshape(-1, 2 * m)])

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import lsq_linear, nnls
 
+from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.lbfgs import Effort, descend_within
-from dask_sketch.decoders.objective import Array, GaussianObjective
+from dask_sketch.decoders.objective import Objective
 
 # A curvature below this fraction of the largest does not stretch its variable any further, and a
 # weight below this fraction of the mean is taken for that: a dead atom must not dwarf the others.
@@ -34,7 +35,7 @@ class Fit:
     message: str
 
 
-def threshold(objective: GaussianObjective, theta: Array, n_components: int) -> Array:
+def threshold(objective: Objective, theta: Array, n_components: int) -> Array:
     """Step 3: keep the atoms that weigh most in a non-negative fit of *normalised* atoms.
 
     Ties and zeros are broken by order, so that exactly ``n_components`` atoms remain.
@@ -47,12 +48,12 @@ def threshold(objective: GaussianObjective, theta: Array, n_components: int) -> 
     return theta[np.sort(order[:n_components])]
 
 
-def fit_weights(objective: GaussianObjective, theta: Array) -> Array:
+def fit_weights(objective: Objective, theta: Array) -> Array:
     """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||``, of un-normalised atoms."""
     return _non_negative(objective, objective.atoms(theta))
 
 
-def _non_negative(objective: GaussianObjective, rows: Array) -> Array:
+def _non_negative(objective: Objective, rows: Array) -> Array:
     """Non-negative least squares of the target on rows of real and imaginary parts.
 
     A QR factorisation first leaves K + 1 equations instead of 2m, with the same solution.
@@ -69,7 +70,7 @@ def _non_negative(objective: GaussianObjective, rows: Array) -> Array:
 
 
 def descend(
-    objective: GaussianObjective, weights: Array, theta: Array, effort: Effort = INTERMEDIATE
+    objective: Objective, weights: Array, theta: Array, effort: Effort = INTERMEDIATE
 ) -> Fit:
     """Step 5: descend on weights and atoms together, from where they are.
 
@@ -103,11 +104,12 @@ def descend(
     )
 
 
-def _stretch(objective: GaussianObjective, weights: Array, theta: Array) -> Array:
+def _stretch(objective: Objective, weights: Array, theta: Array) -> Array:
     """Length of one unit of each variable of the descent."""
     tiny = np.finfo(float).tiny
     weights = np.maximum(weights, max(_LIGHT * float(weights.mean()), tiny))
-    parts = [part.ravel() for part in objective.curvatures(weights, theta)]
+    curvatures = np.diagonal(objective.normal_equations(weights, theta)[2])
+    parts = [curvatures[: len(theta)], curvatures[len(theta) :]]
     floors = [max(_FLAT * float(part.max()), tiny) for part in parts]
     curvature = np.concatenate(
         [np.maximum(part, floor) for part, floor in zip(parts, floors, strict=True)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.lbfgs import Effort, descend_within
-from dask_sketch.decoders.objective import Array, GaussianObjective
+from dask_sketch.decoders.objective import Objective
 
 _LOOKS = 200  # random starting points whose correlation is looked at
 _CLIMBS = 3  # of which the best are climbed from, beside the one at the centre
@@ -15,7 +16,7 @@ _EFFORT = Effort(tolerance=1e-6, n_iterations=200)
 
 
 def find_atom(
-    objective: GaussianObjective, residual: tuple[Array, Array], rng: np.random.Generator
+    objective: Objective, residual: tuple[Array, Array], rng: np.random.Generator
 ) -> Array:
     """Climb to a local maximum of ``Re <a / ||a||, r>`` from a random starting point.
 
@@ -42,15 +43,15 @@ def find_atom(
         Parameters of one atom, shape (n_parameters,), in the objective's coordinates.
     """
     norm = float(np.sqrt(residual[0] @ residual[0] + residual[1] @ residual[1]))
-    starts = [objective.random_atom(rng)]
+    starts = list(objective.random_atoms(rng, 1))
     if norm == 0.0:
         return starts[0]
 
     def negative(theta: Array) -> tuple[float, Array]:
-        value, gradient = objective.correlation(theta, residual)
-        return -value / norm, -gradient / norm
+        values, gradients = objective.correlation_gradients(theta[None], residual)
+        return -float(values[0]) / norm, -gradients[0] / norm
 
-    away = np.stack([objective.random_atom(rng, away=True) for _ in range(_LOOKS)])
+    away = objective.random_atoms(rng, _LOOKS, away=True)
     best = np.argsort(-objective.correlations(away, residual), kind="stable")[:_CLIMBS]
     starts.extend(away[best])
     lower, upper = objective.lower, objective.upper

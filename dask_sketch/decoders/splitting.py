@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.objective import GaussianObjective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.refine import (
     INTERMEDIATE,
     LAST,
@@ -24,7 +24,7 @@ def n_levels(n_components: int) -> int:
 
 
 def hierarchical_splitting(
-    objective: GaussianObjective,
+    objective: Objective,
     n_components: int,
     rng: np.random.Generator,
     report: Callable[[float], None],

@@ -2,143 +2,212 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from decoders.reference import Reference, numerical_gradient
 
-from dask_sketch.decoders.objective import VARIANCE_FLOOR, GaussianObjective
+from dask_sketch.decoders import kernels
+from dask_sketch.decoders.families import MODELS
+from dask_sketch.decoders.objective import VARIANCE_FLOOR, Objective
+from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import partial_sketch
 
+KNOWN = np.array([[0.5, -0.3, 0.02], [-0.3, 4.0, 0.1], [0.02, 0.1, 0.05]])
+
 
 @pytest.fixture(scope="module")
-def objective():
+def data():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 3)) * [1.0, 5.0, 0.2] + [3.0, -40.0, 0.1]
     feature_map = FeatureMap(3, 700, covariances=[0.5, 9.0, 0.03], seed=1, dtype="float64")
-    return GaussianObjective(partial_sketch(x, feature_map))
+    return partial_sketch(x, feature_map)
+
+
+def make(data, model):
+    return Objective(data, model, covariance=KNOWN if model == "known" else None)
 
 
 @pytest.fixture(scope="module")
-def atoms():
+def objective(data):
+    return make(data, "gaussian")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def every(request, data):
+    """An objective of each family."""
+    return make(data, request.param)
+
+
+def draw(objective, n_atoms=4):
     rng = np.random.default_rng(2)
-    weights = rng.uniform(0.1, 1.0, 4)
-    theta = np.concatenate([rng.normal(size=(4, 3)), rng.uniform(0.2, 2.0, (4, 3))], axis=1)
-    return weights, theta
+    weights = rng.uniform(0.1, 1.0, n_atoms)
+    shapes = rng.uniform(0.2, 2.0, (n_atoms, objective.n_shapes))
+    return weights, np.concatenate([rng.normal(size=(n_atoms, 3)), shapes], axis=1)
 
 
-def complex_atoms(objective, theta):
-    """Atoms by the formula of eq. (15), in the objective's coordinates."""
-    omega = objective._basis[1:4]
-    mean, variance = theta[:, :3], theta[:, 3:]
-    exponent = -1j * mean @ omega - 0.5 * variance @ omega**2
-    return np.exp(exponent) / np.sqrt(objective.n_frequencies)
+@pytest.fixture
+def atoms(objective):
+    return draw(objective)
 
 
-def numerical_gradient(function, x, step=1e-6):
-    out = np.empty(x.size)
-    for i in range(x.size):
-        moved = np.tile(x.ravel(), (2, 1))
-        moved[0, i] += step
-        moved[1, i] -= step
-        ahead, behind = (function(row.reshape(x.shape)) for row in moved)
-        out[i] = (ahead - behind) / (2 * step)
-    return out.reshape(x.shape)
+def as_complex(rows):
+    real, imag = np.split(rows, 2, axis=-1)
+    return real + 1j * imag
 
 
-def test_atoms_are_the_formula(objective, atoms):
-    rows = objective.atoms(atoms[1])
-    expected = complex_atoms(objective, atoms[1])
-    m = objective.n_frequencies
-    np.testing.assert_allclose(rows[:, :m] + 1j * rows[:, m:], expected, atol=1e-15)
+def test_atoms_are_the_formula(every):
+    _, theta = draw(every)
+    expected = Reference(every).atoms(theta)
+    np.testing.assert_allclose(as_complex(every.atoms(theta)), expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_atoms_are_characteristic_functions_in_data_units(data, model):
+    # the mean of exp(-i w.x) over a component's own samples, but for the shift of coordinates
+    objective = make(data, model)
+    _, theta = draw(objective, 2)
+    means, variances = objective.to_data_units(theta)
+    omega = data.feature_map.frequencies
+    matrices = [KNOWN] * 2 if model == "known" else [np.diag(row) for row in variances]
+    if model == "isotropic":
+        np.testing.assert_allclose(variances[:, 1:], variances[:, :1] * [1.0, 1.0])
+    if model == "dirac":
+        np.testing.assert_array_equal(variances, 0.0)
+    for row, mean, matrix in zip(objective.atoms(theta), means, matrices, strict=True):
+        np.testing.assert_allclose(
+            np.diagonal(matrix), variances[0] if model == "known" else np.diagonal(matrix)
+        )
+        exponent = -1j * (mean - objective.shift) @ omega
+        exponent = exponent - 0.5 * np.einsum("ij,ij->j", omega, matrix @ omega)
+        expected = np.exp(exponent) / np.sqrt(omega.shape[1])
+        np.testing.assert_allclose(as_complex(row), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("distance", [1e3, 1e8])
-def test_half_angle_holds_for_large_phases(objective, distance):
+def test_large_phases(objective, distance):
     theta = np.concatenate([np.full((1, 3), distance), np.full((1, 3), 1e-9)], axis=1)
-    rows = objective.atoms(theta)
-    expected = complex_atoms(objective, theta)
-    m = objective.n_frequencies
     # the phase itself is rounded in proportion to its size
-    atol = 1e-15 * distance
-    np.testing.assert_allclose(rows[:, :m] + 1j * rows[:, m:], expected, atol=atol)
+    np.testing.assert_allclose(
+        as_complex(objective.atoms(theta)), Reference(objective).atoms(theta), atol=1e-15 * distance
+    )
 
 
-def test_half_angle_at_quarter_turns(objective):
-    basis = np.stack([np.ones(9), np.arange(-4, 5) * np.pi / 2, np.zeros(9)])
-    one = GaussianObjective.__new__(GaussianObjective)
-    one.n_features, one._log_norm = 1, 0.0
-    _, real, imag = one._evaluate(np.array([[1.0, 1.0]]), basis, 0.0)
-    np.testing.assert_allclose(real[0] + 1j * imag[0], np.exp(-1j * basis[1]), atol=1e-15)
+def test_waves_over_their_whole_range():
+    rng = np.random.default_rng(0)
+    exponents = np.concatenate([rng.uniform(-60, 60, 4000), [0.0, -1020.0, 0.5, -0.5, 1000.0]])
+    turns = np.concatenate([rng.uniform(-20, 20, 4000), [0.0, 0.25, -0.5, 0.75, 1e6 + 0.25]])
+    real, imag = exponents[None].copy(), turns[None].copy()
+    kernels.waves(real, imag, np.zeros(exponents.size), np.zeros(1))
+    amplitude = np.exp2(exponents)
+    angle = 2 * np.pi * (turns - np.rint(turns))
+    np.testing.assert_allclose(real[0] / amplitude, np.cos(angle), atol=1e-15)
+    np.testing.assert_allclose(imag[0] / amplitude, np.sin(angle), atol=1e-15)
 
 
-def test_blocks_do_not_matter(objective, atoms, monkeypatch):
-    weights, theta = atoms
-    whole = objective.cost_gradient(weights, theta)
-    curvatures = objective.curvatures(weights, theta)
-    residual = objective.residual(weights, theta)
-    correlation = objective.correlation(theta[0], residual)
+def test_waves_underflow_without_a_sign_of_it():
+    real, imag = np.full((1, 9), -1e9), np.zeros((1, 9))
+    kernels.waves(real, imag, np.zeros(9), np.zeros(1))
+    assert (real > 0).all()
+    assert (real < 1e-300).all()
+
+
+def test_blocks_do_not_matter(every, monkeypatch):
+    weights, theta = draw(every)
+
+    def everything():
+        residual = every.residual(weights, theta)
+        return (
+            *every.cost_gradient(weights, theta),
+            *every.normal_equations(weights, theta),
+            *every.correlation_gradients(theta, residual),
+            every.correlations(theta, residual),
+            every.atoms(theta),
+            *residual,
+        )
+
+    whole = everything()
     monkeypatch.setattr("dask_sketch.decoders.objective._BLOCK", 512)
-    assert len(list(objective._slices(4))) > 4
-    for a, b in [
-        (whole, objective.cost_gradient(weights, theta)),
-        (curvatures, objective.curvatures(weights, theta)),
-        (residual, objective.residual(weights, theta)),
-        (correlation, objective.correlation(theta[0], residual)),
-    ]:
-        for one, other in zip(a, b, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-14)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._FREQUENCIES", 50)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._PAIRS", 3)
+    assert len(list(every._slices(4))) > 4
+    for one, other in zip(whole, everything(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
 
 
-def test_cost_is_the_squared_distance(objective, atoms):
-    weights, theta = atoms
-    z = objective.target[0] + 1j * objective.target[1]
-    expected = np.linalg.norm(z - weights @ complex_atoms(objective, theta)) ** 2
-    assert objective.cost(weights, theta) == pytest.approx(expected, rel=1e-12)
-    assert objective.cost_gradient(weights, theta)[0] == pytest.approx(expected, rel=1e-12)
-
-
-def test_cost_gradient(objective, atoms):
-    weights, theta = atoms
-    _, by_weight, by_theta = objective.cost_gradient(weights, theta)
+def test_cost_is_the_squared_distance(every):
+    weights, theta = draw(every)
+    expected = Reference(every).cost(weights, theta)
+    assert every.cost(weights, theta) == pytest.approx(expected, rel=1e-12)
+    assert every.cost_gradient(weights, theta)[0] == pytest.approx(expected, rel=1e-12)
+    real, imag = every.residual(weights, theta)
     np.testing.assert_allclose(
-        by_weight, numerical_gradient(lambda w: objective.cost(w, theta), weights), atol=1e-8
-    )
-    np.testing.assert_allclose(
-        by_theta, numerical_gradient(lambda t: objective.cost(weights, t), theta), atol=1e-8
+        real + 1j * imag, Reference(every).residual(weights, theta), atol=1e-14
     )
 
 
-def test_correlation_and_its_gradient(objective, atoms):
-    residual = objective.target
+def test_nothing_leaves_the_whole_sketch(every):
+    real, imag = every.residual(np.empty(0), np.empty((0, every.n_parameters)))
+    np.testing.assert_array_equal((real, imag), every.target)
+
+
+def test_cost_gradient(every):
+    weights, theta = draw(every)
+    reference = Reference(every)
+    _, by_weight, by_theta = every.cost_gradient(weights, theta)
+    expected = numerical_gradient(lambda w: reference.cost(w, theta), weights)
+    np.testing.assert_allclose(by_weight, expected, atol=1e-8)
+    expected = numerical_gradient(lambda t: reference.cost(weights, t), theta)
+    np.testing.assert_allclose(by_theta, expected, atol=1e-8)
+
+
+def test_jacobian(every):
+    weights, theta = draw(every)
+    jacobian = as_complex(every.jacobian(weights, theta))
+    np.testing.assert_allclose(jacobian, Reference(every).jacobian(weights, theta), atol=1e-14)
+
+    def model(x):
+        return x[:4] @ every.atoms(x[4:].reshape(theta.shape))
+
+    x = np.concatenate([weights, theta.ravel()])
+    for column in range(0, 1400, 173):
+        expected = numerical_gradient(lambda v, j=column: model(v)[j], x)
+        np.testing.assert_allclose(every.jacobian(weights, theta)[:, column], expected, atol=1e-9)
+
+
+def test_normal_equations(every):
+    weights, theta = draw(every)
+    cost, right, gram = every.normal_equations(weights, theta)
+    jacobian = every.jacobian(weights, theta)
+    residual = np.concatenate(every.residual(weights, theta))
+    assert cost == pytest.approx(residual @ residual, rel=1e-12)
+    np.testing.assert_allclose(right, jacobian @ residual, atol=1e-14)
+    np.testing.assert_allclose(gram, jacobian @ jacobian.T, atol=1e-13)
+    np.testing.assert_array_equal(gram, gram.T)
+
+
+def test_correlations_and_their_gradients(every):
+    _, theta = draw(every)
+    residual = every.target
+    reference = Reference(every)
     r = residual[0] + 1j * residual[1]
-    for theta in atoms[1]:
-        value, gradient = objective.correlation(theta, residual)
-        atom = complex_atoms(objective, theta[None])[0]
-        assert value == pytest.approx((np.vdot(atom, r) / np.linalg.norm(atom)).real, rel=1e-12)
-        expected = numerical_gradient(lambda t: objective.correlation(t, residual)[0], theta)
+    values, gradients = every.correlation_gradients(theta, residual)
+    np.testing.assert_allclose(values, every.correlations(theta, residual), rtol=1e-12)
+    for row, value, gradient in zip(theta, values, gradients, strict=True):
+        assert value == pytest.approx(reference.correlation(row, r), rel=1e-12)
+        expected = numerical_gradient(lambda t: reference.correlation(t, r), row)
         np.testing.assert_allclose(gradient, expected, atol=1e-8)
 
 
-def test_correlations_of_several_atoms(objective, atoms):
-    expected = [objective.correlation(theta, objective.target)[0] for theta in atoms[1]]
-    np.testing.assert_allclose(objective.correlations(atoms[1], objective.target), expected)
-    assert objective.correlations(np.full((1, 6), 1e9), objective.target) == 0  # none, not NaN
-
-
 def test_correlation_of_a_very_wide_atom_is_a_number(objective):
-    value, gradient = objective.correlation(np.full(6, 1e9), objective.target)
-    assert np.isfinite(value)
-    assert np.isfinite(gradient).all()
+    wide = np.full((1, 6), 1e9)
+    values, gradients = objective.correlation_gradients(wide, objective.target)
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradients).all()
+    np.testing.assert_allclose(objective.correlations(wide, objective.target), values)
 
 
-def test_curvatures_are_the_gauss_newton_diagonal(objective, atoms):
-    weights, theta = atoms
-    by_weight, by_theta = objective.curvatures(weights, theta)
-    rows = complex_atoms(objective, theta)
-    omega = objective._basis[1:4]
-    power = np.abs(rows) ** 2
-    np.testing.assert_allclose(by_weight, power.sum(axis=1))
-    expected = np.concatenate([power @ (omega**2).T, power @ (omega**4).T / 4], axis=1)
-    np.testing.assert_allclose(by_theta, expected * weights[:, None] ** 2)
+def test_the_noise_level_is_the_sketch_s(data, objective):
+    assert objective.noise_level == pytest.approx(data.noise_level)
 
 
 def test_units_come_back_exactly(objective):
@@ -156,7 +225,7 @@ def test_the_true_mixture_costs_nothing(exact_sketch, offset, scale):
     moved = type(truth)(truth.weights, means, variances)
     center = None if offset == 0 else moved.mean + 0.1 * scale
     feature_map = FeatureMap(2, 80, scale=scale, seed=1, dtype="float64", center=center)
-    objective = GaussianObjective(exact_sketch(moved, feature_map))
+    objective = Objective(exact_sketch(moved, feature_map))
     theta = objective.from_data_units(means, variances)
     # phases of 1e7 radians are rounded to 1e-9
     assert objective.cost(truth.weights, theta) < (1e-30 if offset == 0 else 1e-16)
@@ -166,16 +235,16 @@ def test_bounds_on_variances_follow_the_data(objective):
     x = np.zeros((10, 2))
     x[:, 0] = np.linspace(-100, 100, 10)
     sketch = partial_sketch(x, FeatureMap(2, 20, scale=4.0, dtype="float64"))
-    bound = GaussianObjective(sketch).lower[2:] * 16.0
+    bound = Objective(sketch).lower[2:] * 16.0
     np.testing.assert_allclose(bound[0], VARIANCE_FLOOR * x[:, 0].var())
     assert bound[1] > 0  # a feature that does not vary
     np.testing.assert_allclose(
-        GaussianObjective(sketch, variance_floor=0.1).lower[2] * 16.0, 0.1 * x[:, 0].var()
+        Objective(sketch, variance_floor=0.1).lower[2] * 16.0, 0.1 * x[:, 0].var()
     )
 
 
 def test_starting_atoms(objective):
-    atoms = np.array([objective.random_atom(np.random.default_rng(s)) for s in range(200)])
+    atoms = objective.random_atoms(np.random.default_rng(0), 200)
     means, variances = objective.to_data_units(atoms)
     np.testing.assert_allclose(means, np.tile(objective.shift, (200, 1)))
     ratio = variances / objective.scale**2
@@ -186,7 +255,7 @@ def test_starting_atoms(objective):
 
 def test_starting_atoms_away_from_the_centre(objective):
     rng = np.random.default_rng(0)
-    atoms = np.array([objective.random_atom(rng, away=True) for _ in range(2000)])
+    atoms = objective.random_atoms(rng, 2000, away=True)
     means, _ = objective.to_data_units(atoms)
     np.testing.assert_allclose(
         (means.mean(axis=0) - objective.shift) / means.std(axis=0), 0, atol=0.1
@@ -211,8 +280,57 @@ def test_split(objective):
 def test_split_stays_in_the_box():
     x = np.random.default_rng(0).normal(size=(100, 1))
     sketch = partial_sketch(x, FeatureMap(1, 20, scale=1.0, dtype="float64"))
-    objective = GaussianObjective(sketch, np.array([[-0.5], [0.5]]))
+    objective = Objective(sketch, box=np.array([[-0.5], [0.5]]))
     means, _ = objective.to_data_units(
         objective.split(objective.from_data_units(np.zeros((1, 1)), np.ones((1, 1))))
     )
     np.testing.assert_allclose(means, [[-0.5], [0.5]])
+
+
+def test_split_of_points_goes_along_the_widest_feature(data):
+    halves = make(data, "dirac").split(np.array([[0.0, 1.0, 2.0]]))
+    widest = int((data.variance / data.feature_map.mean_variances).argmax())
+    np.testing.assert_array_equal(halves[1] - halves[0], 2.0 * np.eye(3)[widest])
+
+
+def test_split_of_known_components_goes_by_their_deviation(data):
+    objective = make(data, "known")
+    means, _ = objective.to_data_units(objective.split(np.zeros((1, 3))))
+    widest = int((np.diagonal(KNOWN) / data.feature_map.mean_variances).argmax())
+    np.testing.assert_allclose(
+        means[1] - means[0], 2 * np.sqrt(KNOWN[widest, widest]) * np.eye(3)[widest], atol=1e-12
+    )
+
+
+def test_isotropic_shapes_are_mean_variances(data):
+    objective = make(data, "isotropic")
+    theta = objective.from_data_units(np.zeros((1, 3)), np.array([[1.0, 2.0, 6.0]]))
+    np.testing.assert_allclose(objective.to_data_units(theta)[1], [[3.0, 3.0, 3.0]])
+    one = objective.to_data_units(np.array([[0.0, 0.0, 0.0, 1.0]]))[1]
+    np.testing.assert_allclose(one, data.feature_map.mean_variances.mean())
+    floor = objective.lower[3] * data.feature_map.mean_variances.mean()
+    np.testing.assert_allclose(floor, VARIANCE_FLOOR * data.variance.mean())
+
+
+def test_known_variances_may_be_a_vector(data):
+    one = Objective(data, "known", covariance=[0.5, 4.0, 0.05])
+    other = Objective(data, "known", covariance=np.diag([0.5, 4.0, 0.05]))
+    np.testing.assert_array_equal(one.atoms(np.ones((1, 3))), other.atoms(np.ones((1, 3))))
+
+
+@pytest.mark.parametrize(
+    ("model", "covariance", "message"),
+    [
+        ("full", None, "model='full' is unknown; choose one of gaussian, isotropic, known, dirac"),
+        ("known", None, 'model="known" needs covariance'),
+        ("dirac", np.eye(3), "covariance is given, but model='dirac'"),
+        ("known", "wide", "covariance='wide' is not an array"),
+        ("known", np.eye(2), r"covariance has shape \(2, 2\).*give \(3,\) or \(3, 3\)"),
+        ("known", [1.0, np.nan, 1.0], "covariance holds NaN"),
+        ("known", np.triu(np.ones((3, 3))), "covariance is not symmetric"),
+        ("known", [1.0, -2.0, 1.0], "covariance has the eigenvalue -2"),
+    ],
+)
+def test_refuses_families_that_are_none(data, model, covariance, message):
+    with pytest.raises(DecodeError, match=message):
+        Objective(data, model, covariance=covariance)

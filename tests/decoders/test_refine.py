@@ -6,13 +6,13 @@ from scipy.optimize import nnls
 
 from dask_sketch.decoders import refine
 from dask_sketch.decoders.lbfgs import Effort, descend_within
-from dask_sketch.decoders.objective import GaussianObjective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.search import find_atom
 
 
 @pytest.fixture
 def objective(sketch):
-    return GaussianObjective(sketch)
+    return Objective(sketch)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_search_finds_a_lone_component(objective, true_theta):
 def test_search_in_no_residual(objective):
     nothing = (np.zeros(objective.n_frequencies), np.zeros(objective.n_frequencies))
     atom = find_atom(objective, nothing, np.random.default_rng(0))
-    np.testing.assert_array_equal(atom, objective.random_atom(np.random.default_rng(0)))
+    np.testing.assert_array_equal(atom, objective.random_atoms(np.random.default_rng(0), 1)[0])
 
 
 def test_descend_within_stops_at_bounds():
