@@ -66,9 +66,11 @@ class Objective:
     omega : ndarray of shape (n_features, n_frequencies)
         Frequencies in normalised coordinates.
     target : tuple of two ndarrays of shape (n_frequencies,)
-        Real and imaginary part of the sketch in normalised coordinates.
+        Real and imaginary part of the sketch in normalised coordinates, times the map's feature
+        weights if it has them.
     noise_level : float
-        Expected ``||z - A P||^2`` at the law ``P`` of the samples, ``(1 - ||z||^2) / n``.
+        Expected ``||z - A P||^2`` at the law ``P`` of the samples: ``(1 - ||z||^2) / n``, or with
+        the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``.
     unit : float
         Cost that counts as one for the optimisers: the noise level, or what rounding leaves.
     n_evaluations : int
@@ -106,8 +108,14 @@ class Objective:
         phase = (self.shift - features.center) @ frequencies
         psi = np.exp(1j * phase) * (sketch.moment_sum / sketch.total_weight)
         z = psi / np.sqrt(self.n_frequencies)
-        self.target = (z.real.copy(), z.imag.copy())
-        self.noise_level = max(sketch.noise_level, 0.0)
+        # Weights of the features multiply the sketch, the atoms and the noise of each entry.
+        feature_weights = features.feature_weights
+        if feature_weights is None:
+            feature_weights = np.ones(self.n_frequencies)
+        self.target = (feature_weights * z.real, feature_weights * z.imag)
+        energy = float(feature_weights @ feature_weights) / self.n_frequencies
+        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
+        self.noise_level = max(energy / sketch.effective_count, 0.0)
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
         # The derivative of an atom by a parameter is the atom times a row of this, for a mean
@@ -117,7 +125,8 @@ class Objective:
         self._factors = np.concatenate([np.ones((1, self.n_frequencies)), self.omega, shapes])
         self._even = np.delete(np.arange(1 + self.n_parameters), np.s_[1 : 1 + self.n_features])
         self._even_factors = self._factors[self._even]
-        log_envelope = self.family.log_envelope - 0.5 * np.log(self.n_frequencies)
+        log_envelope = self.family.log_envelope + np.log(feature_weights)
+        log_envelope -= 0.5 * np.log(self.n_frequencies)
         self._envelope = log_envelope / np.log(2.0)
         self._amplitude = np.exp(log_envelope)
 

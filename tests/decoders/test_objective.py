@@ -83,6 +83,23 @@ def test_atoms_are_characteristic_functions_in_data_units(data, model):
         np.testing.assert_allclose(as_complex(row), expected, atol=1e-14)
 
 
+def test_feature_weights_multiply_sketch_and_atoms():
+    x = np.random.default_rng(0).normal(size=(400, 3)) + 2.0
+    feature_map = FeatureMap(3, 90, scale=1.0, law="clustering", seed=1, dtype="float64")
+    sketch = partial_sketch(x, feature_map)
+    objective = Objective(sketch, "dirac")
+    weights = feature_map.feature_weights
+    assert weights.std() > 0.01
+    shift = np.exp(1j * objective.shift @ feature_map.frequencies)
+    target = objective.target[0] + 1j * objective.target[1]
+    np.testing.assert_allclose(target, weights * shift * sketch.z, atol=1e-15)
+    points = np.random.default_rng(1).normal(size=(4, 3))
+    expected = weights * np.exp(-1j * points @ objective.omega) / np.sqrt(90)
+    np.testing.assert_allclose(as_complex(objective.atoms(points)), expected, atol=1e-15)
+    noise = np.sum(weights**2 * (1 / 90 - np.abs(sketch.z) ** 2)) / 400
+    assert objective.noise_level == pytest.approx(noise)
+
+
 @pytest.mark.parametrize("distance", [1e3, 1e8])
 def test_large_phases(objective, distance):
     theta = np.concatenate([np.full((1, 3), distance), np.full((1, 3), 1e-9)], axis=1)
