@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import ArtifactError, InputError, MergeError
+from dask_sketch.features import arguments
 from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen
 from dask_sketch.features.kernel import MomentKernel, moment_kernel
-from dask_sketch.features.laws import LAWS
+from dask_sketch.features.laws import LAWS, importance_weights
 
 if TYPE_CHECKING:
     from dask_sketch.features.scale import ScaleFit
@@ -38,15 +39,18 @@ class FeatureMap:
     n_frequencies
         Number of frequencies, ``m >= 1``.
     scale
-        Standard deviation of a typical component, in the units of the data. One of ``scale`` and
-        ``covariances`` is needed.
+        Standard deviation of a typical component, in the units of the data; for the laws
+        ``"gaussian"`` and ``"clustering"``, the bandwidth of the features' kernel. One of ``scale``
+        and ``covariances`` is needed.
     covariances
         Variances of the components that the law is adapted to: shape (n_features,), or
         (n_laws, n_features) for a mixture of laws (eq. 18).
     law_weights
         Weights of such a mixture, shape (n_laws,), summing to one; equal when not given.
     law
-        ``"adapted-radius"`` (eq. 17; the default), ``"folded-gaussian"`` or ``"gaussian"``.
+        ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``, ``"folded-gaussian"``,
+        ``"gaussian"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40, with
+        :attr:`feature_weights`).
     seed
         Seed of the draw, ``>= 0``.
     dtype
@@ -73,6 +77,8 @@ class FeatureMap:
     ----------
     Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
     models, Information and Inference 7(3), section 3.3.
+    Gribonval, Blanchard, Keriven, Traonmilin (2017), Compressive statistical learning with random
+    feature moments, section 4.
 
     Examples
     --------
@@ -124,36 +130,13 @@ class FeatureMap:
                 raise InputError(f"scale={self.scale!r}: give a positive standard deviation.")
             object.__setattr__(self, "scale", float(self.scale))
         else:
-            variances = _numbers("covariances", self.covariances)
-            if variances.ndim not in (1, 2) or variances.shape[-1] != d or not variances.size:
-                raise InputError(
-                    f"covariances has shape {variances.shape}; for n_features={d} give ({d},) "
-                    f"or (n_laws, {d})."
-                )
-            if not (np.isfinite(variances).all() and (variances > 0).all()):
-                raise InputError("covariances holds values that are not positive and finite.")
-            object.__setattr__(self, "covariances", frozen(variances))
+            object.__setattr__(self, "covariances", arguments.variances(self.covariances, d))
         if self.law_weights is not None:
-            n_laws = len(self.law_variances)
-            weights = _numbers("law_weights", self.law_weights)
-            fine = np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0
-            if weights.shape != (n_laws,) or not fine:
-                raise InputError(
-                    f"law_weights={self.law_weights!r}: give {n_laws} weights, one for each row "
-                    "of covariances, none negative."
-                )
-            object.__setattr__(self, "law_weights", frozen(weights / weights.sum()))
-        center = np.zeros(d) if self.center is None else _numbers("center", self.center)
-        if center.shape != (d,) or not np.isfinite(center).all():
-            raise InputError(f"center={self.center!r}: give {d} finite numbers.")
-        object.__setattr__(self, "center", frozen(center))
+            law_weights = arguments.shares(self.law_weights, len(self.law_variances))
+            object.__setattr__(self, "law_weights", law_weights)
+        object.__setattr__(self, "center", arguments.point(self.center, d))
         if self.whitening is not None:
-            matrix = _numbers("whitening", self.whitening)
-            if matrix.shape != (d, d) or not np.isfinite(matrix).all():
-                raise InputError(f"whitening has shape {matrix.shape}; give ({d}, {d}), finite.")
-            if np.linalg.matrix_rank(matrix) < d:
-                raise InputError("whitening is singular; drop the features that do not vary.")
-            object.__setattr__(self, "whitening", frozen(matrix))
+            object.__setattr__(self, "whitening", arguments.invertible(self.whitening, d))
 
     @property
     def law_variances(self) -> NDArray[np.float64]:
@@ -205,6 +188,20 @@ class FeatureMap:
         Drawn when first read; read-only.
         """
         return self._drawn.frequencies
+
+    @cached_property
+    def feature_weights(self) -> NDArray[np.float64] | None:
+        """Weights that decoders give the features, shape (n_frequencies,); None: all one.
+
+        Only the law ``"clustering"`` has them: :func:`importance_weights`. Sketches hold plain
+        moments, whatever the law.
+        """
+        if self.law != "clustering":
+            return None
+        omega = self.frequencies
+        if self.whitening is not None:  # the law is that of the frequencies of whitened samples
+            omega = np.linalg.solve(self.whitening.T, omega).astype(np.float64)
+        return frozen(importance_weights(omega, self.law_variances, self.law_weights))
 
     @cached_property
     def digest(self) -> str:
@@ -380,13 +377,6 @@ class FeatureMap:
 def _from_spec(spec: str, digest: str) -> FeatureMap:
     # a function, since cloudpickle takes a class method apart, and its module with it
     return FeatureMap.from_spec(spec, digest)
-
-
-def _numbers(name: str, value: Any) -> NDArray[np.float64]:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={value!r} is not an array of numbers: {error}.") from error
 
 
 def _as_list(array: NDArray[np.float64] | None) -> list[Any] | None:

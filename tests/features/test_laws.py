@@ -7,7 +7,13 @@ import pytest
 from scipy import integrate, stats
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.laws import LAWS, adapted_radius, draw_frequencies
+from dask_sketch.features.laws import (
+    LAWS,
+    adapted_radius,
+    clustering_radius,
+    draw_frequencies,
+    importance_weights,
+)
 
 # F(R) of the adapted radius law, to five digits
 CDF = {0.25: 0.02551, 0.5: 0.09853, 1.0: 0.34294, 2.0: 0.82402, 3.0: 0.98227}
@@ -124,3 +130,51 @@ def test_draws_depend_on_the_seed_alone():
 def test_an_unknown_law_is_named():
     with pytest.raises(InputError, match="law='levy' is unknown; choose one of adapted-radius"):
         draw_frequencies("levy", [1.0], 5)
+
+
+# E |omega|**2 / lambda**2, notes on Gribonval et al., 1.4.2
+MEAN_SQUARE_RADIUS = {2: 4.4, 10: 12.0952381, 100: 102.0099502}
+
+
+@pytest.mark.parametrize("n_features", MEAN_SQUARE_RADIUS)
+def test_clustering_radii_have_the_moments_of_the_law(n_features):
+    grid = (np.arange(400) + 0.5) / 400
+    label, uniform = np.meshgrid(grid, (np.arange(2000) + 0.5) / 2000)
+    squares = np.square(clustering_radius(label, uniform, n_features))
+    assert squares.mean() == pytest.approx(MEAN_SQUARE_RADIUS[n_features], rel=2e-3)
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 5])
+def test_clustering_radii_follow_the_density(n_features):
+    def unnormalised(r):
+        return (1 + r**2 / n_features) ** 2 * r ** (n_features - 1) * np.exp(-(r**2) / 2)
+
+    total = integrate.quad(unnormalised, 0, 20)[0]
+    omega = draw_frequencies("clustering", np.full(n_features, 0.25), 3000, seed=n_features)
+    radii = np.linalg.norm(omega, axis=0) / 2  # lambda is one over the bandwidth of 0.5
+
+    def distribution(r):
+        return np.array([integrate.quad(unnormalised, 0, a)[0] for a in r]) / total
+
+    assert stats.kstest(radii, distribution).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("covariances", "weights"),
+    [([1.0, 1.0], None), ([0.25, 4.0, 1.0], None), ([[1.0, 1.0], [9.0, 4.0]], [0.3, 0.7])],
+)
+def test_weighted_features_have_the_gaussian_kernel(covariances, weights):
+    # erratum of eq. (43): with C**2 = 4 + 2 / d**2 the kernel would be 0.9 at zero for d = 2
+    variances = np.atleast_2d(np.asarray(covariances))
+    share = np.ones(1) if weights is None else np.asarray(weights)
+    omega = draw_frequencies("clustering", covariances, 400_000, weights=weights, seed=1)
+    power = np.square(importance_weights(omega, covariances, weights))
+    for x in (np.zeros(variances.shape[1]), np.linspace(0.3, 0.9, variances.shape[1])):
+        kernel = share @ np.exp(-0.5 * (x**2 / variances).sum(axis=1))
+        assert (power * np.cos(x @ omega)).mean() == pytest.approx(kernel, abs=6e-3)
+
+
+def test_importance_weights_are_those_of_eq_41_and_42():
+    omega = draw_frequencies("clustering", np.full(4, 9.0), 50, seed=3)
+    w = 1 + 9.0 * np.square(omega).sum(axis=0) / 4
+    np.testing.assert_allclose(importance_weights(omega, np.full(4, 9.0)), np.sqrt(4.5) / w)

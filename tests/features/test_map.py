@@ -266,3 +266,21 @@ def test_texts(any_map):
 def test_sizes_are_true():
     small, large = (FeatureMap(2, 5, covariances=np.ones((n, 2))).__sizeof__() for n in (1, 1001))
     assert large - small == 1000 * 2 * 8
+
+
+def test_only_the_clustering_law_weighs_its_features():
+    assert FeatureMap(2, 5, scale=1.0).feature_weights is None
+    assert FeatureMap(2, 5, scale=1.0, law="gaussian").feature_weights is None
+    plain = FeatureMap(3, 40, covariances=[4.0, 1.0, 9.0], law="clustering", seed=2)
+    r2 = np.array([4.0, 1.0, 9.0]) @ plain.frequencies**2
+    expected = np.sqrt(4 + 2 / 3) / (1 + r2 / 3)
+    np.testing.assert_allclose(plain.feature_weights, expected, rtol=1e-6)
+    assert not plain.feature_weights.flags.writeable
+    # whitening changes the frequencies, and not what they weigh
+    matrix = np.array([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.0, 0.0, 1.5]])
+    white = FeatureMap(
+        3, 40, covariances=[4.0, 1.0, 9.0], law="clustering", seed=2, whitening=matrix
+    )
+    np.testing.assert_allclose(white.feature_weights, plain.feature_weights, rtol=1e-5)
+    again = FeatureMap.from_spec(white.spec, white.digest, white.frequencies)
+    np.testing.assert_array_equal(again.feature_weights, white.feature_weights)
