@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from dask_sketch.errors import SketchError
     from dask_sketch.features import FeatureMap, estimate_scale
     from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
-    from dask_sketch.models import GaussianMixture, open_mixture
+    from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
     from dask_sketch.sketching import Sketch, merge, open_sketch, partial_sketch
     from dask_sketch.sources import Samples, open_samples
 
 # Loaded when first used (PEP 562), so that the numerics can be imported without Dask.
 _HOME = {
+    "Centroids": "models",
     "FeatureMap": "features",
     "GaussianMixture": "models",
     "LazySketch": "graph",
@@ -37,6 +38,7 @@ _HOME = {
     "estimate_scale": "features",
     "merge": "sketching",
     "open_mixture": "models",
+    "open_model": "models",
     "open_samples": "sources",
     "open_sketch": "sketching",
     "partial_sketch": "sketching",
@@ -45,6 +47,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Centroids",
     "FeatureMap",
     "GaussianMixture",
     "LazySketch",
@@ -57,6 +60,7 @@ __all__ = [
     "estimate_scale",
     "merge",
     "open_mixture",
+    "open_model",
     "open_samples",
     "open_sketch",
     "partial_sketch",

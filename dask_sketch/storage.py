@@ -113,7 +113,7 @@ def _write(
 
 def read_dataset(
     store: Any,
-    schema: str,
+    schemas: tuple[str, ...],
     schema_version: int,
     *,
     storage_options: dict[str, Any] | None = None,
@@ -125,8 +125,8 @@ def read_dataset(
     ----------
     store
         Path, URL or Zarr store.
-    schema, schema_version
-        What is expected there.
+    schemas, schema_version
+        What may stand there; the attribute ``schema`` of the dataset says which it was.
     storage_options
         Options of the file system of a URL.
     max_bytes
@@ -141,7 +141,7 @@ def read_dataset(
     import xarray as xr
     import zarr
 
-    kind = schema.rsplit("/", 1)[-1].replace("-", " ")
+    kind = " or ".join(schema.rsplit("/", 1)[-1].replace("-", " ") for schema in schemas)
     try:
         group = zarr.open_group(store, mode="r", storage_options=storage_options)
         found, number = group.attrs.get("schema"), group.attrs.get("schema_version")
@@ -149,9 +149,10 @@ def read_dataset(
         path = _local_path(store)
         state = "does not exist" if path is not None and not path.exists() else "cannot be read"
         raise ArtifactError(f"no {kind} at {store}: it {state} ({_first_line(error)}).") from error
-    if found != schema:
+    if found not in schemas:
+        expected = " or ".join(map(repr, schemas))
         raise ArtifactError(
-            f"{store} is not a {kind}: its schema is {found!r}, expected {schema!r}."
+            f"{store} is not a {kind}: its schema is {found!r}, expected {expected}."
         )
     if number != schema_version:
         raise ArtifactError(

@@ -10,8 +10,8 @@ import zarr
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.models import GaussianMixture, open_mixture
-from dask_sketch.models.artifact import SCHEMA as MIXTURE
+from dask_sketch.models import Centroids, GaussianMixture, open_model
+from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.sketching import Sketch, open_sketch
 from dask_sketch.sketching.artifact import SCHEMA as SKETCH
 from dask_sketch.sources import Samples, open_samples
@@ -31,7 +31,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     Returns
     -------
     found
-        FeatureMap, Sketch, GaussianMixture, or Samples for data.
+        FeatureMap, Sketch, GaussianMixture, Centroids, or Samples for data.
 
     Raises
     ------
@@ -54,8 +54,8 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     schema = _schema(path, options)
     if schema == SKETCH:
         return open_sketch(path, storage_options=options)
-    if schema == MIXTURE:
-        return open_mixture(path, storage_options=options)
+    if schema in MODELS:
+        return open_model(path, storage_options=options)
     return open_samples(path, storage_options=storage_options, **opening)
 
 
@@ -157,6 +157,22 @@ def _(found: GaussianMixture) -> dict[str, Any]:
 
 
 @values.register
+def _(found: Centroids) -> dict[str, Any]:
+    decoding = found.decoding
+    return {
+        "kind": "centroids",
+        "n_components": found.n_components,
+        "n_features": found.n_features,
+        "method": decoding.method if decoding else None,
+        "cost": decoding.cost if decoding else None,
+        "noise_level": decoding.noise_level if decoding else None,
+        "seconds": decoding.seconds if decoding else None,
+        "weights": found.weights,
+        "centers": found.centers,
+    }
+
+
+@values.register
 def _(found: Samples) -> dict[str, Any]:
     return {
         "kind": "data",
@@ -189,6 +205,11 @@ def _(found: Sketch) -> dict[str, str]:
 @fields.register
 def _(found: GaussianMixture) -> dict[str, str]:
     return {"kind": "mixture"} | found._fields()
+
+
+@fields.register
+def _(found: Centroids) -> dict[str, str]:
+    return {"kind": "centroids"} | found._fields()
 
 
 @fields.register

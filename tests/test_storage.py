@@ -20,7 +20,7 @@ def dataset(value=1.0):
 
 def test_round_trip(tmp_path):
     write_dataset(dataset(), tmp_path / "d", "test/thing", 3)
-    again = read_dataset(tmp_path / "d", "test/thing", 3)
+    again = read_dataset(tmp_path / "d", ("test/thing",), 3)
     xr.testing.assert_equal(again, dataset())
     for name, value in dataset().attrs.items():
         assert again.attrs[name] == value
@@ -57,7 +57,7 @@ def test_a_failed_write_keeps_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_write", fail)
     with pytest.raises(OSError, match="disk full"):
         write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
-    assert read_dataset(place, "test/thing", 1)["a"].values.tolist() == [1.0] * 3
+    assert read_dataset(place, ("test/thing",), 1)["a"].values.tolist() == [1.0] * 3
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
@@ -74,7 +74,7 @@ def test_a_failed_move_keeps_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="device busy"):
         write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
-    assert read_dataset(place, "test/thing", 1)["a"].values.tolist() == [1.0] * 3
+    assert read_dataset(place, ("test/thing",), 1)["a"].values.tolist() == [1.0] * 3
 
 
 def test_overwrite_replaces_artifacts_and_nothing_else(tmp_path):
@@ -93,14 +93,14 @@ def test_overwrite_replaces_artifacts_and_nothing_else(tmp_path):
 def test_the_limit_is_read_from_the_metadata(tmp_path):
     write_dataset(dataset(), tmp_path / "d", "test/thing", 1)
     with pytest.raises(ArtifactError, match="states 72 bytes of content, over the limit of 50"):
-        read_dataset(tmp_path / "d", "test/thing", 1, max_bytes=50)
+        read_dataset(tmp_path / "d", ("test/thing",), 1, max_bytes=50)
 
 
 def test_relative_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_dataset(dataset(), "d.zarr", "test/thing", 1)
     assert (tmp_path / "d.zarr" / "zarr.json").exists()
-    xr.testing.assert_equal(read_dataset("d.zarr", "test/thing", 1), dataset())
+    xr.testing.assert_equal(read_dataset("d.zarr", ("test/thing",), 1), dataset())
 
 
 def test_nowhere_is_not_a_place():

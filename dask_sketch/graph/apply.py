@@ -12,6 +12,9 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sources import Samples, open_samples
 
+# methods that are a mean over all rows, and the method whose mean they are
+_MEANS = {"score": "logpdf", "inertia": "squared_distances"}
+
 
 def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     """Apply a method of a model to every row of lazy input.
@@ -21,8 +24,8 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     model
         An object with ``n_features`` and ``n_components``.
     method
-        ``"score"`` (one mean over all rows), ``"predict_proba"`` (n_components values for each
-        row), or a method with one value for each row.
+        ``"score"`` or ``"inertia"`` (one mean over all rows), ``"predict_proba"`` (n_components
+        values for each row), or a method with one value for each row.
     x
         Lazy input of any kind.
     options
@@ -31,7 +34,7 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     Returns
     -------
     result
-        Dask array, labelled like the input if that was; a bag for a bag; for ``"score"`` a lazy
+        Dask array, labelled like the input if that was; a bag for a bag; for a mean a lazy
         number.
 
     Raises
@@ -41,8 +44,8 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     """
     samples = open_samples(x, **options)
     samples.require_features(model.n_features, "the model")
-    if method == "score":
-        return _mean(model, samples)
+    if method in _MEANS:
+        return _mean(model, _MEANS[method], samples)
     if not isinstance(samples.blocks, da.Array):
         # not the samples themselves: Dask would compute all of the bag that is in them
         return samples.blocks.map_partitions(
@@ -100,28 +103,31 @@ def _rows_of_bag(
     return out
 
 
-def _mean(model: Any, samples: Samples) -> Any:
+def _mean(model: Any, method: str, samples: Samples) -> Any:
     sums = reduce_samples(
         samples,
-        _score_chunk,
+        _sum_of_chunk,
         _add,
         split_every=config.get("split-every"),
         name="score",
-        arguments={"model": model},
+        arguments={"model": model, "method": method},
     )
     if isinstance(sums, da.Array):
         return da.map_blocks(_ratio, sums, dtype=np.float64, meta=np.empty(()), token="score-mean")
     return sums.apply(_ratio)
 
 
-def _score_chunk(block: Any, weights: Any, label: str, model: Any) -> tuple[float, float]:
+def _sum_of_chunk(
+    block: Any, weights: Any, label: str, model: Any, method: str
+) -> tuple[float, float]:
     rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
     if not len(rows):
         return 0.0, 0.0
+    values = getattr(model, method)(rows)
     if weights is None:
-        return float(model.score(rows)) * len(rows), float(len(rows))
+        return float(values.sum()), float(len(rows))
     share = np.asarray(weights, dtype=np.float64).reshape(-1)
-    return float(share @ model.logpdf(rows)), float(share.sum())
+    return float(share @ values), float(share.sum())
 
 
 def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:

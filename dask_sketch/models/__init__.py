@@ -1,16 +1,19 @@
-"""Mixtures: densities, samples, storage, synthetic truths and distances."""
+"""Mixtures and centroids: densities, samples, storage, synthetic truths and distances."""
 
-from dask_sketch.models.artifact import open_mixture, save_mixture
+from dask_sketch.models.artifact import open_mixture, open_model, save_model
+from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.decoding import Decoding
 from dask_sketch.models.divergence import symmetric_kl
 from dask_sketch.models.mixture import GaussianMixture
 from dask_sketch.models.synthetic import random_mixture
 
 __all__ = [
+    "Centroids",
     "Decoding",
     "GaussianMixture",
     "open_mixture",
+    "open_model",
     "random_mixture",
-    "save_mixture",
+    "save_model",
     "symmetric_kl",
 ]

@@ -1,12 +1,13 @@
-"""The mixture as a labelled dataset, and in a Zarr group."""
+"""Models as labelled datasets, and in Zarr groups."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.decoding import Decoding
 from dask_sketch.models.mixture import GaussianMixture
 from dask_sketch.storage import read_dataset, write_dataset
@@ -14,73 +15,106 @@ from dask_sketch.storage import read_dataset, write_dataset
 if TYPE_CHECKING:
     import xarray as xr
 
-SCHEMA = "dask-sketch/gaussian-mixture"
 VERSION = 1
 
-_MEANING = {
-    "weights": "probability of each component; they sum to one",
-    "means": "mean of each component, in the units of the data",
-    "covariances": "diagonal of each component's covariance matrix: variances, squared units",
-}
-_CONVENTION = (
-    "density = sum_k weights[k] * prod_l Normal(x[l]; means[k, l], variance covariances[k, l]). "
-    "`decoding` is JSON: how the mixture was fitted; cost is the squared distance between the "
-    "sketch and that of the mixture, eq. (9) of Keriven et al. 2018."
+_DECODING = (
+    "`decoding` is JSON: how the model was fitted; cost is the squared distance between the "
+    "sketch and that of the model, eq. (9) of Keriven et al. 2018."
 )
 
 
-def to_dataset(mixture: GaussianMixture) -> xr.Dataset:
-    """The mixture as an xarray Dataset with dimensions ``component`` and ``feature``."""
+@dataclass(frozen=True)
+class _Kind:
+    """How a kind of model is stored: its arrays and what they mean."""
+
+    model: type[GaussianMixture] | type[Centroids]
+    meaning: dict[str, str]
+    convention: str
+
+
+_KINDS = {
+    "dask-sketch/gaussian-mixture": _Kind(
+        GaussianMixture,
+        {
+            "weights": "probability of each component; they sum to one",
+            "means": "mean of each component, in the units of the data",
+            "covariances": "diagonal of each component's covariance matrix: variances, squared "
+            "units",
+        },
+        "density = sum_k weights[k] * prod_l Normal(x[l]; means[k, l], variance "
+        "covariances[k, l]). ",
+    ),
+    "dask-sketch/centroids": _Kind(
+        Centroids,
+        {
+            "weights": "share of the samples that each centroid stands for; they sum to one",
+            "centers": "position of each centroid, in the units of the data",
+        },
+        "a sample belongs to the nearest centroid, by Euclidean distance. ",
+    ),
+}
+SCHEMAS: tuple[str, ...] = tuple(_KINDS)
+_MIXTURE = SCHEMAS[0]
+
+
+def schema_of(model: GaussianMixture | Centroids) -> str:
+    """The schema that a model is stored by."""
+    return next(schema for schema, kind in _KINDS.items() if isinstance(model, kind.model))
+
+
+def to_dataset(model: GaussianMixture | Centroids) -> xr.Dataset:
+    """The model as an xarray Dataset with dimensions ``component`` and ``feature``."""
     import xarray as xr
 
-    dims = {"weights": ("component",)}
-    variables = {
-        name: (dims.get(name, ("component", "feature")), getattr(mixture, name), {"meaning": text})
-        for name, text in _MEANING.items()
+    kind = _KINDS[schema_of(model)]
+    variables = {}
+    for name, text in kind.meaning.items():
+        values = getattr(model, name)
+        variables[name] = (("component", "feature")[: values.ndim], values, {"meaning": text})
+    record = None if model.decoding is None else asdict(model.decoding)
+    attrs = {
+        "convention": kind.convention + _DECODING,
+        "decoding": json.dumps(record, sort_keys=True),
     }
-    record = None if mixture.decoding is None else asdict(mixture.decoding)
-    attrs = {"convention": _CONVENTION, "decoding": json.dumps(record, sort_keys=True)}
     return xr.Dataset(variables, attrs=attrs)
 
 
-def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> GaussianMixture:
-    """Rebuild a mixture.
+def from_dataset(
+    dataset: xr.Dataset, schema: str = _MIXTURE, name: str = "the dataset"
+) -> GaussianMixture | Centroids:
+    """Rebuild a model.
 
     Raises
     ------
     ArtifactError
-        If a variable or attribute is missing or is not that of a mixture.
+        If a variable or attribute is missing or is not that of such a model.
     """
+    kind = _KINDS[schema]
+    noun = schema.rsplit("/", 1)[-1].replace("-", " ")
     try:
         record = json.loads(dataset.attrs["decoding"])
         if record is not None:
             record = Decoding(**(record | {"trace": tuple(record["trace"])}))
-        return GaussianMixture(
-            weights=dataset["weights"].values,
-            means=dataset["means"].values,
-            covariances=dataset["covariances"].values,
-            decoding=record,
-        )
+        arrays = {variable: dataset[variable].values for variable in kind.meaning}
+        return kind.model(**arrays, decoding=record)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{name} is not a mixture: {error!r} is missing or unreadable.") from (
-            error
-        )
+        raise ArtifactError(f"{name} is no {noun}: {error!r} is missing or unreadable.") from error
     except InputError as error:
-        raise ArtifactError(f"{name} does not hold a mixture: {error}") from error
+        raise ArtifactError(f"{name} does not hold a {noun}: {error}") from error
 
 
-def save_mixture(
-    mixture: GaussianMixture,
+def save_model(
+    model: GaussianMixture | Centroids,
     store: Any,
     *,
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
 ) -> None:
-    """Store a mixture as a Zarr group: schema, conventions, decoding record and a checksum.
+    """Store a model as a Zarr group: schema, conventions, decoding record and a checksum.
 
     Parameters
     ----------
-    mixture
+    model
         What to store.
     store
         Path, URL or Zarr store.
@@ -95,17 +129,52 @@ def save_mixture(
         If the store exists and ``overwrite`` is not set.
     """
     write_dataset(
-        to_dataset(mixture),
+        to_dataset(model),
         store,
-        SCHEMA,
+        schema_of(model),
         VERSION,
         overwrite=overwrite,
         storage_options=storage_options,
     )
 
 
+def open_model(
+    store: Any, *, storage_options: dict[str, Any] | None = None
+) -> GaussianMixture | Centroids:
+    """Read a model that ``to_zarr`` stored, of whichever kind it is.
+
+    Parameters
+    ----------
+    store
+        Path, URL or Zarr store.
+    storage_options
+        Options of the file system of a URL.
+
+    Returns
+    -------
+    model
+        GaussianMixture or Centroids, with the same bits as the one stored, and its decoding
+        record.
+
+    Raises
+    ------
+    ArtifactError
+        If there is none, or it is truncated, edited or of another schema; the message says which.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> place = pathlib.Path(tempfile.mkdtemp()) / "model.zarr"
+    >>> Centroids([1.0], [[0.0, 1.0]]).to_zarr(place)
+    >>> open_model(place).centers
+    array([[0., 1.]])
+    """
+    dataset = read_dataset(store, SCHEMAS, VERSION, storage_options=storage_options)
+    return from_dataset(dataset, dataset.attrs["schema"], str(store))
+
+
 def open_mixture(store: Any, *, storage_options: dict[str, Any] | None = None) -> GaussianMixture:
-    """Read a mixture that :meth:`GaussianMixture.to_zarr` stored.
+    """Read a mixture that :meth:`GaussianMixture.to_zarr` stored; refuse any other model.
 
     Parameters
     ----------
@@ -117,7 +186,7 @@ def open_mixture(store: Any, *, storage_options: dict[str, Any] | None = None) -
     Returns
     -------
     mixture
-        With the same bits as the one stored, and its decoding record.
+        As from :func:`open_model`.
 
     Raises
     ------
@@ -133,5 +202,7 @@ def open_mixture(store: Any, *, storage_options: dict[str, Any] | None = None) -
     >>> open_mixture(place).means
     array([[0., 1.]])
     """
-    dataset = read_dataset(store, SCHEMA, VERSION, storage_options=storage_options)
-    return from_dataset(dataset, str(store))
+    dataset = read_dataset(store, (_MIXTURE,), VERSION, storage_options=storage_options)
+    mixture = from_dataset(dataset, _MIXTURE, str(store))
+    assert isinstance(mixture, GaussianMixture)
+    return mixture

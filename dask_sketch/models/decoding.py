@@ -1,4 +1,4 @@
-"""The record of how a mixture was decoded."""
+"""The record of how a model was decoded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a mixture was found, and how well it matches its sketch.
+    """How a model was found, and how well it matches its sketch.
 
     Attributes
     ----------
     method, model
         As given to :func:`dask_sketch.decode`.
     cost
-        ``||z - A P||**2`` of the mixture, its weights summing to one.
+        ``||z - A P||**2`` of the model, its weights summing to one.
     noise_level
         Expected cost at the true law of the samples, ``(1 - ||z||**2) / n``. A good fit costs
         less, because parameters absorb part of the noise.
@@ -43,3 +43,10 @@ class Decoding:
     n_evaluations: int
     converged: bool
     message: str
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        return {
+            "decoded by": f"{self.method} in {self.seconds:.2f} s",
+            "cost": f"{self.cost:.3g} (noise level {self.noise_level:.3g})",
+        }

@@ -1,53 +1,15 @@
-"""Log-densities of diagonal Gaussian components, by blocks of rows."""
+"""Log-densities of diagonal Gaussian components."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import InputError
-
 Array = NDArray[np.float64]
-
-_BLOCK = 131_072  # numbers of one block, samples and components together: 1 MiB
 
 # Squared distance of a component from the centre, in its own variances, up to which the expanded
 # quadratic loses fewer than seven of sixteen digits.
 _FAR = 1e6
-
-
-def in_memory(x: Any) -> bool:
-    """Whether samples are an array, a table or nested lists in memory, rather than lazy."""
-    return isinstance(x, (np.ndarray, list, tuple)) or type(x).__module__.startswith("pandas.")
-
-
-def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
-    """Check samples and yield them as float64 blocks of rows.
-
-    Raises
-    ------
-    InputError
-        If ``x`` is no (n, n_features) array of finite real numbers.
-    """
-    rows = np.asarray(x)
-    if rows.dtype.kind not in "fiub":
-        raise InputError(f"x holds values of type {rows.dtype}, which are not real numbers.")
-    if rows.ndim != 2:
-        raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
-    if rows.shape[1] != n_features:
-        raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
-    step = max(_BLOCK // (2 * n_features + n_components), 16)
-    for start in range(0, len(rows), step):
-        block = np.asarray(rows[start : start + step], dtype=np.float64)
-        finite = np.isfinite(block).all(axis=1)
-        if not finite.all():
-            raise InputError(
-                f"row {start + int(np.argmin(finite))} of x holds NaN or infinity; leave it out."
-            )
-        yield block
 
 
 class RowDensity:

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.density import RowDensity, in_memory, row_blocks
+from dask_sketch.models.density import RowDensity
+from dask_sketch.models.parameters import brief, check_places, finite
+from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
     from dask_sketch.models.decoding import Decoding
@@ -55,30 +57,13 @@ class GaussianMixture:
 
     def __post_init__(self) -> None:
         for name in ("weights", "means", "covariances"):
-            try:
-                values = np.array(getattr(self, name), dtype=np.float64, order="C")
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{name} is not an array of real numbers: {error}.") from error
-            if not np.isfinite(values).all():
-                raise InputError(f"{name} holds values that are not finite.")
-            values.flags.writeable = False
-            object.__setattr__(self, name, values)
-        weights, means = self.weights, self.means
-        if means.ndim != 2 or not means.size:
-            raise InputError(f"means has shape {means.shape}; give (n_components, n_features).")
-        if weights.shape != means.shape[:1]:
-            raise InputError(
-                f"weights has shape {weights.shape}; for {len(means)} means give ({len(means)},)."
-            )
+            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        means = self.means
+        check_places("means", means, self.weights)
         if self.covariances.shape != means.shape:
             raise InputError(
                 f"covariances has shape {self.covariances.shape}, means {means.shape}: give one "
                 "variance for each component and feature."
-            )
-        if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-8:
-            raise InputError(
-                f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
-                f"{weights.sum():.10g}."
             )
         if not (self.covariances > 0).all():
             raise InputError(f"covariances must be positive: smallest {self.covariances.min():g}.")
@@ -148,7 +133,7 @@ class GaussianMixture:
             If the number of features is wrong or a value is not finite.
         """
         if not in_memory(x):
-            return _lazily(self, "logpdf", x)
+            return lazily(self, "logpdf", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components)
         return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
@@ -174,18 +159,8 @@ class GaussianMixture:
             As for :meth:`logpdf`, and if there are no samples or the weights do not fit.
         """
         if not in_memory(x):
-            return _lazily(self, "score", x, **({} if weights is None else {"weights": weights}))
-        values = self.logpdf(x)
-        if not len(values):
-            raise InputError("x has no samples to score.")
-        if weights is None:
-            return float(values.mean())
-        share = np.asarray(weights, dtype=np.float64)
-        if share.shape != values.shape:
-            raise InputError(f"weights has shape {share.shape}; x has {len(values)} samples.")
-        if not (share >= 0).all() or not 0 < share.sum() < np.inf:
-            raise InputError("weights must be finite, not negative and not all zero.")
-        return float(share @ values / share.sum())
+            return lazily(self, "score", x, weights)
+        return weighted_mean(self.logpdf(x), weights)
 
     def predict(self, x: Any) -> Any:
         """Most probable component of each sample.
@@ -201,7 +176,7 @@ class GaussianMixture:
             Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
         """
         if not in_memory(x):
-            return _lazily(self, "predict", x)
+            return lazily(self, "predict", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components)
         labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
@@ -221,7 +196,7 @@ class GaussianMixture:
             Shape (n, n_components), rows summing to one; lazy if ``x`` is.
         """
         if not in_memory(x):
-            return _lazily(self, "predict_proba", x)
+            return lazily(self, "predict_proba", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components)
         rows = [density.posterior(block) for block in blocks]
@@ -260,7 +235,7 @@ class GaussianMixture:
     def to_zarr(
         self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
     ) -> None:
-        """Store the mixture as a Zarr group; see :func:`dask_sketch.open_mixture`.
+        """Store the mixture as a Zarr group; see :func:`dask_sketch.open_model`.
 
         Parameters
         ----------
@@ -271,9 +246,9 @@ class GaussianMixture:
         storage_options
             Options of the file system of a URL.
         """
-        from dask_sketch.models.artifact import save_mixture
+        from dask_sketch.models.artifact import save_model
 
-        save_mixture(self, store, overwrite=overwrite, storage_options=storage_options)
+        save_model(self, store, overwrite=overwrite, storage_options=storage_options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GaussianMixture, (self.weights, self.means, self.covariances, self.decoding)
@@ -290,11 +265,7 @@ class GaussianMixture:
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
         out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
-        if self.decoding is not None:
-            how = self.decoding
-            out["decoded by"] = f"{how.method} in {how.seconds:.2f} s"
-            out["cost"] = f"{how.cost:.3g} (noise level {how.noise_level:.3g})"
-        return out
+        return out if self.decoding is None else out | self.decoding._fields()
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
@@ -307,21 +278,9 @@ class GaussianMixture:
         shown = min(self.n_components, 8)
         for k in range(shown):
             rows[f"component {k}"] = (
-                f"weight {self.weights[k]:.4g}, mean {_brief(self.means[k])}, "
-                f"variance {_brief(self.covariances[k])}"
+                f"weight {self.weights[k]:.4g}, mean {brief(self.means[k])}, "
+                f"variance {brief(self.covariances[k])}"
             )
         if shown < self.n_components:
             rows["..."] = f"{self.n_components - shown} more"
         return table("GaussianMixture", self._fields() | rows)
-
-
-def _lazily(model: GaussianMixture, method: str, x: Any, **options: Any) -> Any:
-    # the one call upwards: a model in memory needs no Dask
-    from dask_sketch.graph.apply import map_rows
-
-    return map_rows(model, method, x, **options)
-
-
-def _brief(values: Array) -> str:
-    shown = ", ".join(f"{value:.4g}" for value in values[:4])
-    return f"({shown}{', ...' if len(values) > 4 else ''})"

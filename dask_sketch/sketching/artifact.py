@@ -161,5 +161,5 @@ def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) ->
     >>> open_sketch(place).identical(sketch)
     True
     """
-    dataset = read_dataset(store, SCHEMA, VERSION, storage_options=storage_options)
+    dataset = read_dataset(store, (SCHEMA,), VERSION, storage_options=storage_options)
     return from_dataset(dataset, str(store))

@@ -7,13 +7,16 @@ import pytest
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.models import (
+    Centroids,
     Decoding,
     GaussianMixture,
     artifact,
     open_mixture,
+    open_model,
     random_mixture,
-    save_mixture,
+    save_model,
 )
+from dask_sketch.storage import write_dataset
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def test_comes_back_bit_for_bit(mixture, tmp_path):
         np.testing.assert_array_equal(getattr(back, name), getattr(mixture, name))
     assert back.decoding == mixture.decoding
     plain = random_mixture(1, 1)
-    save_mixture(plain, tmp_path / "b.zarr")
+    save_model(plain, tmp_path / "b.zarr")
     assert open_mixture(tmp_path / "b.zarr").decoding is None
 
 
@@ -62,12 +65,13 @@ def test_refuses_what_is_not_there(tmp_path):
         open_mixture(tmp_path / "nothing.zarr")
 
 
-def test_refuses_another_schema(mixture, tmp_path, monkeypatch):
-    monkeypatch.setattr(artifact, "SCHEMA", "dask-sketch/sketch")
-    mixture.to_zarr(tmp_path / "a.zarr")
-    monkeypatch.undo()
-    with pytest.raises(ArtifactError, match="not a gaussian mixture"):
+def test_refuses_another_schema(mixture, tmp_path):
+    dataset = artifact.to_dataset(mixture)
+    write_dataset(dataset, tmp_path / "a.zarr", "dask-sketch/sketch", 1)
+    with pytest.raises(ArtifactError, match="not a gaussian mixture: its schema is"):
         open_mixture(tmp_path / "a.zarr")
+    with pytest.raises(ArtifactError, match="not a gaussian mixture or centroids"):
+        open_model(tmp_path / "a.zarr")
 
 
 def edit(place, change):
@@ -94,14 +98,14 @@ def test_refuses_a_truncated_array(mixture, tmp_path):
 
 def test_refuses_a_missing_array(mixture):
     dataset = artifact.to_dataset(mixture).drop_vars("weights")
-    with pytest.raises(ArtifactError, match=r"not a mixture.*weights"):
+    with pytest.raises(ArtifactError, match=r"no gaussian mixture.*weights"):
         artifact.from_dataset(dataset)
 
 
 @pytest.mark.parametrize("decoding", ["{", "{}", '{"trace": [], "method": "cl-omp"}', "[1]"])
 def test_refuses_an_unreadable_record(mixture, decoding):
     dataset = artifact.to_dataset(mixture).assign_attrs(decoding=decoding)
-    with pytest.raises(ArtifactError, match="not a mixture"):
+    with pytest.raises(ArtifactError, match="no gaussian mixture"):
         artifact.from_dataset(dataset)
 
 
@@ -109,4 +113,24 @@ def test_refuses_values_that_are_no_mixture(mixture):
     dataset = artifact.to_dataset(mixture)
     dataset["covariances"] = -dataset["covariances"]
     with pytest.raises(ArtifactError, match="covariances must be positive"):
-        artifact.from_dataset(dataset, "the file")
+        artifact.from_dataset(dataset, name="the file")
+
+
+def test_one_door_opens_either_model(mixture, tmp_path):
+    centroids = Centroids(mixture.weights, mixture.means, mixture.decoding)
+    centroids.to_zarr(tmp_path / "c.zarr")
+    mixture.to_zarr(tmp_path / "m.zarr")
+    back = open_model(tmp_path / "c.zarr")
+    assert isinstance(back, Centroids)
+    np.testing.assert_array_equal(back.centers, centroids.centers)
+    np.testing.assert_array_equal(back.weights, centroids.weights)
+    assert back.decoding == mixture.decoding
+    assert isinstance(open_model(tmp_path / "m.zarr"), GaussianMixture)
+    with pytest.raises(ArtifactError, match=r"not a gaussian mixture: its schema is .*centroids"):
+        open_mixture(tmp_path / "c.zarr")
+
+
+def test_refuses_centroids_without_centers(mixture):
+    dataset = artifact.to_dataset(Centroids(mixture.weights, mixture.means)).drop_vars("centers")
+    with pytest.raises(ArtifactError, match=r"no centroids.*centers"):
+        artifact.from_dataset(dataset, "dask-sketch/centroids")

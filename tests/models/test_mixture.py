@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from dask_sketch.errors import InputError
-from dask_sketch.models import Decoding, GaussianMixture, density, random_mixture
+from dask_sketch.models import Decoding, GaussianMixture, random_mixture, rows
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_a_component_of_no_weight():
 def test_blocks_do_not_matter(mixture, monkeypatch):
     x = mixture.sample(500, seed=2)
     whole = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
-    monkeypatch.setattr(density, "_BLOCK", 1)
-    assert len(list(density.row_blocks(x, 3, 4))) > 10
+    monkeypatch.setattr(rows, "_BLOCK", 1)
+    assert len(list(rows.row_blocks(x, 3, 4))) > 10
     parts = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)

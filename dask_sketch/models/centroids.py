@@ -1,0 +1,202 @@
+"""Centroids: a weight and a centre for each cluster, as k-means has them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.models.parameters import brief, check_places, finite
+from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
+
+if TYPE_CHECKING:
+    from dask_sketch.models.decoding import Decoding
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Centroids:
+    """Centres of clusters, each with its share of the samples.
+
+    Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
+    anything lazy (Dask, Zarr, a path, ...) they answer with something lazy, one task per chunk.
+
+    Parameters
+    ----------
+    weights
+        Shape (n_components,), not negative, summing to one.
+    centers
+        Shape (n_components, n_features).
+    decoding
+        How the centroids were decoded, if they were.
+
+    Raises
+    ------
+    InputError
+        If shapes or values are not those of centroids.
+
+    Examples
+    --------
+    >>> centroids = Centroids([0.5, 0.5], [[-3.0], [3.0]])
+    >>> centroids.predict([[-2.0], [4.0]])
+    array([0, 1])
+    >>> centroids.inertia([[-2.0], [5.0]])
+    2.5
+    """
+
+    weights: Array
+    centers: Array
+    decoding: Decoding | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "centers"):
+            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        check_places("centers", self.centers, self.weights)
+
+    @property
+    def n_components(self) -> int:
+        """Number of centroids ``K``."""
+        return int(self.centers.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features ``d``."""
+        return int(self.centers.shape[1])
+
+    def predict(self, x: Any) -> Any:
+        """Nearest centroid of each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        component
+            Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            If the number of features is wrong or a value is not finite.
+        """
+        if not in_memory(x):
+            return lazily(self, "predict", x)
+        blocks = row_blocks(x, self.n_features, self.n_components)
+        labels = [self._nearest(block) for block in blocks]
+        return np.concatenate([np.empty(0, dtype=np.intp), *labels])
+
+    def squared_distances(self, x: Any) -> Any:
+        """Squared Euclidean distance of each sample to its nearest centroid.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        squared_distances
+            Shape (n,), float64, in squared units of the data; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`predict`.
+        """
+        if not in_memory(x):
+            return lazily(self, "squared_distances", x)
+        out = [np.empty(0)]
+        for block in row_blocks(x, self.n_features, self.n_components):
+            away = block - self.centers[self._nearest(block)]
+            out.append(np.einsum("ij,ij->i", away, away))
+        return np.concatenate(out)
+
+    def inertia(self, x: Any, weights: Any = None) -> Any:
+        """Mean squared distance of the samples to their nearest centroids; lower is better.
+
+        The mean, not the sum that scikit-learn calls by this name, so that it does not grow with
+        the number of samples: the k-means risk, eq. (37) of Gribonval et al. (2017) with ``p = 2``.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+        weights
+            Weights of the samples, shape (n,), not negative; all one when not given.
+
+        Returns
+        -------
+        inertia
+            A number, in squared units of the data; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`predict`, and if there are no samples or the weights do not fit.
+        """
+        if not in_memory(x):
+            return lazily(self, "inertia", x, weights)
+        return weighted_mean(self.squared_distances(x), weights)
+
+    def _nearest(self, block: Array) -> NDArray[np.intp]:
+        # relative to the mean, so that data far from the origin keeps its digits
+        origin = self.weights @ self.centers
+        places = self.centers - origin
+        products = (block - origin) @ places.T
+        products -= 0.5 * np.einsum("ij,ij->i", places, places)
+        return np.asarray(products.argmax(axis=1))
+
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store the centroids as a Zarr group; see :func:`dask_sketch.open_model`.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace what stands there. Otherwise an existing store is an error.
+        storage_options
+            Options of the file system of a URL.
+        """
+        from dask_sketch.models.artifact import save_model
+
+        save_model(self, store, overwrite=overwrite, storage_options=storage_options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Centroids, (self.weights, self.centers, self.decoding)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        content = f"{self.centers.shape}".encode() + self.weights.tobytes() + self.centers.tobytes()
+        return ("dask_sketch.Centroids", hashlib.sha256(content).hexdigest())
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.weights.nbytes + self.centers.nbytes
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
+        return out if self.decoding is None else out | self.decoding._fields()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
+        return f"<Centroids: {shown}>"
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        shown = min(self.n_components, 8)
+        rows = {
+            f"centroid {k}": f"weight {self.weights[k]:.4g}, center {brief(self.centers[k])}"
+            for k in range(shown)
+        }
+        if shown < self.n_components:
+            rows["..."] = f"{self.n_components - shown} more"
+        return table("Centroids", self._fields() | rows)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_sketch.errors import InputError
+from dask_sketch.models import Centroids, Decoding, rows
+
+
+@pytest.fixture
+def centroids() -> Centroids:
+    rng = np.random.default_rng(0)
+    return Centroids([0.2, 0.5, 0.3], rng.normal(size=(3, 2)) * 3)
+
+
+def squared(centroids, x):
+    return np.square(x[:, None, :] - centroids.centers).sum(axis=2)
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1e6, 1e-3), (-1e8, 1.0), (0, 1e-12)])
+def test_nearest_is_nearest(centroids, offset, scale):
+    moved = Centroids(centroids.weights, centroids.centers * scale + offset)
+    x = np.random.default_rng(1).normal(size=(500, 2)) * 3 * scale + offset
+    expected = squared(moved, x)
+    np.testing.assert_array_equal(moved.predict(x), expected.argmin(axis=1))
+    np.testing.assert_allclose(moved.squared_distances(x), expected.min(axis=1), rtol=1e-9)
+    assert moved.inertia(x) == pytest.approx(expected.min(axis=1).mean(), rel=1e-9)
+
+
+def test_a_sample_on_a_centroid_is_at_no_distance(centroids):
+    assert (centroids.squared_distances(centroids.centers) == 0).all()
+
+
+def test_inertia_is_the_risk_of_k_means(centroids):
+    cluster = pytest.importorskip("sklearn.cluster")
+    x = np.random.default_rng(2).normal(size=(400, 2)) * 3
+    fit = cluster.KMeans(3, n_init=1, random_state=0).fit(x)
+    found = Centroids([1 / 3] * 3, fit.cluster_centers_)
+    assert found.inertia(x) == pytest.approx(fit.inertia_ / len(x), rel=1e-6)
+    np.testing.assert_array_equal(found.predict(x), fit.labels_)
+
+
+def test_inertia_is_weighted(centroids):
+    x = np.random.default_rng(3).normal(size=(3, 2))
+    values = centroids.squared_distances(x)
+    assert centroids.inertia(x, [2, 0, 1]) == pytest.approx((2 * values[0] + values[2]) / 3)
+
+
+def test_blocks_do_not_matter(centroids, monkeypatch):
+    x = np.random.default_rng(4).normal(size=(300, 2))
+    whole = centroids.predict(x), centroids.squared_distances(x)
+    monkeypatch.setattr(rows, "_BLOCK", 1)
+    for one, other in zip(
+        whole, (centroids.predict(x), centroids.squared_distances(x)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((4, 3)), "x has 3 features; the model has 2"),
+        (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 2\)"),
+        (np.array([["a", "b"]]), "not real numbers"),
+        (np.array([[0, 0], [0, np.nan]]), "row 1 of x holds NaN"),
+    ],
+)
+def test_refuses_bad_samples(centroids, x, message):
+    for method in (centroids.predict, centroids.squared_distances, centroids.inertia):
+        with pytest.raises(InputError, match=message):
+            method(x)
+
+
+def test_refuses_nothing_and_bad_weights(centroids):
+    assert centroids.predict(np.empty((0, 2))).shape == (0,)
+    with pytest.raises(InputError, match="no samples"):
+        centroids.inertia(np.empty((0, 2)))
+    with pytest.raises(InputError, match="weights must be finite"):
+        centroids.inertia(np.zeros((2, 2)), [-1, 1])
+
+
+@pytest.mark.parametrize(
+    ("weights", "centers", "message"),
+    [
+        ([1.0], [0.0], r"centers has shape \(1,\)"),
+        ([0.5, 0.5], [[0.0]], r"weights has shape \(2,\); for 1 centers"),
+        ([0.5], [[0.0]], "sum to one"),
+        ([1.0], [[np.inf]], "centers holds values that are not finite"),
+        (["a"], [[0.0]], "weights is not an array of real numbers"),
+    ],
+)
+def test_refuses_what_is_no_centroids(weights, centers, message):
+    with pytest.raises(InputError, match=message):
+        Centroids(weights, centers)
+
+
+def test_lazy_samples_give_lazy_results(centroids):
+    x = np.random.default_rng(5).normal(size=(300, 2))
+    w = np.random.default_rng(6).random(300)
+    lazy = da.from_array(x, chunks=(100, 2))
+    for method in ("predict", "squared_distances", "inertia"):
+        result = getattr(centroids, method)(lazy)
+        assert hasattr(result, "dask")
+        np.testing.assert_allclose(result.compute(), getattr(centroids, method)(x))
+    weighted = centroids.inertia(lazy, weights=w)
+    assert float(weighted.compute()) == pytest.approx(centroids.inertia(x, w))
+
+
+def test_is_immutable_and_pickles(centroids):
+    with pytest.raises(ValueError, match="read-only"):
+        centroids.centers[0, 0] = 1.0
+    copy = pickle.loads(pickle.dumps(centroids))
+    np.testing.assert_array_equal(copy.centers, centroids.centers)
+    assert copy.__dask_tokenize__() == centroids.__dask_tokenize__()
+    other = Centroids(centroids.weights, centroids.centers + 1e-9)
+    assert other.__dask_tokenize__() != centroids.__dask_tokenize__()
+
+
+def test_shows_itself(centroids):
+    assert repr(centroids) == "<Centroids: components 3, features 2>"
+    record = Decoding("sketch-shift", "dirac", 1e-5, 3e-5, (1e-5,), 0.25, 0, 1, 9, True, "ok")
+    decoded = Centroids(np.full(12, 1 / 12), np.zeros((12, 5)), record)
+    assert "decoded by sketch-shift in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
+    html = decoded._repr_html_()
+    assert "centroid 7" in html
+    assert "4 more" in html
