@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from dask_sketch.decoders.clomp import matching_pursuit
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import VARIANCE_FLOOR, Objective
-from dask_sketch.decoders.refine import Fit
 from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
+from dask_sketch.decoders.support import Fit
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import Decoding, GaussianMixture
 from dask_sketch.sketching.sketch import Sketch

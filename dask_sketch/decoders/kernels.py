@@ -81,7 +81,7 @@ _number: Any = intrinsic(_to_number)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _power_of_two(e):  # type: ignore[no-untyped-def]
+def power_of_two(e):  # type: ignore[no-untyped-def]
     """``2**e`` for ``e < 1024``; at most the smallest normal number where that underflows."""
     e = max(e, _SMALLEST)
     k = e + _ROUND
@@ -126,7 +126,7 @@ def waves(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
     for k in range(real.shape[0]):
         row, other, up = real[k], imag[k], lift[k]
         for j in range(row.size):
-            amplitude = _power_of_two(row[j] + envelope[j] + up)
+            amplitude = power_of_two(row[j] + envelope[j] + up)
             c, s = _cosine_sine(other[j])
             row[j] = amplitude * c
             other[j] = amplitude * s

@@ -68,11 +68,15 @@ class Objective:
     target : tuple of two ndarrays of shape (n_frequencies,)
         Real and imaginary part of the sketch in normalised coordinates, times the map's feature
         weights if it has them.
+    feature_weights : ndarray of shape (n_frequencies,)
+        Those of the map, or ones.
     noise_level : float
         Expected ``||z - A P||^2`` at the law ``P`` of the samples: ``(1 - ||z||^2) / n``, or with
         the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``.
     unit : float
         Cost that counts as one for the optimisers: the noise level, or what rounding leaves.
+    effective_count : float
+        Number of samples, or what it is worth when they are weighted.
     n_evaluations : int
         Number of correlations and costs evaluated so far.
     lower, upper : ndarray of shape (n_parameters,)
@@ -112,10 +116,13 @@ class Objective:
         feature_weights = features.feature_weights
         if feature_weights is None:
             feature_weights = np.ones(self.n_frequencies)
+        self.feature_weights = feature_weights
         self.target = (feature_weights * z.real, feature_weights * z.imag)
-        energy = float(feature_weights @ feature_weights) / self.n_frequencies
+        self.effective_count = sketch.effective_count
+        self._point_amplitude = feature_weights / np.sqrt(self.n_frequencies)
+        energy = float(self._point_amplitude @ self._point_amplitude)
         energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
-        self.noise_level = max(energy / sketch.effective_count, 0.0)
+        self.noise_level = max(energy / self.effective_count, 0.0)
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
         # The derivative of an atom by a parameter is the atom times a row of this, for a mean
@@ -235,6 +242,13 @@ class Objective:
             else:
                 kernels.plain_waves(real, imag, self._amplitude[block])
             yield block, real, imag
+
+    def points(self, x: Array) -> Array:
+        """Sketches of points (n, n_features) as rows of real numbers (n, 2m), as :meth:`atoms`."""
+        rows = np.empty((2, len(x), self.n_frequencies))
+        np.matmul(x * (-0.5 / np.pi), self.omega, out=rows[1])
+        kernels.plain_waves(rows[0], rows[1], self._point_amplitude)
+        return np.concatenate(list(rows), axis=1)
 
     def atoms(self, theta: Array) -> Array:
         """Sketches of atoms as rows of real numbers (K, 2m): real parts, imaginary parts."""
@@ -360,6 +374,21 @@ class Objective:
         rows[:, 1:] = n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)
         return cost, right, gram.matrix(rows, factors)
 
+    def curvatures(self, weights: Array, theta: Array) -> tuple[Array, Array]:
+        """Diagonal of the Gram matrix of :meth:`normal_equations`, without the rest of it.
+
+        Returns
+        -------
+        weight_curvature : ndarray of shape (K,)
+        theta_curvature : ndarray of shape (K, n_parameters)
+        """
+        sums = np.zeros((len(theta), 1 + self.n_parameters))
+        for block, real, imag in self._blocks(theta):
+            power = np.empty_like(real)
+            kernels.powers(real, imag, power)
+            sums += power @ (self._factors[:, block] ** 2).T
+        return sums[:, 0], weights[:, None] ** 2 * sums[:, 1:]
+
     def _sums(
         self, weights: Array, theta: Array, gram: GramSums | None
     ) -> tuple[float, Array, Array]:
@@ -386,10 +415,18 @@ class Objective:
 
         Rows: the weights, then the parameters of each atom; columns: real parts, imaginary parts.
         """
-        d, m, n_atoms = self.n_features, self.n_frequencies, len(theta)
-        rows = self.atoms(theta).reshape(n_atoms, 1, 2, m)
-        by_theta = rows * self._factors[1:, None, :]
-        # times -i
-        by_theta[:, :d, 0], by_theta[:, :d, 1] = by_theta[:, :d, 1], -by_theta[:, :d, 0]
-        by_theta *= weights[:, None, None, None]
-        return np.concatenate([rows.reshape(n_atoms, -1), by_theta.reshape(-1, 2 * m)])
+        rows = np.empty((len(theta) * (1 + self.n_parameters), 2, self.n_frequencies))
+        for block, part in self.jacobian_blocks(weights, theta):
+            rows[:, :, block] = part
+        return rows.reshape(len(rows), -1)
+
+    def jacobian_blocks(self, weights: Array, theta: Array) -> Iterator[tuple[slice, Array]]:
+        """The columns of :meth:`jacobian` block by block of frequencies, shape (P, 2, B)."""
+        d = self.n_features
+        for block, real, imag in self._blocks(theta):
+            atoms = np.stack([real, imag], axis=1)
+            by_theta = atoms[:, None] * self._factors[1:, None, block]
+            turned = by_theta[:, :d].copy()
+            by_theta[:, :d, 0], by_theta[:, :d, 1] = turned[:, :, 1], -turned[:, :, 0]  # times -i
+            by_theta *= weights[:, None, None, None]
+            yield block, np.concatenate([atoms, by_theta.reshape(-1, *atoms.shape[1:])])

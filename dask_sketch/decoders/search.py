@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from dask_sketch.decoders.climbing import climb
 from dask_sketch.decoders.families import Array
-from dask_sketch.decoders.lbfgs import Effort, descend_within
 from dask_sketch.decoders.objective import Objective
 
-_LOOKS = 200  # random starting points whose correlation is looked at
-_CLIMBS = 3  # of which the best are climbed from, beside the one at the centre
+# Random starting points whose correlation is looked at: as many as this many numbers, within
+# bounds. Widely scattered components are far apart for a climb, and small sketches quick to ask.
+_NUMBERS, _FEWEST, _MOST = 2_000_000, 200, 2_000
+_CLIMBS = 7  # of which the best are climbed from, beside the one at the centre
 
 # Step 5 moves the atom on at once: the last digits of this maximum are of no use.
-_EFFORT = Effort(tolerance=1e-6, n_iterations=200)
+_TOLERANCE = 1e-6
+_N_ITERATIONS = 200
 
 
 def find_atom(
     objective: Objective, residual: tuple[Array, Array], rng: np.random.Generator
 ) -> Array:
-    """Climb to a local maximum of ``Re <a / ||a||, r>`` from a random starting point.
+    """Climb to a local maximum of ``Re <a / ||a||, r>`` from random starting points.
 
     The first starting point is the paper's, at the centre of the data (sec. 5.3). The others are
     ours: atoms are drawn over the spread of the data, and the few that correlate best are climbed
@@ -26,7 +29,7 @@ def find_atom(
     standard deviations of a component. On mixtures with means 3 to 5 times further apart than in
     sec. 5.1 (d = 1 to 12, K = 2 to 10), CL-OMPR from the centre alone missed components in 15 of
     28 fits, and with these starts in 1; on those of sec. 5.1 both end in the same minima.
-    Step 1 stays cheap beside Step 5.
+    All climb together, so that Step 1 stays cheap beside Step 5.
 
     Parameters
     ----------
@@ -35,25 +38,46 @@ def find_atom(
     residual
         Real and imaginary part of the residual, shape (n_frequencies,) each.
     rng
-        Source of the starting point.
+        Source of the starting points.
 
     Returns
     -------
     theta
         Parameters of one atom, shape (n_parameters,), in the objective's coordinates.
     """
-    norm = float(np.sqrt(residual[0] @ residual[0] + residual[1] @ residual[1]))
-    starts = list(objective.random_atoms(rng, 1))
-    if norm == 0.0:
-        return starts[0]
-
-    def negative(theta: Array) -> tuple[float, Array]:
-        values, gradients = objective.correlation_gradients(theta[None], residual)
-        return -float(values[0]) / norm, -gradients[0] / norm
-
-    away = objective.random_atoms(rng, _LOOKS, away=True)
+    centre = objective.random_atoms(rng, 1)
+    if not any(part.any() for part in residual):
+        return np.asarray(centre[0])
+    looks = min(max(_NUMBERS // objective.n_frequencies, _FEWEST), _MOST)
+    away = objective.random_atoms(rng, looks, away=True)
     best = np.argsort(-objective.correlations(away, residual), kind="stable")[:_CLIMBS]
-    starts.extend(away[best])
-    lower, upper = objective.lower, objective.upper
-    found = [descend_within(negative, start, lower, upper, _EFFORT) for start in starts]
-    return min(found, key=lambda descent: descent.value).x
+    found, values = climb_correlation(objective, np.concatenate([centre, away[best]]), residual)
+    return np.asarray(found[values.argmax()])
+
+
+def climb_correlation(
+    objective: Objective, starts: Array, residual: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Climb to local maxima of ``Re <a / ||a||, r>`` from several atoms together.
+
+    Parameters
+    ----------
+    objective
+        Atoms and their correlation.
+    starts
+        Shape (n, n_parameters).
+    residual
+        Real and imaginary part of the residual, shape (n_frequencies,) each; not zero.
+
+    Returns
+    -------
+    theta, values
+        Shape (n, n_parameters); and (n,), as parts of the residual's norm.
+    """
+    norm = np.sqrt(residual[0] @ residual[0] + residual[1] @ residual[1])
+
+    def correlation(theta: Array) -> tuple[Array, Array]:
+        values, gradients = objective.correlation_gradients(theta, residual)
+        return values / norm, gradients / norm
+
+    return climb(correlation, starts, objective.lower, objective.upper, _TOLERANCE, _N_ITERATIONS)

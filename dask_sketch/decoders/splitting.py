@@ -6,16 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dask_sketch.decoders.descent import descend, descend_fully
+from dask_sketch.decoders.exchange import exchange
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.refine import (
-    INTERMEDIATE,
-    LAST,
-    Fit,
-    descend,
-    fit_weights,
-    threshold,
-)
 from dask_sketch.decoders.search import find_atom
+from dask_sketch.decoders.support import Fit, threshold
 
 
 def n_levels(n_components: int) -> int:
@@ -55,8 +50,9 @@ def hierarchical_splitting(
     for level in range(last + 1):
         if n_components > 1:
             theta = threshold(objective, objective.split(theta), n_components)
-        effort = LAST if level == last else INTERMEDIATE
-        fit = descend(objective, fit_weights(objective, theta), theta, effort)
+        fit = (descend_fully if level == last else descend)(objective, theta)
         theta = fit.theta
+        if level == last:
+            fit = exchange(objective, fit, rng)
         report(fit.cost)
     return fit

@@ -1,0 +1,137 @@
+"""Exchange: give up the atoms that are missed least for some where the mixture lacks them (ours).
+
+The algorithms of the paper end in minima in which one atom covers two components while two atoms
+share a third. Neither a new atom that is thresholded before it has grown (CL-OMPR), nor a descent
+(splitting), leaves them. Here atoms are added, all of them descend, and only then as many are
+removed: those whose loss the others, all of their parameters moving, make up for best.
+
+Measured on mixtures of sec. 5.1 with d = 10 and K = 20 (m = 2100, n = 3e5): of 6 fits by splitting,
+2 ended in such minima (0.10 and 0.13 nats below the truth) without exchange and none with it (0.002
+or less, in 0.9 instead of 0.4 CPU seconds). With means 3 to 5 times further apart (d = 1 to 12,
+K = 2 to 10), splitting failed in 21 of 24 fits without exchange and in none with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+
+import numpy as np
+
+from dask_sketch.decoders.descent import LOCAL, descend, descend_fully
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.noise import is_explained
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.search import find_atom
+from dask_sketch.decoders.support import Fit
+
+_TRIES = 12  # additions tried one by one before the fit is taken for the best there is
+_SHARE = 8  # one in so many atoms may be exchanged at once
+_GAIN = 0.02  # part of the cost that an exchange must save
+_RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
+_LIGHT = 1e-3  # of the mean weight: taken for the weight of lighter atoms
+
+
+def exchange(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit:
+    """Exchange atoms until noise explains the cost, or no exchange lowers it.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    fit
+        A local minimum of ``K`` atoms.
+    rng
+        Source of the starting points of Step 1.
+
+    Returns
+    -------
+    fit
+        A local minimum of ``K`` atoms, its cost no higher.
+    """
+    n_components = len(fit.theta)
+    for _ in range(2 * n_components):
+        if is_explained(objective, fit, rng):
+            break
+        for theta, weights in _grown(objective, fit, rng):
+            grown = descend(objective, theta, weights)
+            moved = descend_fully(objective, prune(objective, grown, n_components))
+            if moved.cost < (1.0 - _GAIN) * fit.cost:
+                fit = moved
+                break
+        else:
+            break
+    return fit
+
+
+def _grown(
+    objective: Objective, fit: Fit, rng: np.random.Generator
+) -> Iterator[tuple[Array, Array]]:
+    """Supports to try, larger than the fit's: the best additions together, then one by one.
+
+    An addition is either the atom of Step 1, or an atom split in two that then descend alone on
+    what the others leave; the best are those that save most.
+    """
+    residual = objective.residual(fit.weights, fit.theta)
+    atom = find_atom(objective, residual, rng)
+    norm = max(float(np.linalg.norm(objective.atoms(atom[None]))), np.finfo(float).tiny)
+    value = max(float(objective.correlations(atom[None], residual)[0]), 0.0)
+    # (saving, atom that is replaced or none, atoms in its place, their weights)
+    found = [(value**2, -1, atom[None], np.array([value / norm]))]
+    rows = objective.atoms(fit.theta).reshape(len(fit.theta), 2, -1)
+    for k in np.flatnonzero(fit.weights > 0.0):
+        alone = copy(objective)
+        own = fit.weights[k] * rows[k]
+        alone.target = (residual[0] + own[0], residual[1] + own[1])
+        halves = descend(alone, objective.split(fit.theta[k : k + 1]), effort=LOCAL)
+        found.append((fit.cost - halves.cost, int(k), halves.theta, halves.weights))
+        objective.n_evaluations = alone.n_evaluations
+    found.sort(key=lambda addition: -addition[0])
+
+    def support(which: list[tuple[float, int, Array, Array]]) -> tuple[Array, Array]:
+        gone = [k for _, k, _, _ in which if k >= 0]
+        return (
+            np.vstack([np.delete(fit.theta, gone, axis=0), *(theta for _, _, theta, _ in which)]),
+            np.concatenate([np.delete(fit.weights, gone), *(weights for *_, weights in which)]),
+        )
+
+    together = len(fit.theta) // _SHARE
+    if together > 1:
+        yield support(found[:together])
+    for addition in found[:_TRIES]:
+        yield support([addition])
+
+
+def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
+    """Atoms that remain, shape (n_components, n_parameters), when those missed least are removed.
+
+    One goes at a time, since of two that share a component only one is superfluous.
+    """
+    weights, theta = fit.weights, fit.theta
+    while len(theta) > n_components:
+        least = int(removal_costs(objective, weights, theta).argmin())
+        weights, theta = np.delete(weights, least), np.delete(theta, least, axis=0)
+    return theta
+
+
+def removal_costs(objective: Objective, weights: Array, theta: Array) -> Array:
+    """What the cost would rise by without each atom (K,), all others adapting linearly.
+
+    Of an atom's sketch ``alpha a``, the other atoms imitate what lies in the span of their
+    derivatives, by weight and by parameters; the energy of the rest is missed. It is a Schur
+    complement of the Gram matrix: with ``B`` the rows of one atom, the first entry of the inverse
+    of ``(G^-1)_BB``, times the weight squared.
+    """
+    n_atoms, p = theta.shape
+    used = np.maximum(weights, max(_LIGHT * float(weights.mean()), np.finfo(float).tiny))
+    gram = objective.normal_equations(used, theta)[2]
+    scale = 1.0 / np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
+    gram *= scale
+    gram *= scale[:, None]
+    gram.reshape(-1)[:: len(gram) + 1] += _RIDGE
+    inverse = np.linalg.inv(gram)
+    rows = np.concatenate(
+        [np.arange(n_atoms)[:, None], n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)], axis=1
+    )
+    own = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
+    return np.asarray((weights / scale[:n_atoms]) ** 2 * own[:, 0, 0])

@@ -1,0 +1,53 @@
+"""Steps 3 and 4 of Algorithm 1, which all decoders share: which atoms, and what they weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.non_negative import non_negative_weights
+from dask_sketch.decoders.objective import Objective
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Weights (K,) and atoms (K, n_parameters) with their cost, and how the descent ended."""
+
+    weights: Array
+    theta: Array
+    cost: float
+    converged: bool
+    message: str
+
+
+def nothing(objective: Objective) -> Fit:
+    """The empty support, of which the whole sketch is the residual."""
+    real, imag = objective.target
+    return Fit(
+        weights=np.empty(0),
+        theta=np.empty((0, objective.n_parameters)),
+        cost=float(real @ real + imag @ imag),
+        converged=False,
+        message="",
+    )
+
+
+def threshold(objective: Objective, theta: Array, n_components: int) -> Array:
+    """Step 3: keep the atoms that weigh most in a non-negative fit of *normalised* atoms.
+
+    Ties and zeros are broken by order, so that exactly ``n_components`` atoms remain.
+    """
+    if len(theta) <= n_components:
+        return theta
+    rows = objective.atoms(theta)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
+    weights = non_negative_weights(rows, np.concatenate(objective.target))
+    order = np.argsort(-weights, kind="stable")
+    return theta[np.sort(order[:n_components])]
+
+
+def fit_weights(objective: Objective, theta: Array) -> Array:
+    """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||``, of un-normalised atoms."""
+    return non_negative_weights(objective.atoms(theta), np.concatenate(objective.target))
