@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from dask_sketch.errors import InputError
 
@@ -85,7 +86,10 @@ def lloyd(
     origin = share @ points  # relative to the mean, squared distances keep their digits
     moved = points - origin
     rng = np.random.default_rng(seed)
-    ends = [_descend(moved, share, _start(moved, share, n_clusters, rng)) for _ in range(n_starts)]
+    # one BLAS thread: more are slower for such narrow matrices, and rounding would depend on them
+    with threadpool_limits(1, user_api="blas"):
+        starts = [_start(moved, share, n_clusters, rng) for _ in range(n_starts)]
+        ends = [_descend(moved, share, start) for start in starts]
     best = min(ends, key=lambda end: end.inertia)
     return Partition(best.centers + origin, best.shares, best.inertia)
 
