@@ -109,9 +109,10 @@ def plan(
 @output_options
 @size_options
 @click.option("--scale", type=float, metavar="S",
-              help="Standard deviation of a component; estimated by default.")  # fmt: skip
-@click.option("--law", type=click.Choice(["adapted-radius", "folded-gaussian", "gaussian"]),
-              default="adapted-radius", show_default=True,
+              help="Standard deviation of a component; by default found for each feature.")  # fmt: skip
+@click.option("--law", default="sparse-radius", show_default=True,
+              type=click.Choice(["adapted-radius", "sparse-radius", "folded-gaussian", "gaussian",
+                                 "clustering"]),
               help="Law of the frequencies.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
               help="For features of unlike size; `full` also where they correlate.")  # fmt: skip

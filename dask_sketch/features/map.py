@@ -344,15 +344,20 @@ class FeatureMap:
 
     def __repr__(self) -> str:
         shape = f"n_features={self.n_features}, n_frequencies={self.n_frequencies}"
-        if self.covariances is None:
-            law = f"scale={self.scale:.6g}"
-        else:
-            law = f"covariances of shape {self.covariances.shape}"
+        scale = (
+            f"scale={self.scale:.6g}" if self.covariances is None else f"scales {self._scales()}"
+        )
         white = ", whitened" if self.whitening is not None else ""
         return (
-            f"FeatureMap({shape}, law={self.law!r}, {law}{white}, seed={self.seed}, "
+            f"FeatureMap({shape}, law={self.law!r}, {scale}{white}, seed={self.seed}, "
             f"dtype={self.dtype!r}, digest={self.digest[:12]})"
         )
+
+    def _scales(self) -> str:
+        """Range of the standard deviations, in words."""
+        low, high = np.sqrt(self.law_variances.min()), np.sqrt(self.law_variances.max())
+        laws = f" in {len(self.law_variances)} laws" if len(self.law_variances) > 1 else ""
+        return f"{low:.4g} to {high:.4g}{laws}"
 
     def _repr_html_(self) -> str:
         from dask_sketch.display import table
@@ -361,7 +366,7 @@ class FeatureMap:
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
-        scale = f"{self.scale:.6g}" if self.scale is not None else f"{len(self.law_variances)} laws"
+        scale = f"{self.scale:.6g}" if self.scale is not None else self._scales()
         return {
             "features": str(self.n_features),
             "frequencies": str(self.n_frequencies),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from dask_sketch.features.laws import draw_frequencies
 
 @dataclass(frozen=True)
 class ScaleFit:
-    """What EstimMeanSigma saw and what it concluded; the data of the paper's Figure 2.
+    """What was seen of the scale, and what was concluded; the data of the paper's Figure 2.
 
     Attributes
     ----------
@@ -109,31 +109,69 @@ def estimate_scale(
     if unit == 0.0:
         raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
     x /= unit
-    n_features = x.shape[1]
-    size = max(1, n_frequencies // n_blocks)
     seeds = np.random.SeedSequence(seed).generate_state(n_iterations)
     scale, path = 1.0, []
     for iteration in range(n_iterations):
-        omega = draw_frequencies(
-            "adapted-radius",
-            np.full(n_features, scale**2),
-            n_frequencies,
-            seed=int(seeds[iteration]),
-        )
-        radii = np.linalg.norm(omega, axis=0)
-        order = np.argsort(radii, kind="stable")
-        omega, radii = omega[:, order], radii[order]
-        moduli = _moduli(x, omega)
-        blocks = moduli[: size * n_blocks].reshape(-1, size)
-        peaks = blocks.argmax(axis=1) + size * np.arange(len(blocks))
-        scale = _fit_envelope(radii[peaks], moduli[peaks])
+        seen = _look(x, scale, n_frequencies, n_blocks, int(seeds[iteration]))
+        scale = _fit_envelope(seen.peak_radii, seen.peak_moduli)
         path.append(scale * unit)
-    return ScaleFit(
+    return replace(
+        seen,
         scale=scale * unit,
         path=np.array(path),
-        radii=radii / unit,
+        radii=seen.radii / unit,
+        peak_radii=seen.peak_radii / unit,
+    )
+
+
+def observe_scale(
+    samples: ArrayLike, scale: float, *, n_frequencies: int = 500, n_blocks: int = 30, seed: int = 0
+) -> ScaleFit:
+    """What :func:`estimate_scale` looks at, at a scale that is known from elsewhere.
+
+    Parameters
+    ----------
+    samples
+        Shape (n_samples, n_features), finite.
+    scale
+        Standard deviation of a component, in the units of the samples, positive.
+    n_frequencies, n_blocks, seed
+        As there.
+
+    Returns
+    -------
+    fit
+        With that scale, for pictures.
+
+    Examples
+    --------
+    >>> samples = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> observe_scale(samples, 1.0).radii.shape
+    (500,)
+    """
+    x = np.asarray(samples, dtype=np.float64)
+    return _look(x - x.mean(axis=0), scale, n_frequencies, n_blocks, seed)
+
+
+def _look(
+    x: NDArray[np.float64], scale: float, n_frequencies: int, n_blocks: int, seed: int
+) -> ScaleFit:
+    """Moduli at pilot frequencies of a scale, and the largest of each shell."""
+    variances = np.full(x.shape[1], scale**2)
+    omega = draw_frequencies("adapted-radius", variances, n_frequencies, seed=seed)
+    radii = np.linalg.norm(omega, axis=0)
+    order = np.argsort(radii, kind="stable")
+    omega, radii = omega[:, order], radii[order]
+    moduli = _moduli(x, omega)
+    size = max(1, n_frequencies // n_blocks)
+    blocks = moduli[: size * n_blocks].reshape(-1, size)
+    peaks = blocks.argmax(axis=1) + size * np.arange(len(blocks))
+    return ScaleFit(
+        scale=scale,
+        path=np.array([scale]),
+        radii=radii,
         moduli=moduli,
-        peak_radii=radii[peaks] / unit,
+        peak_radii=radii[peaks],
         peak_moduli=moduli[peaks],
         n_samples=len(x),
     )

@@ -12,14 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.features import FeatureMap, default_n_frequencies, estimate_scale
+from dask_sketch.features import (
+    FeatureMap,
+    ScaleFit,
+    default_n_frequencies,
+    estimate_scale,
+    observe_scale,
+)
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.models.em import fit_rows
 from dask_sketch.sources import Samples, open_samples
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
+_ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
 def design(
@@ -27,7 +35,7 @@ def design(
     n_frequencies: int | None = None,
     n_components: int | None = None,
     *,
-    law: str = "adapted-radius",
+    law: str = "sparse-radius",
     scale: float | None = None,
     covariances: Any = None,
     law_weights: Any = None,
@@ -38,7 +46,13 @@ def design(
     weights: Any = None,
     **options: Any,
 ) -> FeatureMap:
-    """Choose a feature map for ``x``, reading only a few chunks (Algorithm 3).
+    """Choose a feature map for ``x``, reading only a few chunks.
+
+    The paper's Algorithm 3 in two stages: the frequencies are drawn for the variances that the
+    components have in a rough fit to pilot samples. Ours are the fit, which is one of mixtures, by
+    expectation-maximisation, and the law. With ``K`` components that overlap, the paper's estimate
+    of the scale (:func:`estimate_scale`) lies up to 1.8 times above their mean variance (d = 10,
+    K = 20), and knows one scale for all features; that of the pilot fit is within a tenth.
 
     Parameters
     ----------
@@ -49,15 +63,18 @@ def design(
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
     law
-        ``"adapted-radius"``, ``"folded-gaussian"`` or ``"gaussian"``.
+        One of ``features.LAWS``; see :class:`FeatureMap`.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
-        ``whitening``). Estimated from the pilot samples by default, see :func:`estimate_scale`.
+        ``whitening``), for all features.
     covariances, law_weights
-        Known variances of the components in place of a scale; see :class:`FeatureMap`.
+        Known variances of the components in place of a scale; see :class:`FeatureMap`. When
+        neither is given, the variances of each feature are found: those within the components of a
+        mixture of ``n_components`` fitted to the pilot samples, or without ``n_components``, those
+        of the features times what :func:`estimate_scale` says of the standardised samples.
     whitening
-        ``"diagonal"`` divides each feature by its standard deviation in the pilot samples,
-        ``"full"`` also removes their correlations; for features of unlike size.
+        ``"diagonal"`` divides each feature by its standard deviation in the pilot samples, for a
+        ``scale`` in these units; ``"full"`` also removes their correlations.
     seed
         Seed of the pilot samples and of the frequencies.
     dtype
@@ -70,8 +87,9 @@ def design(
     Returns
     -------
     feature_map
-        With the pilot mean as its center and, if the scale was estimated, the fit as
-        ``feature_map.scale_fit``.
+        With the pilot mean as its center and, if the variances were found, what was seen of them
+        as ``feature_map.scale_fit``, in units of the components' deviation (of the features', if
+        there is no ``n_components``).
 
     Raises
     ------
@@ -82,8 +100,8 @@ def design(
     --------
     >>> x = np.random.default_rng(0).normal(scale=3.0, size=(10_000, 2))
     >>> feature_map = design(x, n_components=1)
-    >>> feature_map.n_frequencies, round(feature_map.scale, 1)
-    (25, 3.0)
+    >>> feature_map.n_frequencies, np.sqrt(feature_map.mean_variances).round(1)
+    (25, array([3., 3.]))
     """
     for name, value, least in (
         ("n_frequencies", n_frequencies, 1),
@@ -105,21 +123,12 @@ def design(
             n_frequencies = default_n_frequencies(d, n_components)
         else:
             warn_if_few(n_frequencies, d, n_components)
+    assert n_frequencies is not None
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
-        constant = np.flatnonzero(np.ptp(pilot, axis=0) == 0)
-        if 0 < constant.size < d:  # with none that varies, there is no scale at all
-            warnings.warn(
-                f"features {constant.tolist()} do not vary in the pilot samples. They tell "
-                "nothing and make the estimated scale too small; leave them out.",
-                UserWarning,
-                stacklevel=2,
-            )
-        fit = estimate_scale(pilot if matrix is None else pilot @ matrix.T, seed=seed)
-        # four digits are more than the estimate has, and make the specification readable
-        scale = float(f"{fit.scale:.4g}")
-    assert n_frequencies is not None
+        rows = pilot if matrix is None else pilot @ matrix.T
+        covariances, fit = _component_variances(rows, n_components, seed)
     return FeatureMap(
         n_features=d,
         n_frequencies=n_frequencies,
@@ -133,6 +142,36 @@ def design(
         whitening=matrix,
         scale_fit=fit,
     )
+
+
+def _component_variances(
+    rows: NDArray[np.float64], n_components: int | None, seed: int
+) -> tuple[NDArray[np.float64], ScaleFit]:
+    """Mean variance of the components in each feature, and what the pilot rows show of it."""
+    variances = rows.var(axis=0)
+    varies = np.ptp(rows, axis=0) > 0
+    if not varies.any():
+        raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
+    if not varies.all():
+        warnings.warn(
+            f"features {np.flatnonzero(~varies).tolist()} do not vary in the pilot samples. They "
+            "tell nothing; leave them out.",
+            UserWarning,
+            stacklevel=3,
+        )
+    x = rows[:, varies]
+    if n_components is None:
+        fit = estimate_scale(x / x.std(axis=0), seed=seed)
+        within = x.var(axis=0) * fit.scale**2
+    else:
+        # a component needs rows to have a width
+        pilot_fit = fit_rows(x, max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1), seed)
+        within = pilot_fit.weights @ pilot_fit.covariances
+        fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
+    variances[varies] = within
+    variances[~varies] = within.mean()
+    # four digits are more than the estimate has, and make the specification readable
+    return np.array([float(f"{value:.4g}") for value in variances]), fit
 
 
 def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float64]:

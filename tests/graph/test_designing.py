@@ -15,6 +15,7 @@ from strategies import draw_rows
 import dask_sketch as ds
 from dask_sketch.errors import InputError
 from dask_sketch.graph.designing import PILOT_CHUNKS, pilot_samples
+from dask_sketch.models import GaussianMixture, random_mixture
 
 
 def gaussian(rng, n, d, scale=1.0, offset=0.0):
@@ -25,14 +26,39 @@ def test_sizes_and_defaults(rng):
     x = gaussian(rng, 20_000, 3, scale=2.0, offset=100.0)
     fm = ds.design(x, n_components=4)
     assert (fm.n_features, fm.n_frequencies) == (3, 5 * 7 * 4)
-    assert (fm.law, fm.seed, fm.dtype) == ("adapted-radius", 0, "float32")
-    assert fm.scale == pytest.approx(2.0, rel=0.1)
+    assert (fm.law, fm.seed, fm.dtype) == ("sparse-radius", 0, "float32")
+    assert fm.scale is None
+    # four components share the one there is: theirs are narrower, or lie on top of each other
+    assert (np.sqrt(fm.mean_variances) > 1.0).all()
+    assert (np.sqrt(fm.mean_variances) < 2.1).all()
     np.testing.assert_allclose(fm.center, 100.0, atol=0.2)
     assert fm.scale_fit.n_samples == 5000
-    assert fm.scale_fit.scale == pytest.approx(fm.scale, rel=1e-3)
-    assert fm.scale_fit.path.shape == (5,)
+    assert fm.scale_fit.scale == 1.0  # in units of the components'
     assert "scale_fit" not in fm.spec
-    assert ds.design(x, n_frequencies=77).n_frequencies == 77
+
+
+def test_without_a_number_of_components_the_scale_is_the_papers(rng):
+    x = gaussian(rng, 20_000, 3, scale=2.0) * [1.0, 10.0, 1.0]
+    fm = ds.design(x, n_frequencies=77)
+    assert fm.n_frequencies == 77
+    assert fm.scale_fit.path.shape == (5,)
+    np.testing.assert_allclose(np.sqrt(fm.mean_variances), [2.0, 20.0, 2.0], rtol=0.1)
+
+
+@pytest.mark.parametrize(("d", "k"), [(2, 3), (10, 5), (10, 20)])
+def test_variances_are_those_of_the_components(d, k):
+    truth = random_mixture(k, d, seed=1, anisotropy=10.0)
+    fm = ds.design(truth.sample(20_000, seed=2), n_components=k)
+    expected = truth.weights @ truth.covariances
+    np.testing.assert_allclose(fm.mean_variances / expected, 1.0, atol=0.35)
+    assert (fm.mean_variances / expected).mean() == pytest.approx(1.0, abs=0.1)
+
+
+def test_components_that_are_flat_and_far_apart():
+    # whitening by the data's variance would not see the width in the second feature
+    truth = GaussianMixture([0.5, 0.5], [[0.0, -50.0], [0.0, 50.0]], [[1.0, 0.01], [1.0, 0.01]])
+    fm = ds.design(truth.sample(10_000, seed=0), n_components=2)
+    np.testing.assert_allclose(fm.mean_variances, [1.0, 0.01], rtol=0.1)
 
 
 def test_a_small_number_of_frequencies_is_warned_of(rng):
@@ -62,7 +88,7 @@ def test_whitening(kind, rng):
         mix = mix @ np.array([[1.0, 0.9, 0.0], [0.0, 1.0, 0.9], [0.0, 0.0, 1.0]])
     x = gaussian(rng, 20_000, 3) @ mix.T
     fm = ds.design(x, 100, whitening=kind)
-    assert fm.scale == pytest.approx(1.0, rel=0.15)
+    np.testing.assert_allclose(fm.covariances, 1.0, rtol=0.3)
     white = (x - fm.center) @ fm.whitening.T
     np.testing.assert_allclose(white.std(axis=0), 1.0, rtol=0.1)
     if kind == "full":
@@ -140,7 +166,7 @@ def test_every_input(kind, tmp_path, rng, counting):
     x = gaussian(rng, 10_000, 2, scale=3.0, offset=[10.0, -10.0])
     source = kinds(x, tmp_path)[kind]
     fm = ds.design(source, n_components=1)
-    assert fm.scale == pytest.approx(3.0, rel=0.1)
+    np.testing.assert_allclose(np.sqrt(fm.mean_variances), 3.0, rtol=0.1)
     np.testing.assert_allclose(fm.center, [10.0, -10.0], atol=0.3)
     assert 4000 <= fm.scale_fit.n_samples <= 6000
     assert ds.design(source, n_components=1) == fm
@@ -176,7 +202,7 @@ def test_bad_rows_and_rows_of_weight_zero_are_not_picked(rng):
     w[::2], x[::2] = 0.0, 1e9
     x[1::4, 0] = np.nan
     fm = ds.design(da.from_array(x, chunks=(1000, 2)), n_components=1, weights=w)
-    assert fm.scale == pytest.approx(1.0, rel=0.1)
+    np.testing.assert_allclose(fm.mean_variances, 1.0, rtol=0.2)
     assert np.abs(fm.center).max() < 1
 
 
