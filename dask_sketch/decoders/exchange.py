@@ -20,6 +20,8 @@ import numpy as np
 
 from dask_sketch.decoders.descent import LOCAL, descend, descend_fully
 from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.lbfgs import Effort
+from dask_sketch.decoders.levenberg import converge
 from dask_sketch.decoders.noise import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.search import find_atom
@@ -28,6 +30,8 @@ from dask_sketch.decoders.support import Fit
 _TRIES = 12  # additions tried one by one before the fit is taken for the best there is
 _SHARE = 8  # one in so many atoms may be exchanged at once
 _GAIN = 0.02  # part of the cost that an exchange must save
+_HOPE = 2.0  # times the cost before: what Levenberg-Marquardt may turn into a gain
+_TRIAL = Effort(tolerance=1e-4, n_iterations=20)
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
 _LIGHT = 1e-3  # of the mean weight: taken for the weight of lighter atoms
 
@@ -49,19 +53,33 @@ def exchange(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit:
     fit
         A local minimum of ``K`` atoms, its cost no higher.
     """
-    n_components = len(fit.theta)
-    for _ in range(2 * n_components):
-        if is_explained(objective, fit, rng):
+    best = fit
+    for _ in range(2 * len(fit.theta)):
+        if is_explained(objective, best, rng):
             break
-        for theta, weights in _grown(objective, fit, rng):
-            grown = descend(objective, theta, weights)
-            moved = descend_fully(objective, prune(objective, grown, n_components))
-            if moved.cost < (1.0 - _GAIN) * fit.cost:
-                fit = moved
-                break
-        else:
+        lower = _exchange_once(objective, best, rng)
+        if lower is None:
             break
-    return fit
+        best = lower
+    return fit if best is fit else descend_fully(objective, best.theta, best.weights)
+
+
+def _exchange_once(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit | None:
+    """The first exchange found that lowers the cost, not yet at its minimum; or None."""
+    for theta, weights in _grown(objective, fit, rng):
+        grown = descend(objective, theta, weights)
+        moved = descend(objective, prune(objective, grown, len(fit.theta)))
+        if _saves(moved, fit):
+            return moved
+        if moved.cost < _HOPE * fit.cost:  # most descents are long over there, and dear
+            moved = converge(objective, moved, _TRIAL)
+            if _saves(moved, fit):
+                return moved
+    return None
+
+
+def _saves(moved: Fit, fit: Fit) -> bool:
+    return moved.cost < (1.0 - _GAIN) * fit.cost
 
 
 def _grown(

@@ -7,7 +7,7 @@ import pytest
 
 from dask_sketch.decoders import decode
 from dask_sketch.features import FeatureMap, estimate_scale
-from dask_sketch.models import random_mixture, symmetric_kl
+from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 from dask_sketch.sketching import partial_sketch
 
 
@@ -31,9 +31,10 @@ def test_two_small_mixtures():
 
 
 @pytest.mark.slow
-def test_clusters_in_the_plane():
-    found = log_divergences(2, 3, seeds=range(20))
-    assert found.mean() <= -9.2  # Table 2: -9.20
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+def test_clusters_in_the_plane(method):
+    found = log_divergences(2, 3, seeds=range(20), method=method)
+    assert found.mean() <= -9.5  # Table 2: -9.20, for cl-ompr
     assert found.max() < -8
 
 
@@ -41,10 +42,41 @@ def test_clusters_in_the_plane():
 @pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
 def test_clusters_in_twenty_dimensions(method):
     found = log_divergences(20, 5, seeds=range(10), method=method)
-    assert found.mean() <= -6.3  # Table 2: -6.32, for cl-ompr
-    assert found.max() < -5.8
+    # Table 2: -6.32, for cl-ompr; both methods end in the same minimum, -6.38: what unweighted
+    # least squares has to give at this scale
+    assert found.mean() <= -6.35
+    assert found.max() < -6
 
 
 @pytest.mark.slow
 def test_clusters_in_ten_dimensions():
-    assert log_divergences(10, 5, seeds=range(10)).mean() <= -6.9
+    assert log_divergences(10, 5, seeds=range(10)).mean() <= -7.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+def test_twenty_clusters(method):
+    # likelihood lost to the truth; a component missed costs 0.1 and more
+    for seed in range(5):
+        truth = random_mixture(20, 10, seed=seed)
+        x = truth.sample(300_000, seed=1000 + seed)
+        sketch = partial_sketch(x, FeatureMap(10, 2100, scale=1.0, seed=seed))
+        mixture = decode(sketch, 20, method=method, seed=seed)
+        held_out = truth.sample(50_000, seed=5000 + seed)
+        assert truth.score(held_out) - mixture.score(held_out) <= 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+@pytest.mark.parametrize("distance", [3.0, 5.0])
+def test_clusters_further_apart(method, distance):
+    for seed, (d, k) in enumerate([(1, 2), (2, 5), (2, 10), (5, 10), (12, 5)]):
+        near = random_mixture(k, d, seed=seed)
+        truth = GaussianMixture(near.weights, distance * near.means, near.covariances)
+        m = 10 * k * (2 * d + 1)
+        sketch = partial_sketch(
+            truth.sample(30_000, seed=1), FeatureMap(d, m, scale=1.0, seed=seed)
+        )
+        mixture = decode(sketch, k, method=method, seed=seed)
+        held_out = truth.sample(50_000, seed=2)
+        assert truth.score(held_out) - mixture.score(held_out) <= 0.01
