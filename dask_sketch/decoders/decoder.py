@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.clomp import matching_pursuit
+from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.families import Array
-from dask_sketch.decoders.objective import VARIANCE_FLOOR, Objective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
 from dask_sketch.decoders.support import Fit
 from dask_sketch.errors import DecodeError

@@ -16,7 +16,7 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
 
 _POINTS = 256  # drawn from the mixture to estimate the covariance of a sketch's entries
-_DEVIATIONS = 2.0  # above the expected cost that noise explains
+_DEVIATIONS = 3.0  # above the expected cost that noise explains
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
 
 

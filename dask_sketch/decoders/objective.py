@@ -7,11 +7,6 @@ loop over the methods of this class.
 
 Notation is that of Keriven et al. (2018): atoms ``a_k`` have the sketch of eq. (15), and a mixture
 is fitted by minimising ``J = ||z - sum_k alpha_k a_k||^2`` (eq. 9, squared).
-
-Coordinates. The optimisers see data shifted by the sketch's mean and divided, feature by feature,
-by the standard deviation of the frequency law's mean component, so that means and variances are of
-order one whatever the units and offset of the data. The change of variables is exact: frequencies
-are multiplied by the scale and the sketch by ``exp(+i w.shift)``.
 """
 
 from __future__ import annotations
@@ -21,17 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dask_sketch.decoders import kernels
-from dask_sketch.decoders.families import Array, family
+from dask_sketch.decoders.coordinates import VARIANCE_FLOOR, Coordinates
+from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.normal_equations import GramSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dask_sketch.sketching import Sketch
-
-# Fraction of the data's variance that variances are kept above (sec. 5.3 has the same number
-# as an absolute bound, which would depend on the unit of the data).
-VARIANCE_FLOOR = 1e-15
 
 # Atoms are evaluated by blocks of frequencies of about this many numbers: real and imaginary
 # parts (512 KiB) stay in the second cache, and memory below K times the block.
@@ -41,7 +33,7 @@ _BLOCK = 32_768
 _SMALLEST_UNIT = 1e-20
 
 
-class Objective:
+class Objective(Coordinates):
     """Match a sketch with atoms of one family.
 
     Parameters
@@ -59,12 +51,8 @@ class Objective:
 
     Attributes
     ----------
-    n_features, n_frequencies, n_shapes, n_parameters : int
-        Sizes; an atom has ``n_features + n_shapes`` parameters: means, then shape.
-    shift, scale : ndarray of shape (n_features,)
-        Origin and unit of the normalised coordinates, in data units.
-    omega : ndarray of shape (n_features, n_frequencies)
-        Frequencies in normalised coordinates.
+    n_features, n_frequencies, n_shapes, n_parameters, shift, scale, omega, family, lower, upper
+        Those of :class:`~dask_sketch.decoders.coordinates.Coordinates`.
     target : tuple of two ndarrays of shape (n_frequencies,)
         Real and imaginary part of the sketch in normalised coordinates, times the map's feature
         weights if it has them.
@@ -79,8 +67,6 @@ class Objective:
         Number of samples, or what it is worth when they are weighted.
     n_evaluations : int
         Number of correlations and costs evaluated so far.
-    lower, upper : ndarray of shape (n_parameters,)
-        Bounds of one atom's parameters.
 
     Raises
     ------
@@ -97,19 +83,13 @@ class Objective:
         variance_floor: float = VARIANCE_FLOOR,
         covariance: Array | None = None,
     ) -> None:
-        features = sketch.feature_map
-        frequencies = features.frequencies
-        self.n_features, self.n_frequencies = frequencies.shape
+        super().__init__(sketch, model, box, variance_floor, covariance)
         self.n_evaluations = 0
-        self.scale = np.sqrt(features.mean_variances)
-        self.shift = sketch.mean
-        self.family = family(model, self.scale, frequencies, covariance)
-        self.n_shapes = len(self.family.spread)
-        self.n_parameters = self.n_features + self.n_shapes
+        features = sketch.feature_map
 
         # The moments are kept relative to the map's center: the phases of data far from the
         # origin, and their rounding, never appear.
-        phase = (self.shift - features.center) @ frequencies
+        phase = (self.shift - features.center) @ features.frequencies
         psi = np.exp(1j * phase) * (sketch.moment_sum / sketch.total_weight)
         z = psi / np.sqrt(self.n_frequencies)
         # Weights of the features multiply the sketch, the atoms and the noise of each entry.
@@ -127,7 +107,6 @@ class Objective:
 
         # The derivative of an atom by a parameter is the atom times a row of this, for a mean
         # times -i beside: 1, the frequencies, and -1/2 of what a shape parameter adds to w'Sw.
-        self.omega = frequencies * self.scale[:, None]
         shapes = -0.5 * self.family.spread @ self.omega**2
         self._factors = np.concatenate([np.ones((1, self.n_frequencies)), self.omega, shapes])
         self._even = np.delete(np.arange(1 + self.n_parameters), np.s_[1 : 1 + self.n_features])
@@ -136,79 +115,6 @@ class Objective:
         log_envelope -= 0.5 * np.log(self.n_frequencies)
         self._envelope = log_envelope / np.log(2.0)
         self._amplitude = np.exp(log_envelope)
-
-        variance = sketch.variance / self.scale**2
-        self._data_spread = np.sqrt(variance)
-        data = self.family.nearest(variance)
-        floor = variance_floor * np.where(data > 0.0, data, 1.0)
-        infinite = np.full(self.n_features, np.inf)
-        low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
-        self.lower = np.concatenate([low, floor])
-        self.upper = np.concatenate([high, np.full(self.n_shapes, np.inf)])
-
-    # -- parameters -------------------------------------------------------------------
-
-    def random_atoms(self, rng: np.random.Generator, n: int, *, away: bool = False) -> Array:
-        """Draw starting points of Step 1 (n, n_parameters), at the data's centre.
-
-        Variances are isotropic, ``U[0.5, 1.5]`` times the law's mean component variance
-        (sec. 5.3).
-
-        Parameters
-        ----------
-        rng
-            Source of the draws.
-        n
-            Number of atoms.
-        away
-            Draw the means too, from a Gaussian with the data's mean and variances.
-        """
-        atoms = np.zeros((n, self.n_parameters))
-        atoms[:, self.n_features :] = rng.uniform(0.5, 1.5, n)[:, None]
-        if away:
-            draws = rng.standard_normal((n, self.n_features))
-            atoms[:, : self.n_features] = draws * self._data_spread
-        return np.clip(atoms, self.lower, self.upper)
-
-    def variances(self, theta: Array) -> Array:
-        """Variances of atoms (K, n_features) in normalised coordinates; zero for points."""
-        return theta[:, self.n_features :] @ self.family.spread + self.family.fixed / self.scale**2
-
-    def to_data_units(self, theta: Array) -> tuple[Array, Array]:
-        """Means and variances (K, n_features) of atoms in the units of the data.
-
-        Of a known covariance matrix, the variances are the diagonal.
-        """
-        means = self.shift + self.scale * theta[:, : self.n_features]
-        return means, self.scale**2 * self.variances(theta)
-
-    def from_data_units(self, means: Array, variances: Array) -> Array:
-        """Parameters (K, n_parameters) of the atoms nearest to means and variances of the data.
-
-        What the family cannot express is left out.
-        """
-        shapes = self.family.nearest(variances / self.scale**2)
-        return np.concatenate([(means - self.shift) / self.scale, shapes], axis=1)
-
-    def split(self, theta: Array) -> Array:
-        """Function Split (sec. 3.2): two atoms (2K, n_parameters) for each one.
-
-        The means move by one standard deviation, both ways, along the feature of largest
-        variance; variances stay. Variances are compared in units of the frequency law's, which
-        is the paper's comparison when the law is isotropic. The halves of an atom are neighbours.
-
-        Ours, for the family of points: they move by one standard deviation of the law's mean
-        component, along the feature in which the data is widest.
-        """
-        variances = self.variances(theta)
-        along = variances.argmax(axis=1)
-        length = np.sqrt(variances.max(axis=1))
-        if self.family.name == "dirac":
-            along[:], length[:] = self._data_spread.argmax(), 1.0
-        step = np.zeros_like(theta)
-        step[np.arange(len(theta)), along] = length
-        halves = np.stack([theta - step, theta + step], axis=1).reshape(-1, self.n_parameters)
-        return np.clip(halves, self.lower, self.upper)
 
     # -- atoms ------------------------------------------------------------------------
 

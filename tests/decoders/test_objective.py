@@ -5,8 +5,9 @@ import pytest
 from decoders.reference import Reference, numerical_gradient
 
 from dask_sketch.decoders import kernels
+from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.families import MODELS
-from dask_sketch.decoders.objective import VARIANCE_FLOOR, Objective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
