@@ -12,9 +12,11 @@ from dask_sketch.decoders.objective import Objective
 if TYPE_CHECKING:
     from dask_sketch.sketching import Sketch
 
-# Weight of the moments beside a sketch, whose squared norm is at most one: all of them wrong by
-# one standard deviation cost the square of this. From 0.1 to 1 decodes are equally good; without,
-# they are worse where frequencies are high (0.2 to 0.3 in RSE on MNIST at sigma = 1).
+# Weight of the moments beside a sketch, whose squared norm is at most one: all of them wrong by one
+# standard deviation cost twice the square of this. Median RSE of centroids on MNIST's spectral
+# features (m = 500, 8 seeds) with weights 0, 0.1, 0.3, 1 and 3: 2.06, 1.33, 1.15, 1.12 and 1.12 at
+# scale 1, and 1.07, 1.07, 1.07, 1.07 and 1.06 at scale 2. On 20 clusters with tails in 5 features
+# and on MNIST's pixels in 20, one costs 0.02 more than 0.3.
 _WEIGHT = 0.3
 
 
