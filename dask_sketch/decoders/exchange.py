@@ -27,9 +27,9 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.search import find_atom
 from dask_sketch.decoders.support import Fit
 
-_TRIES = 12  # additions tried one by one before the fit is taken for the best there is
+_TRIES = 8  # additions tried one by one before the fit is taken for the best there is
 _SHARE = 8  # one in so many atoms may be exchanged at once
-_GAIN = 0.02  # part of the cost that an exchange must save
+_GAIN = 0.1  # part of the cost that an exchange must save
 _HOPE = 2.0  # times the cost before: what Levenberg-Marquardt may turn into a gain
 _TRIAL = Effort(tolerance=1e-4, n_iterations=20)
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable

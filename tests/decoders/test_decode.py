@@ -71,6 +71,7 @@ def test_number_of_levels(n_components, levels):
     assert n_levels(n_components) == levels
 
 
+@thin_is_fine
 @pytest.mark.parametrize("n_components", [2, 4, 5])
 def test_splitting_returns_as_many_as_asked(sketch, n_components):
     mixture = decode(sketch, n_components, method="splitting")
