@@ -45,7 +45,8 @@ class Objective(Coordinates):
     box : ndarray of shape (2, n_features), optional
         Lowest and highest value of each mean, in data units; no bounds by default.
     variance_floor : float
-        Smallest variance of a component, as a fraction of the data's variance.
+        Smallest variance of a component, as a fraction of the law's mean component variance, or of
+        the data's variance where that is less.
     covariance : ndarray, optional
         For ``model="known"``: variances (n_features,) or covariance matrix, in data units.
 
@@ -109,8 +110,7 @@ class Objective(Coordinates):
         # times -i beside: 1, the frequencies, and -1/2 of what a shape parameter adds to w'Sw.
         shapes = -0.5 * self.family.spread @ self.omega**2
         self._factors = np.concatenate([np.ones((1, self.n_frequencies)), self.omega, shapes])
-        self._even = np.delete(np.arange(1 + self.n_parameters), np.s_[1 : 1 + self.n_features])
-        self._even_factors = self._factors[self._even]
+        self._even_factors = np.delete(self._factors, np.s_[1 : 1 + self.n_features], axis=0)
         log_envelope = self.family.log_envelope + np.log(feature_weights)
         log_envelope -= 0.5 * np.log(self.n_frequencies)
         self._envelope = log_envelope / np.log(2.0)
@@ -193,22 +193,20 @@ class Objective(Coordinates):
         """
         d = self.n_features
         self.n_evaluations += len(theta)
-        even, odd = self._even_factors, self._factors[1 : 1 + d]
-        products = np.zeros((len(theta), 1 + self.n_parameters))
-        energies = np.zeros((len(theta), 1 + self.n_shapes))
+        even, odd = np.zeros((2, len(theta), 1 + self.n_shapes)), np.zeros((len(theta), d))
         for block, real, imag in self._blocks(theta, self._lift(theta)):
+            factors = self._even_factors[:, block].T
             power = np.empty_like(real)
             kernels.powers(real, imag, power)
-            energies += power @ even[:, block].T
+            even[1] += power @ factors
             kernels.correlate(real, imag, residual[0][block], residual[1][block])
-            products[:, self._even] += real @ even[:, block].T
-            products[:, 1 : 1 + d] -= imag @ odd[:, block].T
-        norms = np.sqrt(energies[:, :1])
-        products /= norms
-        values = products[:, 0]
-        gradients = products[:, 1:]
-        gradients[:, d:] -= values[:, None] * energies[:, 1:] / energies[:, :1]
-        return values, gradients
+            even[0] += real @ factors
+            odd -= imag @ self.omega[:, block].T
+        energies = even[1, :, :1]
+        norms = np.sqrt(energies)
+        values = even[0, :, :1] / norms
+        by_shape = even[0, :, 1:] / norms - values * even[1, :, 1:] / energies
+        return values[:, 0], np.concatenate([odd / norms, by_shape], axis=1)
 
     def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
         """Correlations (n,) of several atoms (n, n_parameters) with a residual."""
@@ -301,9 +299,8 @@ class Objective(Coordinates):
         """Cost, ``J r`` and the factors (P,) that weights put on the rows of ``J``."""
         d, n_atoms = self.n_features, len(theta)
         self.n_evaluations += 1
-        even, odd = self._even_factors, self._factors[1 : 1 + d]
         cost = 0.0
-        products = np.zeros((n_atoms, 1 + self.n_parameters))
+        even, odd = np.zeros((n_atoms, 1 + self.n_shapes)), np.zeros((n_atoms, d))
         for block, real, imag in self._blocks(theta):
             rho_real = self.target[0][block] - weights @ real
             rho_imag = self.target[1][block] - weights @ imag
@@ -311,10 +308,11 @@ class Objective(Coordinates):
             if gram is not None:
                 gram.add(real, imag, self._factors, block.start)
             kernels.correlate(real, imag, rho_real, rho_imag)
-            products[:, self._even] += real @ even[:, block].T
-            products[:, 1 : 1 + d] -= imag @ odd[:, block].T
+            even += real @ self._even_factors[:, block].T
+            odd -= imag @ self.omega[:, block].T
         factors = np.concatenate([np.ones(n_atoms), np.repeat(weights, self.n_parameters)])
-        return cost, factors * np.concatenate([products[:, 0], products[:, 1:].ravel()]), factors
+        by_theta = np.concatenate([odd, even[:, 1:]], axis=1)
+        return cost, factors * np.concatenate([even[:, 0], by_theta.ravel()]), factors
 
     def jacobian(self, weights: Array, theta: Array) -> Array:
         """Derivative (P, 2m) of the model's sketch ``sum_k alpha_k a_k``, ``P = K (1 + p)``.
