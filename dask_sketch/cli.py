@@ -109,7 +109,7 @@ def plan(
 @output_options
 @size_options
 @click.option("--scale", type=float, metavar="S",
-              help="Standard deviation of a component; by default found for each feature.")  # fmt: skip
+              help="Deviation of a component; found for each feature by default.")  # fmt: skip
 @click.option("--law", default="sparse-radius", show_default=True,
               type=click.Choice(["adapted-radius", "sparse-radius", "folded-gaussian", "gaussian",
                                  "clustering"]),

@@ -137,6 +137,7 @@ class Walk:
                 progress=decoding_progress(self.progress),
                 **floor,
             )
+        assert isinstance(model, GaussianMixture)  # which is what the method makes
         model.to_zarr(self.folder / "model.zarr")
         return Fitted(feature_map, planned, happened, summary, model)
 

@@ -1,92 +1,134 @@
-"""From a sketch to a mixture: the one door to all decoders."""
+"""From a sketch to a model: the one door to all decoders."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
-from dask_sketch.decoders.clomp import matching_pursuit
+from dask_sketch.decoders import arguments
+from dask_sketch.decoders.centroids import CENTROID_METHODS, decode_centroids
+from dask_sketch.decoders.clomp import grow_until_explained, matching_pursuit
+from dask_sketch.decoders.coincident import merge_coincident
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
-from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.efficient import N_ROUNDS, refine_efficiently
+from dask_sketch.decoders.families import MODELS, Array
+from dask_sketch.decoders.iht import N_ITERATIONS, hard_thresholding
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.reporter import Progress, Reporter
 from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
 from dask_sketch.decoders.support import Fit
+from dask_sketch.decoders.warm import resume
 from dask_sketch.errors import DecodeError
-from dask_sketch.models import Decoding, GaussianMixture
+from dask_sketch.features.size import default_n_frequencies
+from dask_sketch.models import Centroids, Decoding, GaussianMixture, StandardErrors
 from dask_sketch.sketching.sketch import Sketch
 
-Method = Literal["cl-ompr", "cl-omp", "splitting"]
-Model = Literal["gaussian"]
+Method = Literal["cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density"]
 METHODS: tuple[str, ...] = get_args(Method)
-MODELS: tuple[str, ...] = get_args(Model)
+MAXIMA = ("shift", "discrete", "ascent")
+_RELEASED = 0.1  # of the variance floor, in efficient refinement
 _THIN = 1e-5  # of the data's variance: thinner than any component that is meant
 
 
 def decode(
     sketch: Sketch,
-    n_components: int,
-    method: str = "cl-ompr",
-    model: str = "gaussian",
+    n_components: int | None = None,
+    method: str | None = None,
+    model: str | None = None,
+    *,
+    refine: str | None = None,
     bounds: str | ArrayLike | None = None,
+    covariance: ArrayLike | None = None,
+    start: GaussianMixture | Centroids | None = None,
+    maxima: str = "shift",
+    merge: bool = False,
     seed: int = 0,
     replicates: int = 1,
     variance_floor: float = VARIANCE_FLOOR,
-    progress: Callable[[int, int, float], None] | None = None,
-) -> GaussianMixture:
-    """Fit a mixture to a sketch; time and memory do not depend on the number of samples.
+    progress: Progress | None = None,
+) -> GaussianMixture | Centroids:
+    """Fit a model to a sketch; time and memory do not depend on the number of samples.
 
-    Minimises ``||z - A P||`` over mixtures ``P`` (eq. 9), by one of three heuristics. The problem
-    is not convex: the result is a local minimum, in ``decoding.cost`` to be held against
-    ``decoding.noise_level``. A cost several times the noise level says that the minimum is a poor
-    one (try replicates) or that the data is no such mixture.
+    Minimises ``||z - A P||`` over mixtures ``P`` (eq. 9). The problem is not convex: the result is
+    a local minimum, in ``decoding.cost`` to be held against ``decoding.noise_level``; see
+    :func:`dask_sketch.diagnose`. A cost several times the noise level says that the minimum is a
+    poor one (try replicates) or that the data is no such mixture.
 
     Parameters
     ----------
     sketch
-        Of at least one sample, with at least ``(2 * n_features + 1) * n_components / 2``
-        frequencies.
+        Of at least one sample, with more numbers than the model has parameters.
     n_components
-        Number ``K >= 1`` of components.
+        Number ``K >= 1`` of components. When not given, CL-OMP adds components until noise explains
+        what is left of the sketch (sec. 2.4), up to the number that its frequencies are enough for.
     method
-        ``"cl-ompr"`` (Algorithm 1 with replacement, the most precise; time grows with ``K**2``),
-        ``"cl-omp"`` (without) or ``"splitting"`` (Algorithm 2, for large ``K``).
+        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for mixtures, the most reliable;
+          time grows with ``K**2``.
+        - ``"cl-omp"``: without replacement.
+        - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
+        - ``"density"`` (ours), the default for ``model="dirac"``: a density of several atoms for
+          each centroid, divided by k-means. The most precise for clustering.
+        - ``"sketch-shift"``: sketch-and-shift, Algorithm 2 of that paper as printed.
+        - ``"iht"``: iterative hard thresholding, a baseline.
     model
-        ``"gaussian"``: Gaussian components with diagonal covariance.
+        ``"gaussian"``, the default but for methods that find centroids: Gaussian components with
+        diagonal covariance; ``"isotropic"``: one variance
+        for all features; ``"known"``: all of one ``covariance``; ``"dirac"``: points.
+    refine
+        ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
+        makes estimates as precise as maximum likelihood on all samples to the extent that the
+        frequencies tell, and gives standard errors (``model.stderr``). Time grows with
+        ``K m min(m, 4096)``. None: least squares, as in the papers.
     bounds
-        Where means may lie: anywhere (None, as in the paper), within the range of the data
-        (``"data"``), or an array of shape (2, n_features), lowest and highest, in data units.
+        Where means may lie: anywhere (None, as in Keriven et al.; centroid methods then take the
+        data's range), within the range of the data (``"data"``), or an array of shape
+        (2, n_features), lowest and highest, in data units.
+    covariance
+        For ``model="known"``: variances (n_features,) or a matrix (n_features, n_features).
+    start
+        An earlier model of the same kind of data: descend from its components, then exchange those
+        that no longer fit, in place of a method. For a sketch that has grown.
+    maxima
+        How ``"sketch-shift"`` and ``"density"`` find local maxima: ``"shift"`` (sketched mean
+        shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
+    merge
+        Make one of components that lie on top of each other, and descend again. There may be fewer
+        than ``n_components`` then.
     seed
         Seed of the starting points, ``>= 0``. The same seed gives the same bits.
     replicates
         Number of independent fits ``>= 1``; the one of lowest cost is returned.
     variance_floor
-        Smallest variance of a component, as a fraction of the data's variance of that feature,
-        in (0, 1). The default is the paper's guard against collapse and nothing more; for data
-        that is no Gaussian mixture, 0.01 or more keeps likelihoods meaningful.
+        Smallest variance of a component, as a fraction of the mean variance that the frequency law
+        expects, or of the data's where that is less, in (0, 1). Efficient refinement goes down to a
+        tenth of it. The paper's is 1e-15; 0.3 suits data without clusters, such as speech.
     progress
         Called as ``progress(done, total, cost)`` after each iteration.
 
     Returns
     -------
-    mixture
-        Components by decreasing weight, in the units of the data, with the record ``decoding``.
+    model
+        Components by decreasing weight, in the units of the data, with the record ``decoding``: a
+        :class:`GaussianMixture`, or :class:`Centroids` for points, for the two methods that find
+        centroids, and for a ``covariance`` that is not diagonal.
 
     Raises
     ------
     DecodeError
-        If the sketch is empty or too short for the mixture, or an argument is out of range; the
+        If the sketch is empty or too short for the model, or an argument is out of range; the
         message names it.
 
     References
     ----------
     Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
-    models, Information and Inference 7(3), Algorithms 1 and 2.
+    models, Information and Inference 7(3), Algorithms 1 and 2. Sketch and shift: a robust decoder
+    for compressive clustering, Algorithm 2.
 
     Examples
     --------
@@ -96,80 +138,143 @@ def decode(
     >>> truth = random_mixture(n_components=2, n_features=2, seed=1)
     >>> x = truth.sample(20_000, seed=2)
     >>> sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=3))
-    >>> mixture = decode(sketch, n_components=2)
-    >>> abs(mixture.score(x) - truth.score(x)) < 0.01
+    >>> mixture = decode(sketch, n_components=2, refine="efficient")
+    >>> abs(mixture.score(x) - truth.score(x)) < 0.001
     True
     """
-    if not isinstance(sketch, Sketch):
-        raise DecodeError(
-            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy one."
-        )
-    if not sketch.total_weight > 0:
-        raise DecodeError(
-            f"the sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
-            "There is nothing to decode."
-        )
-    n_components = _whole("n_components", n_components, 1)
-    replicates = _whole("replicates", replicates, 1)
-    seed = _whole("seed", seed, 0)
-    for name, value, known in (("method", method, METHODS), ("model", model, MODELS)):
-        if value not in known:
-            raise DecodeError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}.")
+    begun = time.perf_counter()
+    arguments.require_content(sketch)
+    if n_components is not None:
+        n_components = arguments.whole("n_components", n_components, 1)
+    replicates = arguments.whole("replicates", replicates, 1)
+    seed = arguments.whole("seed", seed, 0)
+    if model is None:
+        model = "dirac" if method in CENTROID_METHODS else "gaussian"
+    arguments.one_of("model", model, MODELS)
+    method = _method(method, model, n_components, start)
+    arguments.one_of("maxima", maxima, MAXIMA)
+    if refine not in (None, "efficient"):
+        raise DecodeError(f"refine={refine!r} is unknown; give 'efficient' or leave it out.")
     if not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
-    _require_enough(sketch, n_components)
-
-    start = time.perf_counter()
-    objective = Objective(sketch, model, box=_box(bounds, sketch), variance_floor=variance_floor)
-    pursuit = 2 * n_components if method == "cl-ompr" else n_components
-    n_iterations = n_levels(n_components) if method == "splitting" else pursuit
-    fits: list[tuple[Fit, list[float]]] = []
-    for replicate in range(replicates):
-        rng = np.random.default_rng((seed, replicate))
-        trace: list[float] = []
-
-        def report(cost: float, trace: list[float] = trace) -> None:
-            trace.append(cost)
-            if progress is not None:
-                done = len(fits) * n_iterations + len(trace)
-                progress(done, replicates * n_iterations, cost)
-
-        # One BLAS thread: the matrices are small, so that more of them are slower (3 times at 64
-        # components, 12 features and 8000 frequencies), and rounding would depend on their number.
-        with threadpool_limits(1, user_api="blas"):
-            if method == "splitting":
-                fit = hierarchical_splitting(objective, n_components, rng, report)
-            else:
-                fit = matching_pursuit(objective, n_components, n_iterations, rng, report)
-        fits.append((fit, trace))
-    fit, trace = min(fits, key=lambda pair: pair[0].cost)
-    if not fit.weights.sum() > 0:
-        raise DecodeError(
-            "no component explains the sketch: all weights are zero. The frequencies do not see "
-            "the data; design the feature map on a sample of it."
+    given: dict[str, Any] = {"box": arguments.box_of(bounds, sketch), "covariance": covariance}
+    if method in CENTROID_METHODS and start is None:
+        if merge or refine is not None or covariance is not None:
+            raise DecodeError(
+                f"method={method!r} takes no merge, refine or covariance; choose 'cl-ompr' or "
+                "'splitting' for them."
+            )
+        return decode_centroids(
+            sketch, n_components, method, model, given["box"], maxima, seed, replicates, progress
         )
+
+    objective = Objective(sketch, model, variance_floor=variance_floor, **given)
+    if refine is not None:
+        arguments.require_noise_model(objective.family)
+    arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
+    run, n_iterations = _algorithm(objective, n_components, method, start)
+    total = replicates * n_iterations + (N_ROUNDS if refine is not None else 0)
+    reporter = Reporter(progress, total)
+    # One BLAS thread: the matrices are small, so that more of them are slower (3 times at 64
+    # components, 12 features and 8000 frequencies), and rounding would depend on their number.
+    with threadpool_limits(1, user_api="blas"):
+        fits = []
+        for replicate in range(replicates):
+            reporter.begin()
+            fits.append((run(np.random.default_rng((seed, replicate)), reporter), reporter.trace))
+        fit, trace = min(fits, key=lambda pair: pair[0].cost)
+        if not fit.weights.sum() > 0:
+            raise DecodeError(
+                "no component explains the sketch: all weights are zero. The frequencies do not "
+                "see the data; design the feature map on a sample of it."
+            )
+        if merge:
+            fit = merge_coincident(objective, fit)
+        errors = None
+        if refine is not None:
+            released = Objective(sketch, model, variance_floor=_RELEASED * variance_floor, **given)
+            refined = refine_efficiently(released, fit, reporter)
+            fit, errors = refined.fit, refined.standard_errors
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
-    means, variances = objective.to_data_units(theta)
-    _warn_of_collapse(variances, sketch.variance)
-    return GaussianMixture(
-        weights,
-        means,
-        variances,
-        decoding=Decoding(
-            method=method,
-            model=model,
-            cost=objective.cost(weights, theta),
-            noise_level=objective.noise_level,
-            trace=tuple(trace),
-            seconds=time.perf_counter() - start,
-            seed=seed,
-            replicates=replicates,
-            n_evaluations=objective.n_evaluations,
-            converged=fit.converged,
-            message=fit.message,
-        ),
+    record = Decoding(
+        method="start" if start is not None else method,
+        model=model,
+        cost=objective.cost(weights, theta),
+        noise_level=objective.noise_level,
+        trace=tuple(trace),
+        seconds=time.perf_counter() - begun,
+        seed=seed,
+        replicates=replicates,
+        n_evaluations=objective.n_evaluations,
+        converged=fit.converged,
+        message=fit.message,
+        refine=refine,
+        variance_floor=variance_floor if objective.n_shapes else None,
     )
+    means, variances = objective.to_data_units(theta)
+    if model == "dirac" or not objective.family.diagonal:
+        return Centroids(weights, means, decoding=record)
+    if objective.n_shapes:
+        _warn_of_collapse(variances, sketch.variance)
+    stderr = None
+    if errors is not None:
+        stderr = StandardErrors(*(part[order] for part in errors))
+    return GaussianMixture(weights, means, variances, decoding=record, stderr=stderr)
+
+
+def _method(
+    method: str | None,
+    model: str,
+    n_components: int | None,
+    start: GaussianMixture | Centroids | None,
+) -> str:
+    """The method, chosen if it was not."""
+    if method is None:
+        if n_components is None and start is None:
+            return "cl-omp"
+        return "density" if model == "dirac" else "cl-ompr"
+    arguments.one_of("method", method, METHODS)
+    if start is not None:
+        raise DecodeError(f"method={method!r} and start: give one; a start needs no method.")
+    if n_components is None and method != "cl-omp":
+        raise DecodeError(
+            f"n_components=None with method={method!r}: say how many, or let 'cl-omp' find out."
+        )
+    return method
+
+
+def _algorithm(
+    objective: Objective,
+    n_components: int | None,
+    method: str,
+    start: GaussianMixture | Centroids | None,
+) -> tuple[Callable[[np.random.Generator, Callable[[float], None]], Fit], int]:
+    """What to run, given a source of starting points and a reporter, and its iterations."""
+    if start is not None:
+        earlier, places, variances = arguments.start_of(start, objective.n_features)
+        theta = objective.from_data_units(places, variances)
+        k = n_components or len(earlier)
+
+        def again(rng: np.random.Generator, report: Callable[[float], None]) -> Fit:
+            fit = resume(objective, earlier, theta, k, rng)
+            report(fit.cost)
+            return fit
+
+        return again, 1
+    if n_components is None:
+        most = objective.n_frequencies // default_n_frequencies(objective.n_features, 1)
+        most = max(most, 1)
+        return lambda rng, report: grow_until_explained(objective, most, rng, report), most
+    k = n_components
+    if method == "splitting":
+        return lambda rng, report: hierarchical_splitting(objective, k, rng, report), n_levels(k)
+    if method == "iht":
+        return lambda rng, report: hard_thresholding(objective, k, rng, report), N_ITERATIONS
+    n_iterations = 2 * k if method == "cl-ompr" else k
+    return lambda rng, report: matching_pursuit(
+        objective, k, n_iterations, rng, report
+    ), n_iterations
 
 
 def _warn_of_collapse(variances: Array, data: Array) -> None:
@@ -179,55 +284,8 @@ def _warn_of_collapse(variances: Array, data: Array) -> None:
         warnings.warn(
             f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
             "variance in some feature, as fits to data that is no mixture of Gaussians of the "
-            "map's scale are. Likelihoods will be poor: decode with variance_floor=0.01 or more, "
+            "map's scale are. Likelihoods will be poor: decode with variance_floor=0.1 or more, "
             "or design with a smaller scale.",
             UserWarning,
             stacklevel=3,
         )
-
-
-def _whole(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise DecodeError(f"{name}={value!r}: give a whole number of at least {least}.")
-    return int(value)
-
-
-def _require_enough(sketch: Sketch, n_components: int) -> None:
-    """Refuse a mixture with more parameters than the sketch has numbers."""
-    d, m = sketch.feature_map.n_features, sketch.feature_map.n_frequencies
-    n_parameters = (2 * d + 1) * n_components
-    if n_parameters > 2 * m:
-        raise DecodeError(
-            f"n_components={n_components} with {d} features has {n_parameters} parameters, more "
-            f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
-            f"{2 * m // (2 * d + 1)} components, or sketch with at least {5 * n_parameters} "
-            "frequencies."
-        )
-
-
-def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
-    """Bounds on means as an array (2, n_features), or None."""
-    if bounds is None:
-        return None
-    if isinstance(bounds, str):
-        if bounds != "data":
-            raise DecodeError(
-                f"bounds={bounds!r}: give None, 'data', or an array of lowest and highest means."
-            )
-        return np.stack([sketch.minimum, sketch.maximum])
-    d = sketch.feature_map.n_features
-    try:
-        box = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DecodeError(f"bounds={bounds!r} is not an array of numbers.") from error
-    if box.shape != (2, d):
-        raise DecodeError(
-            f"bounds has shape {box.shape}; for n_features={d} give (2, {d}): lowest, highest."
-        )
-    if not (box[0] < box[1]).all():
-        feature = int(np.argmin(box[0] < box[1]))
-        raise DecodeError(
-            f"bounds of feature {feature} are {box[0, feature]:g} and {box[1, feature]:g}: the "
-            "lowest must be below the highest."
-        )
-    return box

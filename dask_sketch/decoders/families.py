@@ -36,6 +36,8 @@ class Family:
     ----------
     name
         One of ``MODELS``.
+    diagonal
+        Whether covariances are diagonal.
     spread
         Variances of a shape, shape (q, n_features), in normalised coordinates; all one-entries of
         a shape make the frequency law's mean component variance, or its mean over features.
@@ -47,6 +49,7 @@ class Family:
     """
 
     name: str
+    diagonal: bool
     spread: Array
     log_envelope: Array
     fixed: Array
@@ -91,16 +94,17 @@ def family(model: str, scale: Array, frequencies: Array, covariance: Array | Non
             else f'covariance is given, but model={model!r} has no use for it: give model="known".'
         )
     d, m = frequencies.shape
-    fixed, log_envelope = np.zeros(d), np.zeros(m)
+    fixed, log_envelope, diagonal = np.zeros(d), np.zeros(m), True
     if covariance is not None:
         matrix = _covariance_matrix(covariance, d)
         fixed = np.diagonal(matrix).copy()
+        diagonal = bool((matrix == np.diag(fixed)).all())
         log_envelope = -0.5 * np.einsum("ij,ij->j", frequencies, matrix @ frequencies)
     spread = {
         "gaussian": np.eye(d),
         "isotropic": (scale @ scale / d / scale**2)[None, :],
     }.get(model, np.empty((0, d)))
-    return Family(model, spread, log_envelope, fixed)
+    return Family(model, diagonal, spread, log_envelope, fixed)
 
 
 def _covariance_matrix(covariance: Array, d: int) -> Array:

@@ -62,6 +62,9 @@ class Objective(Coordinates):
     noise_level : float
         Expected ``||z - A P||^2`` at the law ``P`` of the samples: ``(1 - ||z||^2) / n``, or with
         the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``.
+    rounding : float
+        Square of the rounding error of a feature's average, times the number of samples: what it
+        adds to the variance of one feature.
     unit : float
         Cost that counts as one for the optimisers: the noise level, or what rounding leaves.
     effective_count : float
@@ -104,6 +107,9 @@ class Objective(Coordinates):
         energy = float(self._point_amplitude @ self._point_amplitude)
         energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
         self.noise_level = max(energy / self.effective_count, 0.0)
+        # Features of frequencies near zero hardly vary; what rounding does to them does not average
+        # out as noise does.
+        self.rounding = self.effective_count * (np.finfo(features.dtype).eps / 4.0) ** 2
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
         # The derivative of an atom by a parameter is the atom times a row of this, for a mean

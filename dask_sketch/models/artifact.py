@@ -10,12 +10,14 @@ from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.decoding import Decoding
 from dask_sketch.models.mixture import GaussianMixture
+from dask_sketch.models.uncertainty import StandardErrors
 from dask_sketch.storage import read_dataset, write_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
 VERSION = 1
+_STDERR = "_stderr"  # ending of the names of standard errors
 
 _DECODING = (
     "`decoding` is JSON: how the model was fitted; cost is the squared distance between the "
@@ -71,6 +73,12 @@ def to_dataset(model: GaussianMixture | Centroids) -> xr.Dataset:
     for name, text in kind.meaning.items():
         values = getattr(model, name)
         variables[name] = (("component", "feature")[: values.ndim], values, {"meaning": text})
+    if isinstance(model, GaussianMixture) and model.stderr is not None:
+        for name, text in kind.meaning.items():
+            values = getattr(model.stderr, name)
+            meaning = f"standard error of: {text}"
+            dimensions = ("component", "feature")[: values.ndim]
+            variables[name + _STDERR] = (dimensions, values, {"meaning": meaning})
     record = None if model.decoding is None else asdict(model.decoding)
     attrs = {
         "convention": kind.convention + _DECODING,
@@ -95,7 +103,11 @@ def from_dataset(
         record = json.loads(dataset.attrs["decoding"])
         if record is not None:
             record = Decoding(**(record | {"trace": tuple(record["trace"])}))
-        arrays = {variable: dataset[variable].values for variable in kind.meaning}
+        arrays: dict[str, Any] = {variable: dataset[variable].values for variable in kind.meaning}
+        if kind.model is GaussianMixture and "means" + _STDERR in dataset:
+            arrays["stderr"] = StandardErrors(
+                **{variable: dataset[variable + _STDERR].values for variable in kind.meaning}
+            )
         return kind.model(**arrays, decoding=record)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ArtifactError(f"{name} is no {noun}: {error!r} is missing or unreadable.") from error

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.errors import InputError
 from dask_sketch.models.parameters import brief, check_places, finite
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
@@ -66,6 +67,32 @@ class Centroids:
     def n_features(self) -> int:
         """Number of features ``d``."""
         return int(self.centers.shape[1])
+
+    def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
+        """Characteristic function ``E exp(-i omega . x)`` of the weighted centres, as points.
+
+        Parameters
+        ----------
+        frequencies
+            ``omega``, shape (n_features, m), radians per unit of the data.
+
+        Returns
+        -------
+        psi
+            Shape (m,), complex128, at most one in modulus.
+
+        Raises
+        ------
+        InputError
+            If the frequencies have another number of features.
+        """
+        omega = np.asarray(frequencies, dtype=np.float64)
+        if omega.ndim != 2 or len(omega) != self.n_features:
+            raise InputError(
+                f"frequencies has shape {omega.shape}; for these centroids give "
+                f"({self.n_features}, m)."
+            )
+        return np.asarray(self.weights @ np.exp(-1j * (self.centers @ omega)))
 
     def predict(self, x: Any) -> Any:
         """Nearest centroid of each sample.

@@ -30,6 +30,10 @@ class Decoding:
         Whether the last descent met its tolerance before its limit of iterations.
     message
         How the last descent ended, in the optimiser's words.
+    refine
+        As given.
+    variance_floor
+        Smallest variance that the components were allowed, as given; none for points.
     """
 
     method: str
@@ -43,10 +47,13 @@ class Decoding:
     n_evaluations: int
     converged: bool
     message: str
+    refine: str | None = None
+    variance_floor: float | None = None
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
+        refined = "" if self.refine is None else f", {self.refine} refinement"
         return {
-            "decoded by": f"{self.method} in {self.seconds:.2f} s",
+            "decoded by": f"{self.method}{refined} in {self.seconds:.2f} s",
             "cost": f"{self.cost:.3g} (noise level {self.noise_level:.3g})",
         }

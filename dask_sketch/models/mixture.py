@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.density import RowDensity
@@ -16,6 +17,7 @@ from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
     from dask_sketch.models.decoding import Decoding
+    from dask_sketch.models.uncertainty import StandardErrors
 
 Array = NDArray[np.float64]
 
@@ -37,6 +39,8 @@ class GaussianMixture:
         Variances, the diagonals of the covariance matrices, shape (n_components, n_features).
     decoding
         How the mixture was decoded, if it was.
+    stderr
+        Standard errors of the parameters, if they were estimated (``refine="efficient"``).
 
     Raises
     ------
@@ -54,6 +58,7 @@ class GaussianMixture:
     means: Array
     covariances: Array
     decoding: Decoding | None = None
+    stderr: StandardErrors | None = None
 
     def __post_init__(self) -> None:
         for name in ("weights", "means", "covariances"):
@@ -67,6 +72,10 @@ class GaussianMixture:
             )
         if not (self.covariances > 0).all():
             raise InputError(f"covariances must be positive: smallest {self.covariances.min():g}.")
+        if self.stderr is not None and self.stderr.means.shape != means.shape:
+            raise InputError(
+                f"stderr is of shape {self.stderr.means.shape}, the means {means.shape}."
+            )
 
     # -- what it is --------------------------------------------------------------------------
 
@@ -111,6 +120,48 @@ class GaussianMixture:
             )
         exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
         return np.asarray(self.weights @ np.exp(exponent))
+
+    def interval(self, level: float = 0.95) -> dict[str, Array]:
+        """Confidence intervals of all parameters, from their standard errors.
+
+        Parameters
+        ----------
+        level
+            Probability that an interval holds its parameter, in (0, 1).
+
+        Returns
+        -------
+        interval
+            Lower and upper ends along the last axis: ``"weights"`` (n_components, 2), ``"means"``
+            and ``"covariances"`` (n_components, n_features, 2). Those of weights and variances are
+            cut at zero.
+
+        Raises
+        ------
+        InputError
+            If the mixture has no standard errors, or ``level`` is no such probability.
+
+        Examples
+        --------
+        >>> from dask_sketch.models import StandardErrors
+        >>> errors = StandardErrors([0.0], [[0.1]], [[0.2]])
+        >>> mixture = GaussianMixture([1.0], [[0.0]], [[1.0]], stderr=errors)
+        >>> mixture.interval()["means"].round(3)
+        array([[[-0.196,  0.196]]])
+        """
+        if self.stderr is None:
+            raise InputError(
+                "this mixture has no standard errors: decode it with refine='efficient'."
+            )
+        if not 0.0 < level < 1.0:
+            raise InputError(f"level={level!r}: give a probability between 0 and 1.")
+        reach = float(special.ndtri(0.5 + 0.5 * level))
+        out = {}
+        for name in ("weights", "means", "covariances"):
+            value, error = getattr(self, name), reach * getattr(self.stderr, name)
+            low = value - error if name == "means" else np.maximum(value - error, 0.0)
+            out[name] = np.stack([low, value + error], axis=-1)
+        return out
 
     # -- samples in --------------------------------------------------------------------------
 
@@ -251,7 +302,8 @@ class GaussianMixture:
         save_model(self, store, overwrite=overwrite, storage_options=storage_options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GaussianMixture, (self.weights, self.means, self.covariances, self.decoding)
+        parts = (self.weights, self.means, self.covariances, self.decoding, self.stderr)
+        return GaussianMixture, parts
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         parts = (self.weights, self.means, self.covariances)
@@ -277,9 +329,13 @@ class GaussianMixture:
         rows: dict[str, str] = {}
         shown = min(self.n_components, 8)
         for k in range(shown):
+            errors = [""] * 3
+            if self.stderr is not None:
+                shown_errors = (self.stderr.weights[k : k + 1], self.stderr.means[k])
+                errors = [f" ± {brief(e)}" for e in (*shown_errors, self.stderr.covariances[k])]
             rows[f"component {k}"] = (
-                f"weight {self.weights[k]:.4g}, mean {brief(self.means[k])}, "
-                f"variance {brief(self.covariances[k])}"
+                f"weight {self.weights[k]:.4g}{errors[0]}, mean {brief(self.means[k])}{errors[1]}, "
+                f"variance {brief(self.covariances[k])}{errors[2]}"
             )
         if shown < self.n_components:
             rows["..."] = f"{self.n_components - shown} more"

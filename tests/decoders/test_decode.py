@@ -6,12 +6,15 @@ import warnings
 import numpy as np
 import pytest
 
-from dask_sketch.decoders import METHODS, decode
+from dask_sketch.decoders import decode
+from dask_sketch.decoders.iht import N_ITERATIONS
 from dask_sketch.decoders.splitting import n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
+from dask_sketch.models import Centroids, GaussianMixture, random_mixture, symmetric_kl
 from dask_sketch.sketching import Sketch, partial_sketch
+
+MIXTURE_METHODS = ("cl-ompr", "cl-omp", "splitting")  # of METHODS, those that are reliable at that
 
 # components beyond those of the data may collapse, and decode says so
 thin_is_fine = pytest.mark.filterwarnings("ignore:.* components are thinner")
@@ -24,7 +27,7 @@ def matched(mixture: GaussianMixture, truth: GaussianMixture) -> GaussianMixture
     return GaussianMixture(mixture.weights[best], mixture.means[best], mixture.covariances[best])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MIXTURE_METHODS)
 def test_finds_the_mixture(sketch, truth, method):
     mixture = decode(sketch, 3, method=method, seed=0)
     found = matched(mixture, truth)
@@ -52,7 +55,7 @@ def test_finds_an_exactly_known_law_to_many_digits(exact_sketch, truth):
     np.testing.assert_allclose(found.covariances, truth.covariances, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MIXTURE_METHODS)
 def test_one_component(method):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20_000, 3)) * [1.0, 0.5, 2.0] + [1.0, -2.0, 7.0]
@@ -79,7 +82,7 @@ def test_splitting_returns_as_many_as_asked(sketch, n_components):
     assert len(mixture.decoding.trace) == n_levels(n_components)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MIXTURE_METHODS)
 @pytest.mark.parametrize(("scale", "offset"), [(1e3, 1e4), (1e-3, 1e4), (1e3, 0.0)])
 def test_other_units_and_origin_give_the_equivalent_model(samples, sketch, method, scale, offset):
     # a center as `design` would choose it: round, near the data, not its mean
@@ -169,11 +172,15 @@ def test_bounds_hold_means_in(sketch, truth):
 
 
 def test_variance_floor(sketch, samples):
-    mixture = decode(sketch, 3, variance_floor=0.5)
+    mixture = decode(sketch, 3, variance_floor=0.5)  # of the scale, which is less than the data's
+    assert mixture.covariances.min() == pytest.approx(0.5)
+    wide = partial_sketch(samples, FeatureMap(2, 150, scale=10.0, seed=6, dtype="float64"))
+    mixture = decode(wide, 3, variance_floor=0.5)
     assert (mixture.covariances >= 0.5 * samples.var(axis=0) * (1 - 1e-9)).all()
+    assert mixture.decoding.variance_floor == 0.5
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MIXTURE_METHODS)
 def test_a_single_point(method):
     sketch = partial_sketch([[2.0, -1.0]], FeatureMap(2, 40, scale=1.0, dtype="float64"))
     mixture = decode(sketch, 1, method=method)
@@ -208,7 +215,7 @@ def test_finds_clusters_far_apart():
     np.testing.assert_allclose(found.means, truth.means, atol=0.15)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", True])
 def test_refuses_a_bad_number_of_components(sketch, value):
     with pytest.raises(DecodeError, match=r"n_components=.*at least 1"):
         decode(sketch, value)
@@ -218,7 +225,21 @@ def test_refuses_a_bad_number_of_components(sketch, value):
     ("arguments", "message"),
     [
         ({"method": "em"}, "method='em' is unknown; choose one of cl-ompr, cl-omp, splitting"),
-        ({"model": "dirac"}, "model='dirac' is unknown; choose one of gaussian"),
+        ({"model": "cauchy"}, "model='cauchy' is unknown; choose one of gaussian, isotropic"),
+        ({"refine": "fast"}, "refine='fast' is unknown; give 'efficient'"),
+        ({"refine": "efficient", "model": "dirac", "method": "cl-omp"}, "points say nothing"),
+        ({"refine": "efficient", "method": "density"}, "takes no merge, refine or covariance"),
+        ({"method": "density", "model": "isotropic"}, "finds centroids: give model='dirac'"),
+        ({"method": "density", "maxima": "newton"}, "maxima='newton' is unknown"),
+        ({"model": "known"}, "needs covariance"),
+        ({"covariance": [1.0, 1.0]}, "no use for it"),
+        (
+            {"model": "known", "covariance": [[1.0, 0.5], [0.5, 1.0]], "refine": "efficient"},
+            "knows diagonal covariances only",
+        ),
+        ({"start": 3}, "start of type int: give an earlier model"),
+        ({"start": random_mixture(2, 3)}, "start has 3 features, the sketch 2"),
+        ({"start": random_mixture(2, 2), "method": "cl-omp"}, "method='cl-omp' and start"),
         ({"replicates": 0}, "replicates=0: give a whole number of at least 1"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 0.5}, r"seed=0\.5"),
@@ -252,11 +273,110 @@ def test_refuses_more_parameters_than_numbers():
 def test_warns_of_components_without_width():
     x = np.repeat([[0.0, 0.0], [5.0, 5.0]], 500, axis=0)  # two points: the best width is none
     sketch = partial_sketch(x, FeatureMap(2, 60, scale=1.0))
-    with pytest.warns(UserWarning, match="2 of 2 components are thinner .* variance_floor=0.01"):
-        decode(sketch, 2)
+    with pytest.warns(UserWarning, match="2 of 2 components are thinner .* variance_floor=0.1"):
+        decode(sketch, 2, variance_floor=1e-15)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decode(sketch, 2, variance_floor=0.01)
+        decode(sketch, 2)
+
+
+def test_hard_thresholding_is_the_baseline(sketch, truth):
+    mixture = decode(sketch, 3, method="iht")
+    assert mixture.n_components == 3
+    assert len(mixture.decoding.trace) == N_ITERATIONS
+    x = truth.sample(20_000, seed=1) @ [[0.0], [1.0]]
+    single = decode(partial_sketch(x, FeatureMap(1, 50, scale=1.5)), 1, method="iht")
+    assert single.means[0, 0] == pytest.approx(x.mean(), abs=0.5)
+
+
+@pytest.mark.parametrize("model", ["isotropic", "known", "dirac"])
+@pytest.mark.parametrize("method", MIXTURE_METHODS)
+def test_other_models(method, model):
+    place = np.array([[-5.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
+    truth = GaussianMixture([0.5, 0.3, 0.2], place, np.full((3, 2), 0.25))
+    sketch = partial_sketch(truth.sample(50_000, seed=1), FeatureMap(2, 200, scale=0.8, seed=2))
+    known = {"covariance": [0.25, 0.25]} if model == "known" else {}
+    found = decode(sketch, 3, method=method, model=model, **known)
+    centers = found.centers if model == "dirac" else found.means
+    order = centers[:, 0].argsort()
+    # points are biased by the width of the clusters
+    np.testing.assert_allclose(centers[order], place, atol=0.15 if model == "dirac" else 0.05)
+    np.testing.assert_allclose(found.weights[order], truth.weights, atol=0.05)
+    if model != "dirac":
+        np.testing.assert_allclose(found.covariances, 0.25, atol=0.02)
+    assert found.decoding.model == model
+
+
+def test_a_known_covariance_matrix_gives_centroids():
+    rng = np.random.default_rng(0)
+    covariance = np.array([[1.0, 0.9], [0.9, 1.0]])
+    x = rng.multivariate_normal([0.0, 0.0], covariance, 40_000)
+    x[::2] += [3.0, -3.0]
+    sketch = partial_sketch(x, FeatureMap(2, 200, scale=1.0, seed=2))
+    found = decode(sketch, 2, model="known", covariance=covariance)
+    assert isinstance(found, Centroids)
+    order = found.centers[:, 0].argsort()
+    np.testing.assert_allclose(found.centers[order], [[0.0, 0.0], [3.0, -3.0]], atol=0.05)
+
+
+@pytest.mark.parametrize("method", ["sketch-shift", "density"])
+def test_centroid_methods(method):
+    place = np.array([[-5.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
+    x = GaussianMixture([0.5, 0.3, 0.2], place, np.full((3, 2), 0.25)).sample(50_000, seed=1)
+    sketch = partial_sketch(x, FeatureMap(2, 200, scale=1.0, law="gaussian", seed=2))
+    found = decode(sketch, 3, method=method, replicates=2)
+    assert isinstance(found, Centroids)
+    np.testing.assert_allclose(found.centers[found.centers[:, 0].argsort()], place, atol=0.2)
+    assert found.inertia(x) < 1.1 * 0.5
+    assert (np.diff(found.weights) <= 0).all()
+    assert (found.decoding.method, found.decoding.model) == (method, "dirac")
+    again = decode(sketch, 3, method=method, replicates=2)
+    np.testing.assert_array_equal(again.centers, found.centers)
+
+
+def test_points_are_found_by_way_of_a_density_unless_said_otherwise(sketch):
+    assert decode(sketch, 3, model="dirac").decoding.method == "density"
+
+
+def test_the_number_of_components_can_be_left_to_the_sketch(truth):
+    sketch = partial_sketch(truth.sample(200_000, seed=3), FeatureMap(2, 300, scale=1.0, seed=1))
+    mixture = decode(sketch)
+    assert mixture.n_components == 3
+    assert mixture.decoding.method == "cl-omp"
+    with pytest.raises(DecodeError, match="n_components=None with method='splitting'"):
+        decode(sketch, method="splitting")
+
+
+def test_a_warm_start_continues(truth):
+    feature_map = FeatureMap(2, 150, scale=1.0, seed=6)
+    first = partial_sketch(truth.sample(20_000, seed=1), feature_map)
+    grown = first + partial_sketch(truth.sample(200_000, seed=2), feature_map)
+    earlier, cold = decode(first, 3), decode(grown, 3)
+    warm = decode(grown, start=earlier)
+    assert warm.decoding.method == "start"
+    assert warm.decoding.cost <= 1.05 * cold.decoding.cost
+    assert warm.decoding.n_evaluations < cold.decoding.n_evaluations
+    assert decode(grown, 4, start=earlier).n_components == 4
+    assert decode(grown, 2, start=earlier).n_components == 2
+    centroids = decode(grown, 3, model="dirac", start=decode(first, 3, model="dirac"))
+    assert centroids.n_components == 3
+
+
+def test_coincident_components_are_merged_when_asked():
+    x = np.random.default_rng(0).normal(size=(50_000, 2))
+    sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=1, dtype="float64"))
+    split = decode(
+        sketch, 2, start=GaussianMixture([0.5, 0.5], [[0.0, 0.1], [0.1, 0.0]], np.ones((2, 2)))
+    )
+    assert split.n_components == 2
+    merged = decode(
+        sketch,
+        2,
+        start=GaussianMixture([0.5, 0.5], [[0.0, 0.1], [0.1, 0.0]], np.ones((2, 2))),
+        merge=True,
+    )
+    assert merged.n_components in (1, 2)
+    np.testing.assert_allclose(merged.mean, 0.0, atol=0.02)
 
 
 def test_a_lazy_sketch_is_refused():

@@ -1,0 +1,120 @@
+"""Arguments of :func:`dask_sketch.decode`, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dask_sketch.decoders.families import Array, Family
+from dask_sketch.errors import DecodeError
+from dask_sketch.models import Centroids, GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
+
+
+def require_content(sketch: Any) -> None:
+    """Refuse what is no sketch, or an empty one."""
+    if not isinstance(sketch, Sketch):
+        raise DecodeError(
+            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy one."
+        )
+    if not sketch.total_weight > 0:
+        raise DecodeError(
+            f"the sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
+            "There is nothing to decode."
+        )
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """A whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise DecodeError(f"{name}={value!r}: give a whole number of at least {least}.")
+    return int(value)
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not known."""
+    if value not in known:
+        raise DecodeError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}.")
+
+
+def require_enough(sketch: Sketch, n_components: int, n_each: int) -> None:
+    """Refuse a model with more parameters than the sketch has numbers.
+
+    Parameters
+    ----------
+    sketch
+        What is to be decoded.
+    n_components
+        Number of components.
+    n_each
+        Parameters of each, its weight included.
+    """
+    d, m = sketch.feature_map.n_features, sketch.feature_map.n_frequencies
+    n_parameters = n_each * n_components
+    if n_parameters > 2 * m:
+        raise DecodeError(
+            f"n_components={n_components} with {d} features has {n_parameters} parameters, more "
+            f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
+            f"{2 * m // n_each} components, or sketch with at least {5 * n_parameters} "
+            "frequencies."
+        )
+
+
+def box_of(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
+    """Bounds on means as an array (2, n_features), or None."""
+    if bounds is None:
+        return None
+    if isinstance(bounds, str):
+        if bounds != "data":
+            raise DecodeError(
+                f"bounds={bounds!r}: give None, 'data', or an array of lowest and highest means."
+            )
+        return np.stack([sketch.minimum, sketch.maximum])
+    d = sketch.feature_map.n_features
+    try:
+        box = np.asarray(bounds, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DecodeError(f"bounds={bounds!r} is not an array of numbers.") from error
+    if box.shape != (2, d):
+        raise DecodeError(
+            f"bounds has shape {box.shape}; for n_features={d} give (2, {d}): lowest, highest."
+        )
+    if not (box[0] < box[1]).all():
+        feature = int(np.argmin(box[0] < box[1]))
+        raise DecodeError(
+            f"bounds of feature {feature} are {box[0, feature]:g} and {box[1, feature]:g}: the "
+            "lowest must be below the highest."
+        )
+    return box
+
+
+def start_of(start: GaussianMixture | Centroids, n_features: int) -> tuple[Array, Array, Array]:
+    """Weights, places and variances of an earlier model; of centroids, variances of zero."""
+    if not isinstance(start, (GaussianMixture, Centroids)):
+        raise DecodeError(
+            f"start of type {type(start).__name__}: give an earlier model, as decode returns it."
+        )
+    if start.n_features != n_features:
+        raise DecodeError(
+            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
+            "of the same features."
+        )
+    if isinstance(start, Centroids):
+        return start.weights, start.centers, np.zeros_like(start.centers)
+    return start.weights, start.means, start.covariances
+
+
+def require_noise_model(family: Family) -> None:
+    """Refuse efficient refinement of atoms that are no law of samples, or of no diagonal one."""
+    if family.name == "dirac":
+        raise DecodeError(
+            "refine='efficient' with model='dirac': points say nothing of the noise of a sketch. "
+            "Decode model='gaussian' or 'isotropic', or leave refine out."
+        )
+    if not family.diagonal:
+        raise DecodeError(
+            "refine='efficient' with a covariance matrix: it knows diagonal covariances only. "
+            "Whiten the data with it, or leave refine out."
+        )

@@ -1,0 +1,100 @@
+"""Decoding of centroids by the methods that are more than a search for atoms."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dask_sketch.decoders.arguments import require_enough
+from dask_sketch.decoders.density import Division, default_n_candidates, divide_density
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.reporter import Progress, Reporter
+from dask_sketch.decoders.shift import Candidates, sketch_and_shift
+from dask_sketch.errors import DecodeError
+from dask_sketch.models import Centroids, Decoding
+from dask_sketch.sketching.sketch import Sketch
+
+CENTROID_METHODS = ("sketch-shift", "density")
+
+
+def decode_centroids(
+    sketch: Sketch,
+    n_components: int | None,
+    method: str,
+    model: str,
+    box: Array | None,
+    maxima: str,
+    seed: int,
+    replicates: int,
+    progress: Progress | None,
+) -> Centroids:
+    """Find centroids by sketch-and-shift or by way of a density.
+
+    Parameters
+    ----------
+    sketch, n_components, method, model, maxima, seed, replicates, progress
+        As of :func:`dask_sketch.decode`.
+    box
+        Bounds on centroids, shape (2, n_features), in data units; the data's when not given.
+
+    Returns
+    -------
+    centroids
+        By decreasing weight; the replicate of lowest cost.
+
+    Raises
+    ------
+    DecodeError
+        If the model does not suit the method, or the sketch is too short.
+    """
+    begun = time.perf_counter()
+    if model not in (("dirac", "gaussian") if method == "sketch-shift" else ("dirac",)):
+        raise DecodeError(f"method={method!r} finds centroids: give model='dirac'.")
+    assert n_components is not None  # only cl-omp does without
+    features = sketch.feature_map
+    d, m = features.n_features, features.n_frequencies
+    require_enough(sketch, n_components, 1 + d)
+    n_iterations = 2 * n_components
+    if method == "density":
+        n_iterations = default_n_candidates(n_components, d, m) + 1
+    reporter = Reporter(progress, replicates * n_iterations)
+    found: list[tuple[float, Division | Candidates, bool, str, list[float]]] = []
+    with threadpool_limits(1, user_api="blas"):
+        for replicate in range(replicates):
+            reporter.begin()
+            rng = np.random.default_rng((seed, replicate))
+            if method == "density":
+                division = divide_density(
+                    sketch, n_components, rng, reporter, box=box, maxima=maxima
+                )
+                end = (division.converged, division.message)
+                found.append((division.cost, division, *end, reporter.trace))
+            else:
+                candidates = sketch_and_shift(
+                    sketch, n_components, rng, reporter, model=model, box=box, maxima=maxima
+                )
+                end = (True, "all candidates found")
+                found.append((candidates.cost, candidates, *end, reporter.trace))
+    cost, best, converged, message, trace = min(found, key=lambda each: each[0])
+    if not best.weights.sum() > 0:
+        raise DecodeError(
+            "no component explains the sketch: all weights are zero. The frequencies do not see "
+            "the data; design the feature map on a sample of it."
+        )
+    record = Decoding(
+        method=method,
+        model=model,
+        cost=cost,
+        noise_level=Objective(sketch, "dirac").noise_level,
+        trace=tuple(trace),
+        seconds=time.perf_counter() - begun,
+        seed=seed,
+        replicates=replicates,
+        n_evaluations=best.n_evaluations,
+        converged=converged,
+        message=message,
+    )
+    return Centroids(best.weights / best.weights.sum(), best.centers, decoding=record)

@@ -1,0 +1,250 @@
+"""Statistically efficient refinement: a fit weighted by the noise of the sketch (ours).
+
+Least squares gives every entry of the sketch the same weight, though their noise is unequal and
+strongly correlated. Its covariance under a mixture is known in closed form
+(:mod:`dask_sketch.decoders.covariance`), and the mixture nearest to the sketch in the metric of
+its inverse is the optimally weighted generalised method of moments: of all estimates from these
+moments, the one of least variance, ``(J S^-1 J^T)^-1 / n``. Seen from the likelihood, it solves
+the score equations with each score replaced by its best approximation by features, so that it is as
+good as maximum likelihood on all samples to the extent that the features span the scores.
+
+One round is a factorisation of ``S`` at the current mixture and a few Newton steps on
+``J S^-1 (z - A P) = 0``, ``J S^-1`` held fixed. The metric changes little from a good fit on, and
+two or three rounds are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from dask_sketch.decoders.covariance import feature_covariance
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.support import Fit
+
+# Added to the diagonal of the correlation matrix of the features, which is near-singular by
+# nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10).
+_RIDGE = 1e-5
+
+# Added to the variance of every feature, at most 1/2: the closed form is a difference of numbers up
+# to one, whose rounding must stay below the ridge in features that hardly vary.
+_CANCELLED = 1e-10
+
+# Frequencies that are weighted together. Beyond, they form blocks, weighted each on its own:
+# time grows as m instead of m**3, and memory stays at 0.5 GB.
+BLOCK = 4096
+
+N_ROUNDS = 3  # metrics at most; fewer when the mixture no longer moves
+_UNKNOWN = 1e-12  # of the largest eigenvalue of the information: less is none
+_STEPS = 8  # Newton steps of one round, at most
+_STILL = 1e-3  # a step that improves the weighted cost by less, in units of one parameter's noise
+
+
+@dataclass(frozen=True)
+class Efficient:
+    """A refined fit, and how far off its parameters are.
+
+    Attributes
+    ----------
+    fit
+        Weights sum to one.
+    covariance
+        Of the estimates, weights first, then the atoms' parameters row by row, shape (P, P), in
+        the objective's coordinates. Zero for parameters on a bound, which were held there.
+    standard_errors
+        Of weights (K,), means and variances (K, n_features), in data units.
+    """
+
+    fit: Fit
+    covariance: Array
+    standard_errors: tuple[Array, Array, Array]
+
+
+def refine_efficiently(
+    objective: Objective, fit: Fit, report: Callable[[float], None]
+) -> Efficient:
+    """Refine a fit with the inverse covariance of the sketch for a metric.
+
+    Parameters
+    ----------
+    objective
+        Atoms and target, of a family with variances.
+    fit
+        A least-squares fit: the start, which must be near.
+    report
+        Called with the plain cost after each of ``N_ROUNDS`` rounds at most.
+
+    Returns
+    -------
+    refined
+
+    References
+    ----------
+    Hansen (1982), Large sample properties of generalized method of moments estimators,
+    Econometrica 50(4); for characteristic functions Feuerverger and McDunnough (1981), On the
+    efficiency of empirical characteristic function procedures, JRSS B 43(1).
+    """
+    weights, theta = fit.weights / fit.weights.sum(), fit.theta
+    for _ in range(N_ROUNDS):
+        metric = _Metric(objective, weights, theta)
+        moved, weights, theta = _newton(objective, metric, weights, theta)
+        report(objective.cost(weights, theta))
+        if moved < 0.01:
+            break
+    covariance = metric.parameters.spread(metric.covariance() / objective.effective_count)
+    refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
+    return Efficient(refined, covariance, _in_data_units(objective, covariance, len(theta)))
+
+
+def _in_data_units(
+    objective: Objective, covariance: Array, n_atoms: int
+) -> tuple[Array, Array, Array]:
+    """Standard errors of weights (K,), means and variances (K, n_features)."""
+    d = objective.n_features
+    deviations = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
+    by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
+    # a family's variances have one parameter each, or all of them the same
+    variances = objective.scale**2 * (by_theta[:, d:] @ objective.family.spread)
+    return deviations[:n_atoms], objective.scale * by_theta[:, :d], variances
+
+
+class _Free:
+    """The parameters that may move: weights within their simplex, atoms' parameters off bounds."""
+
+    def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
+        alive = weights > 1e-8
+        off = (theta > objective.lower) & (theta < objective.upper)
+        self._atoms = np.flatnonzero((off & alive[:, None]).ravel())
+        self._alive = np.flatnonzero(alive)
+        n_alive = len(self._alive)
+        # an orthonormal basis of the changes of weights that leave their sum
+        ones = np.column_stack([np.ones(n_alive), np.eye(n_alive)[:, 1:]])
+        self._basis = np.linalg.qr(ones)[0][:, 1:]
+        self._shape = theta.shape
+
+    def rows(self, jacobian: Array) -> Array:
+        """Derivatives by the free parameters, from those by all."""
+        n_atoms = self._shape[0]
+        by_weight = self._basis.T @ jacobian[self._alive]
+        return np.concatenate([by_weight, jacobian[n_atoms + self._atoms]])
+
+    def step(self, free: Array) -> tuple[Array, Array]:
+        """A step of all weights and parameters."""
+        n_free_weights = len(self._alive) - 1
+        by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
+        by_weight[self._alive] = self._basis @ free[:n_free_weights]
+        by_theta[self._atoms] = free[n_free_weights:]
+        return by_weight, by_theta.reshape(self._shape)
+
+    def spread(self, covariance: Array) -> Array:
+        """Covariance of all weights and parameters, from that of the free ones."""
+        half = np.stack([np.concatenate([w, t.ravel()]) for w, t in map(self.step, covariance)])
+        return np.stack([np.concatenate([w, t.ravel()]) for w, t in map(self.step, half.T)])
+
+
+class _Metric:
+    """Weighted derivatives ``J S^-1`` at one mixture, and the information ``J S^-1 J^T``."""
+
+    def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
+        m, d = objective.n_frequencies, objective.n_features
+        self.parameters = _Free(objective, weights, theta)
+        rows = self.parameters.rows(objective.jacobian(weights, theta))
+        self.weighted = np.empty_like(rows)
+        self.information = np.zeros((len(rows), len(rows)))
+        ridged = np.zeros_like(self.information)
+        self._n_blocks = -(-m // BLOCK)
+        unit = objective.feature_weights / np.sqrt(m)
+        for first in range(self._n_blocks):
+            chosen = np.arange(first, m, self._n_blocks)
+            covariance = feature_covariance(
+                weights, theta[:, :d], objective.variances(theta), objective.omega[:, chosen]
+            )
+            diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
+            diagonal += objective.rounding + _CANCELLED
+            deviation = np.sqrt(diagonal)
+            covariance /= deviation
+            covariance /= deviation[:, None]
+            diagonal += _RIDGE
+            factor = linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+            columns = np.concatenate([chosen, m + chosen])
+            scale = deviation * np.tile(unit[chosen], 2)
+            white = linalg.solve_triangular(
+                factor, (rows[:, columns] / scale).T, lower=True, check_finite=False
+            )
+            self.information += white.T @ white
+            back = linalg.solve_triangular(
+                factor, white, lower=True, trans="T", overwrite_b=True, check_finite=False
+            )
+            ridged += _RIDGE * (back.T @ back)
+            self.weighted[:, columns] = (back / scale[:, None]).T
+        self._ridged = ridged
+        # in units of one standard error of each parameter alone; components that coincide leave
+        # directions of which nothing is known, and in these nothing moves
+        self._unit = 1.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))
+        values, self._vectors = linalg.eigh(
+            self.information * self._unit * self._unit[:, None], check_finite=False
+        )
+        self._known = values > _UNKNOWN * values[-1]
+        self._values = np.where(self._known, values, 1.0)
+
+    def solve(self, right: Array, damping: float) -> Array:
+        """Newton step for weighted residuals, damped in proportion to the diagonal."""
+        inverse = self._known / (self._values + damping)
+        return np.asarray(
+            self._unit * (self._vectors @ (inverse * (self._vectors.T @ (self._unit * right))))
+        )
+
+    def covariance(self) -> Array:
+        """Covariance of the estimates, times the number of samples.
+
+        The sandwich formula, which knows that the ridge is no noise. Blocks see the same samples:
+        the information of several counts as the mean of theirs, an upper bound on the variance.
+        """
+        vectors = self._vectors * (self._known / self._values)
+        inverse = self._unit[:, None] * (vectors @ self._vectors.T) * self._unit
+        noise = (self.information - self._ridged) * self._n_blocks
+        return np.asarray(inverse @ noise @ inverse)
+
+
+def _newton(
+    objective: Objective, metric: _Metric, weights: Array, theta: Array
+) -> tuple[float, Array, Array]:
+    """Solve ``J S^-1 (z - A P) = 0`` for the mixture, ``J S^-1`` fixed.
+
+    Returns the squared length of the way, in squared standard errors per parameter, and its end.
+    """
+
+    def equations(weights: Array, theta: Array) -> tuple[Array, float]:
+        right = metric.weighted @ np.concatenate(objective.residual(weights, theta))
+        return right, float(right @ metric.solve(right, 1e-10))
+
+    n_free = len(metric.information)
+    right, merit = equations(weights, theta)
+    moved, damping = 0.0, 1e-6
+    for _ in range(_STEPS):
+        while damping < 1e6:
+            way = metric.solve(right, damping)
+            by_weight, by_theta = metric.parameters.step(way)
+            trial_weights = np.maximum(weights + by_weight, 0.0)
+            trial_weights /= trial_weights.sum()
+            trial = np.clip(theta + by_theta, objective.lower, objective.upper)
+            # a variance may not fall at once to where the next metric sees nothing of it
+            shapes = slice(objective.n_features, None)
+            trial[:, shapes] = np.maximum(trial[:, shapes], 0.3 * theta[:, shapes])
+            trial_right, trial_merit = equations(trial_weights, trial)
+            if trial_merit < merit:
+                break
+            damping *= 10.0
+        else:
+            break
+        gain = (merit - trial_merit) * objective.effective_count / n_free
+        moved += float(way @ metric.information @ way) * objective.effective_count / n_free
+        weights, theta, right, merit = trial_weights, trial, trial_right, trial_merit
+        damping = max(damping / 10.0, 1e-8)
+        if gain < _STILL:
+            break
+    return moved, weights, theta
