@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench paper wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -46,9 +46,12 @@ test-slow: $(READY)  ## the tests that take minutes
 bench: $(READY)  ## speed of the inner loop, accuracy of the decoders
 	$(BIN)/python -m tests.benchmarks
 
+paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
+	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")
+
 wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .demo .paper .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +

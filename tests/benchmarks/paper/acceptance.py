@@ -1,0 +1,168 @@
+"""The project's own targets: one row for each case, with ours, EM or Lloyd, bound and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from dask_sketch.terminal import grid
+from tests.benchmarks.paper import cluster_cases, likelihood_cases
+from tests.benchmarks.paper.bandwidths import OURS
+from tests.benchmarks.paper.clusters import SPECTRAL
+from tests.benchmarks.paper.mixtures import EFFICIENT
+from tests.benchmarks.paper.records import REFERENCES, Job, Line, Run, Setting, lines
+from tests.benchmarks.paper.tables import beside_of, number
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a method must reach: a statistic of ``least`` to ``most``, from a reference on."""
+
+    method: str
+    most: float = float("inf")
+    least: float = float("-inf")
+    over: str | None = None
+    statistic: str = "mean"
+    where: Callable[[Setting], bool] = field(default=lambda setting: True)
+
+    def __str__(self) -> str:
+        sides = (("at least", self.least), ("at most", self.most))
+        known = [f"{side} {value:g}" for side, value in sides if abs(value) != float("inf")]
+        beyond = f" above {self.over}" if self.over else ""
+        return " and ".join(known) + beyond
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table of targets; ``needs`` is the data that its jobs are given."""
+
+    title: str
+    jobs: Callable[..., list[Job]]
+    goals: tuple[Goal, ...]
+    needs: str | None = None
+
+
+# EM started at the truth, so that a start of EM's that failed makes no target easier
+LIMIT = "EM from the truth"
+_RSE = partial(Goal, OURS, statistic="median")
+
+ROWS: dict[str, Row] = {
+    "gmm-2": Row(
+        "ln KL, d=2, K=3, n=3e5, m=150",
+        partial(likelihood_cases.mixture, d=2, n_components=3, m=150),
+        (Goal("CL-OMPR", -9.5), Goal(EFFICIENT, 0.25, over=LIMIT)),
+    ),
+    "gmm-10": Row(
+        "ln KL, d=10, K=5, n=3e5, m=525",
+        partial(likelihood_cases.mixture, d=10, n_components=5, m=525),
+        (Goal("CL-OMPR", -7.2), Goal(EFFICIENT, 0.3, over=LIMIT)),
+    ),
+    "gmm-20": Row(
+        "ln KL, d=20, K=5, n=3e5, m=2050",
+        partial(likelihood_cases.mixture, d=20, n_components=5, m=2050),
+        (Goal("CL-OMPR", -6.5), Goal(EFFICIENT, -7.0)),
+    ),
+    "gmm-many": Row(
+        "held-out nats lost to the truth, d=10, K=20, n=3e5, m=2100",
+        likelihood_cases.many_components,
+        (
+            Goal("CL-OMPR", 0.01),
+            Goal("splitting", 0.01),
+            Goal(EFFICIENT, 0.0015),
+            Goal("splitting, efficient", 0.0015),
+        ),
+    ),
+    "kmeans": Row(
+        "RSE and CPU seconds, 10 Gaussian clusters, d=10, n=1e5",
+        cluster_cases.ten_clusters,
+        (Goal(OURS, 1.05), Goal(OURS, 3.0, statistic="seconds")),
+    ),
+    "anisotropic": Row(
+        "ln KL, d=10, K=10, A=10, n=2e5, m=2000, default design",
+        likelihood_cases.anisotropic,
+        (Goal("CL-OMPR", 1.0, over=LIMIT), Goal(EFFICIENT, 1.0, over=LIMIT)),
+    ),
+    "clusters-2": Row(
+        "RSE, three clusters, d=2, n=1e5",
+        cluster_cases.plane,
+        (_RSE(1.05, where=lambda s: s["sigma"] >= 0.05 or s["m"] == 1000),),
+    ),
+    "clusters-6": Row(
+        "RSE, three clusters, d=6, n=1e5, m=200, at most 100 starts",
+        cluster_cases.space,
+        (_RSE(1.05),),
+    ),
+    "mnist": Row(
+        "RSE, spectral features of MNIST",
+        cluster_cases.digits,
+        (
+            _RSE(1.2, where=lambda s: (s["m"], s["sigma"]) == (500, cluster_cases.DESIGNED)),
+            _RSE(1.08, where=lambda s: (s["m"], s["sigma"]) == (2000, cluster_cases.DESIGNED)),
+            _RSE(1.5, where=lambda s: s["sigma"] != cluster_cases.DESIGNED),
+        ),
+        needs=SPECTRAL,
+    ),
+    "ten-million": Row(
+        "ln KL, d=10, K=5, n=1e7, m=1050 (EM: 3e5 samples)",
+        likelihood_cases.ten_million,
+        (Goal(EFFICIENT, -11.0),),
+    ),
+    "speech": Row(
+        "held-out log-likelihood per frame, recordings, K=64, m=1e4 (wall seconds)",
+        likelihood_cases.speech,
+        (Goal("ours", least=-0.3, over="EM"),),
+        needs="fsdd",
+    ),
+    "coverage": Row(
+        "share inside nominal 95 % intervals, d=2, K=3, n=3e5, m=150",
+        likelihood_cases.coverage,
+        (Goal(EFFICIENT, least=0.92, most=0.98),),
+    ),
+}
+
+HEADER = (
+    *("setting", "decoder", "statistic", "draws", "ours", "EM", "EM from the truth", "Lloyd"),
+    *("bound", "target", "met", "CPU s", "EM or Lloyd s"),
+)
+
+
+def verdicts(row: Row, runs: Sequence[Run]) -> str:
+    """The row's title, and a line for each goal in each setting."""
+    known = lines(runs)
+    references = [line for line in known if line.method in REFERENCES]
+    cells = []
+    for line in known:
+        beside = {name: beside_of(line, references, name) for name in REFERENCES}
+        for goal in row.goals:
+            if goal.method == line.method and goal.where(line.setting):
+                cells.append(_verdict(goal, line, beside))
+    return f"{row.title}\n\n{grid(cells, header=HEADER)}"
+
+
+def reached(goal: Goal, line: Line, beside: dict[str, Line | None]) -> bool:
+    """Whether the draws of a line reach the goal."""
+    value = getattr(line, goal.statistic)
+    if goal.over is not None:
+        reference = beside[goal.over]
+        if reference is None:
+            raise ValueError(f"the goal {goal} needs draws of {goal.over}; there are none.")
+        value -= getattr(reference, goal.statistic)
+    return bool(goal.least <= value <= goal.most)
+
+
+def _verdict(goal: Goal, line: Line, beside: dict[str, Line | None]) -> list[str]:
+    spent = [other.seconds for other in beside.values() if other is not None]
+    return [
+        ", ".join(f"{key}={value}" for key, value in line.setting.items()),
+        line.method,
+        goal.statistic,
+        str(len(line.runs)),
+        number(getattr(line, goal.statistic)),
+        *(number(other and getattr(other, goal.statistic)) for other in beside.values()),
+        number(line.bound),
+        str(goal),
+        "yes" if reached(goal, line, beside) else "NO",
+        number(line.seconds),
+        number(spent[0] if spent else None),
+    ]

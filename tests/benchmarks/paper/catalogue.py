@@ -1,0 +1,76 @@
+"""All experiments by name: what they are called, how they run, how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.benchmarks.paper import anisotropy, bandwidths, laws, pictures, sizes
+from tests.benchmarks.paper.clusters import SPECTRAL
+from tests.benchmarks.paper.records import Job, Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure; ``needs`` is the file of data that its jobs are given."""
+
+    title: str
+    jobs: Callable[..., list[Job]]
+    draw: Callable[[Sequence[Run]], Figure] | None = None
+    needs: str | None = None
+
+
+_KERIVEN = "Keriven et al. 2018"
+_SHIFT = "sketch-and-shift"
+EXPERIMENTS: dict[str, Experiment] = {
+    "table-2": Experiment(f"{_KERIVEN}, Table 2: ln KL by law of frequencies", laws.table_2),
+    "table-3": Experiment(f"{_KERIVEN}, Table 3: what a scale costs to find", laws.table_3),
+    "figure-3": Experiment(
+        f"{_KERIVEN}, Figure 3: half the features divided by A (d=10, K=10, m=2000)",
+        anisotropy.figure_3,
+        pictures.against_factor,
+    ),
+    "figure-4": Experiment(
+        f"{_KERIVEN}, Figure 4: ln KL against the number of frequencies",
+        sizes.figure_4,
+        pictures.against_frequencies,
+    ),
+    "figure-5": Experiment(
+        f"{_KERIVEN}, Figure 5: ln KL against the number of samples (d=10, m=5(2d+1)K)",
+        sizes.figure_5,
+        pictures.against_samples,
+    ),
+    "figure-8": Experiment(
+        f"{_KERIVEN}, Figure 8: ln MMD, exact moments and sampled (d=10, K=5)",
+        sizes.figure_8,
+        pictures.distances,
+    ),
+    "shift-1": Experiment(
+        f"{_SHIFT}, Figure 1: mean squared error, three clusters in 2-D",
+        bandwidths.figure_1,
+        pictures.error_by_bandwidth,
+    ),
+    "shift-5": Experiment(
+        f"{_SHIFT}, Figure 5: RSE, three clusters in 6-D",
+        bandwidths.figure_5,
+        pictures.relative_error_by_bandwidth,
+    ),
+    "shift-6": Experiment(
+        f"{_SHIFT}, Figure 6: RSE, three clusters in 6-D", bandwidths.figure_6, pictures.planes
+    ),
+    "shift-7": Experiment(
+        f"{_SHIFT}, Figure 7: RSE of points and of Gaussians, three clusters in 2-D",
+        bandwidths.figure_7,
+        pictures.models,
+    ),
+    "shift-8": Experiment(
+        f"{_SHIFT}, Figure 8: RSE, spectral features of MNIST",
+        bandwidths.figure_8,
+        pictures.planes,
+        needs=SPECTRAL,
+    ),
+}

@@ -1,0 +1,90 @@
+"""The clusterings of the project's targets: our decoder for centroids, Lloyd's on all the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_sketch import FeatureMap, sketch
+from dask_sketch.features import clustering_scale
+from tests.benchmarks.paper.bandwidths import OURS, by_decode
+from tests.benchmarks.paper.clusters import N_SAMPLES, Clusters, drawn, prepared, spectral, spread
+from tests.benchmarks.paper.records import Job, Run, timed
+
+DESIGNED = "designed"  # in place of a bandwidth: the one found in pilot samples
+N_PILOT = 5000
+
+# number of draws, of samples
+FORMS = {"full": (10, N_SAMPLES), "quick": (3, N_SAMPLES), "toy": (1, 2_000)}
+
+
+def ten_clusters(form: str) -> list[Job]:
+    """RSE of ten Gaussian clusters in dimension 10."""
+    n_draws, n_samples = FORMS[form]
+    return [
+        partial(_draw, partial(ten, n_samples, seed), {}, m, DESIGNED, seed)
+        for m in (500, 1000)
+        for seed in range(n_draws)
+    ]
+
+
+@cache
+def ten(n_samples: int, seed: int) -> Clusters:
+    """A draw of clusters for each seed, within the range of the samples."""
+    return prepared(spread(10, 10, seed).sample(n_samples, seed=seed + 1000), None, 10)
+
+
+def plane(form: str) -> list[Job]:
+    """RSE of three clusters in dimension 2, at two distances, over the bandwidths."""
+    sigmas = (0.03, 0.05, 0.1, 0.2, 0.3)
+    return [job for name in ("separated", "near") for job in _sweep(form, name, (30, 1000), sigmas)]
+
+
+def space(form: str) -> list[Job]:
+    """RSE of three clusters in dimension 6, over the bandwidths."""
+    return _sweep(form, "six", (200,), (0.1, 0.2, 0.3, 0.4, 0.5))
+
+
+def digits(form: str, path: Path) -> list[Job]:
+    """RSE on spectral features of MNIST, at the scale found in pilot samples and at fixed ones."""
+    n_draws, _ = FORMS[form]
+    cells = [(500, DESIGNED), (2000, DESIGNED), *((500, sigma) for sigma in (1.0, 1.5, 2.0, 3.0))]
+    load = partial(spectral, path)
+    return [
+        partial(_draw, load, {"data": "MNIST"}, m, sigma, seed)
+        for m, sigma in cells
+        for seed in range(n_draws)
+    ]
+
+
+def _sweep(form: str, name: str, sizes: tuple[int, ...], sigmas: tuple[float, ...]) -> list[Job]:
+    n_draws, n_samples = FORMS[form]
+    load = partial(drawn, name, n_samples)
+    return [
+        partial(_draw, load, {"data": name}, m, sigma, seed)
+        for m in sizes
+        for sigma in sigmas
+        for seed in range(n_draws)
+    ]
+
+
+def _draw(
+    load: Callable[[], Clusters], case: dict[str, Any], m: int, sigma: float | str, seed: int
+) -> list[Run]:
+    data = load()
+    bandwidth = sigma
+    if sigma == DESIGNED:
+        pilot = np.random.default_rng(seed).choice(data.x, min(N_PILOT, len(data.x)), replace=False)
+        bandwidth = clustering_scale(pilot, data.n_clusters, seed=seed)
+    feature_map = FeatureMap(data.x.shape[1], m, scale=bandwidth, law="gaussian", seed=seed)
+    summary = sketch(data.x, feature_map)
+    centers, seconds = timed(partial(by_decode, summary, data, seed))
+    rse = data.relative_error(centers)
+    return [
+        Run(case | {"m": m, "sigma": sigma}, OURS, seed, rse, seconds),
+        Run(case, "Lloyd", seed, 1.0, data.lloyd_seconds),
+    ]

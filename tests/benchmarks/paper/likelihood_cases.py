@@ -1,0 +1,154 @@
+"""The mixtures of the project's targets: our default design, our decoders, EM on all the data."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from dask_sketch import FeatureMap, GaussianMixture, Sketch, design, merge, partial_sketch, sketch
+from dask_sketch.models import random_mixture
+from dask_sketch.speech.recordings import run_recordings
+from tests.benchmarks.paper.anisotropy import stretched
+from tests.benchmarks.paper.mixtures import EFFICIENT, decoded, measure_kl, references
+from tests.benchmarks.paper.records import Job, Run, timed
+
+NORMAL_95 = 1.959964  # half width of a 95 % interval, in standard errors
+CHUNK = 250_000  # samples held at a time, where there are millions
+
+# number of draws, then by how much every number of samples is divided
+FORMS = {"full": (10, 1), "quick": (3, 1), "toy": (1, 60)}
+
+
+def mixture(form: str, d: int, n_components: int, m: int) -> list[Job]:
+    """ln KL from 3e5 samples."""
+    n_draws, divisor = FORMS[form]
+    return [
+        partial(_mixture, d, n_components, m, 300_000 // divisor, seed) for seed in range(n_draws)
+    ]
+
+
+def _mixture(d: int, n_components: int, m: int, n_samples: int, seed: int) -> list[Run]:
+    truth = random_mixture(n_components, d, seed=seed)
+    return _against_em(truth, m, n_samples, seed, {"d": d, "K": n_components, "m": m})
+
+
+def anisotropic(form: str) -> list[Job]:
+    """ln KL with half the features divided by 10 (Figure 3)."""
+    n_draws, divisor = FORMS[form]
+    return [partial(_anisotropic, 200_000 // divisor, seed) for seed in range(n_draws)]
+
+
+def _anisotropic(n_samples: int, seed: int) -> list[Run]:
+    return _against_em(stretched(10.0, seed), 2000, n_samples, seed, {"A": 10})
+
+
+def _against_em(
+    truth: GaussianMixture, m: int, n_samples: int, seed: int, setting: dict[str, int]
+) -> list[Run]:
+    x = truth.sample(n_samples, seed=seed + 1000)
+    summary = sketch(x, design(x, m, n_components=truth.n_components, seed=seed))
+    fits = decoded(summary, truth.n_components, seed, "CL-OMPR", EFFICIENT)
+    fits |= references(truth, x, seed)
+    return measure_kl(fits, truth, setting, n_samples, seed)
+
+
+def many_components(form: str) -> list[Job]:
+    """Nats per sample that 20 components lose to the truth on samples held out."""
+    n_draws, divisor = FORMS[form]
+    sizes = (10, 20, 2100) if form != "toy" else (2, 3, 150)
+    return [partial(_many_components, *sizes, 300_000 // divisor, seed) for seed in range(n_draws)]
+
+
+def _many_components(d: int, n_components: int, m: int, n_samples: int, seed: int) -> list[Run]:
+    truth = random_mixture(n_components, d, seed=seed)
+    x = truth.sample(n_samples, seed=seed + 1000)
+    heldout = truth.sample(n_samples, seed=seed + 2000)
+    summary = sketch(x, design(x, m, n_components=n_components, seed=seed))
+    names = ("CL-OMPR", "splitting", EFFICIENT, "splitting, efficient")
+    fits = decoded(summary, n_components, seed, *names) | references(truth, x, seed)
+    best = truth.score(heldout)
+    bound = ((2 * d + 1) * n_components - 1) / (2 * n_samples)  # of an efficient estimator
+    setting = {"d": d, "K": n_components, "m": m}
+    runs = []
+    for name, fit in fits.items():
+        model, seconds = timed(fit)
+        lost = best - model.score(heldout)
+        runs.append(Run(setting, name, seed, lost, seconds, None, bound))
+    return runs
+
+
+def ten_million(form: str) -> list[Job]:
+    """ln KL from 1e7 samples, drawn and sketched in chunks; EM has the first 3e5 of them."""
+    n_draws, divisor = FORMS[form]
+    return [partial(_ten_million, 10_000_000 // divisor, seed) for seed in range(n_draws)]
+
+
+def _ten_million(n_samples: int, seed: int) -> list[Run]:
+    truth = random_mixture(5, 10, seed=seed)
+    x = truth.sample(min(300_000, n_samples), seed=seed + 1000)
+    summary = sketch_in_chunks(truth, design(x, 1050, n_components=5, seed=seed), n_samples, seed)
+    setting = {"d": 10, "K": 5, "m": 1050}
+    runs = measure_kl(decoded(summary, 5, seed, "CL-OMPR", EFFICIENT), truth, setting, n_samples,
+                      seed)  # fmt: skip
+    return runs + measure_kl(references(truth, x, seed), truth, setting, len(x), seed)
+
+
+def sketch_in_chunks(
+    truth: GaussianMixture, feature_map: FeatureMap, n_samples: int, seed: int
+) -> Sketch:
+    """Draw and sketch samples that are never in memory together."""
+    sizes = [min(CHUNK, n_samples - start) for start in range(0, n_samples, CHUNK)]
+    seeds = np.random.SeedSequence((seed, 2)).generate_state(len(sizes))
+    return merge(
+        partial_sketch(truth.sample(size, seed=int(chunk)), feature_map)
+        for size, chunk in zip(sizes, seeds, strict=True)
+    )
+
+
+def speech(form: str, path: Path) -> list[Job]:
+    """Held-out log-likelihood per frame of real recordings, as `make speech` measures it."""
+    sizes = {"full": (64, 10_000, 10), "quick": (64, 10_000, 1), "toy": (2, 250, 1)}
+    n_components, m, n_draws = sizes[form]
+    return [partial(_speech, path, n_components, m, seed) for seed in range(n_draws)]
+
+
+def _speech(path: Path, n_components: int, m: int, seed: int) -> list[Run]:
+    report = Path(".paper") / f"speech-{seed}.html"
+    found = run_recordings(
+        path, n_components=n_components, n_frequencies=m, seed=seed, report=report
+    )
+    methods = {"ours": "ours", "scikit-learn": "EM", "one Gaussian": "one Gaussian"}
+    setting = {"K": n_components, "m": m}
+    return [
+        Run(setting, methods[entry.name], seed, entry.score, entry.seconds)
+        for entry in found.contenders
+    ]
+
+
+def coverage(form: str) -> list[Job]:
+    """Share of the true parameters inside nominal 95 % intervals; everything redrawn each time."""
+    n_draws = {"full": 200, "quick": 40, "toy": 2}[form]
+    divisor = FORMS[form][1]
+    return [partial(_coverage, 300_000 // divisor, seed) for seed in range(n_draws)]
+
+
+def _coverage(n_samples: int, seed: int) -> list[Run]:
+    truth = random_mixture(3, 2, seed=seed)
+    x = truth.sample(n_samples, seed=seed + 1000)
+    summary = sketch(x, design(x, 150, n_components=3, seed=seed))
+    model, seconds = timed(decoded(summary, 3, seed, EFFICIENT)[EFFICIENT])
+    gaps = np.linalg.norm(model.means[:, None] - truth.means[None], axis=2)
+    mine, its = linear_sum_assignment(gaps)  # components come in any order
+    inside = {
+        name: np.abs(getattr(model, name)[mine] - getattr(truth, name)[its])
+        <= NORMAL_95 * getattr(model.stderr, name)[mine]
+        for name in ("weights", "means", "covariances")
+    }
+    inside["all"] = np.concatenate([part.ravel() for part in inside.values()])
+    return [
+        Run({"parameters": name}, EFFICIENT, seed, float(part.mean()), seconds)
+        for name, part in inside.items()
+    ]

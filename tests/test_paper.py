@@ -1,0 +1,133 @@
+"""Every experiment of `make paper` runs at toy size, and what it compares with is right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dask_sketch import FeatureMap, GaussianMixture, decode
+from dask_sketch.models import random_mixture
+from tests.benchmarks.paper import mixtures, rivals
+from tests.benchmarks.paper.__main__ import main, measured, report
+from tests.benchmarks.paper.acceptance import ROWS, Goal, reached
+from tests.benchmarks.paper.anisotropy import stretched
+from tests.benchmarks.paper.catalogue import EXPERIMENTS
+from tests.benchmarks.paper.records import Line, Run
+from tests.benchmarks.paper.sizes import exact_sketch
+from tests.benchmarks.paper.tables import table
+
+# the other rows of mixtures are the same function at larger sizes
+QUICK_ROWS = [name for name in ROWS if name not in ("gmm-10", "gmm-20")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder like that of the real data: noise in place of speech, blobs in place of digits."""
+    soundfile = pytest.importorskip("soundfile")
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    centers = 3 * rng.normal(size=(10, 10))
+    features = centers[rng.integers(10, size=2000)] + 0.3 * rng.normal(size=(2000, 10))
+    np.savez(folder / "mnist_spectral.npz", features=features.astype(np.float32))
+    (folder / "fsdd").mkdir()
+    quiet = np.zeros(800)
+    for number in range(5):
+        sound = np.concatenate([quiet, 0.2 * rng.normal(size=4000), quiet])
+        soundfile.write(folder / "fsdd" / f"{number}_ann_0.wav", sound, 8000)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # poor fits, few frequencies: that is the point
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *QUICK_ROWS])
+def test_experiment_at_toy_size(name, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entry = {**EXPERIMENTS, **ROWS}[name]
+    runs = measured(entry, "toy", data, workers=0)
+    assert runs
+    assert all(math.isfinite(run.value) for run in runs)
+    text = report(entry, runs)
+    assert entry.title in text
+    assert len(text.splitlines()) > 4
+    draw = getattr(entry, "draw", None)
+    if draw is not None:
+        draw(runs).savefig(tmp_path / "picture.png")
+        assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_missing_data_is_said_and_not_fatal(tmp_path):
+    result = CliRunner().invoke(main, ["shift-8", "--workers", "0", "--out", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "shift-8: skipped" in result.output
+    assert CliRunner().invoke(main, ["shift-9"]).exit_code == 2
+
+
+def test_mmd_is_that_of_two_points_in_closed_form():
+    # Gaussian kernel, two all but point-like components: MMD^2 = 2 - 2 exp(-|a - b|^2 / 2)
+    p = GaussianMixture([1.0], [[0.0, 0.0]], [[1e-9, 1e-9]])
+    q = GaussianMixture([1.0], [[1.0, 0.0]], [[1e-9, 1e-9]])
+    feature_map = FeatureMap(2, 1, scale=1.0, law="gaussian")
+    found = mixtures.mmd(p, q, feature_map, seed=0, n_frequencies=100_000)
+    assert found**2 == pytest.approx(2 - 2 * np.exp(-0.5), abs=0.01)
+
+
+def test_exact_sketch_gives_the_law_back():
+    truth = random_mixture(2, 2, seed=0)
+    feature_map = FeatureMap(2, 50, scale=1.0, center=np.array([1.0, -2.0]))
+    summary = exact_sketch(truth, feature_map)
+    np.testing.assert_allclose(
+        summary.characteristic, truth.characteristic(feature_map.frequencies), atol=1e-12
+    )
+    np.testing.assert_allclose(summary.mean, truth.mean, atol=1e-12)
+    np.testing.assert_allclose(summary.variance, truth.variance)
+    model = decode(summary, 2)
+    np.testing.assert_allclose(
+        np.sort(model.means, axis=0), np.sort(truth.means, axis=0), atol=1e-4
+    )
+
+
+def test_both_starts_of_em_end_at_the_same_maximum():
+    truth = random_mixture(3, 2, seed=0)
+    x = truth.sample(20_000, seed=1)
+    found = [rivals.em(x, 3, seed=0).score(x), rivals.em_from(truth, x).score(x)]
+    gain = 14 / (2 * len(x))  # of fitting noise, on average
+    assert found[0] == pytest.approx(found[1], abs=0.1 * gain)
+    assert min(found) > truth.score(x)
+
+
+def test_mean_squared_error_of_lloyd():
+    x = np.array([[0.0], [1.0], [10.0], [12.0]])
+    assert rivals.mean_squared_error(x, rivals.lloyd(x, 2, seed=0)) == pytest.approx(0.625)
+
+
+def test_stretched_components_have_covariance_one_before():
+    law = stretched(4.0, seed=0)
+    np.testing.assert_allclose(law.covariances[:, 0], 1 / 16)
+    np.testing.assert_allclose(law.covariances[:, -1], 1.0)
+
+
+RUNS = [
+    Run({"m": 10}, "ours", seed, value, 1.0, paper=-9.2, bound=-10.0)
+    for seed, value in enumerate((-9.0, -9.5, -9.7))
+]
+REFERENCE = Run({}, "EM", 0, -9.6, 2.0)
+
+
+def test_table_has_paper_ours_reference_and_bound_in_one_line():
+    last = table("title", [*RUNS, REFERENCE]).splitlines()[-1].split()
+    assert last == ["10", "ours", "-9.20", "-9.40", "-9.50", "-9.00", "-9.60", "-10.00", "1.00",
+                    "2.00"]  # fmt: skip
+
+
+def test_goals():
+    line, beside = Line({"m": 10}, "ours", tuple(RUNS)), {"EM": Line({}, "EM", (REFERENCE,))}
+    assert reached(Goal("ours", -9.4), line, beside)
+    assert not reached(Goal("ours", -9.45), line, beside)
+    assert reached(Goal("ours", -9.45, statistic="median"), line, beside)
+    assert reached(Goal("ours", 0.21, over="EM"), line, beside)
+    assert not reached(Goal("ours", 0.19, over="EM"), line, beside)
+    assert not reached(Goal("ours", least=-9.3), line, beside)
+    with pytest.raises(ValueError, match="Lloyd"):
+        reached(Goal("ours", 1.0, over="Lloyd"), line, {**beside, "Lloyd": None})
