@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask_sketch.decoders import decode
+    from dask_sketch.diagnostics import choose, diagnose
     from dask_sketch.errors import SketchError
     from dask_sketch.features import FeatureMap, estimate_scale
     from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
@@ -33,8 +34,10 @@ _HOME = {
     "Samples": "sources",
     "Sketch": "sketching",
     "SketchError": "errors",
+    "choose": "diagnostics",
     "decode": "decoders",
     "design": "graph",
+    "diagnose": "diagnostics",
     "estimate_scale": "features",
     "merge": "sketching",
     "open_mixture": "models",
@@ -55,8 +58,10 @@ __all__ = [
     "Samples",
     "Sketch",
     "SketchError",
+    "choose",
     "decode",
     "design",
+    "diagnose",
     "estimate_scale",
     "merge",
     "open_mixture",

@@ -1,8 +1,7 @@
-"""Numbers that say how well a mixture matches its sketch."""
+"""Small measures of sketches, weights and feature maps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,71 +11,35 @@ from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
     from dask_sketch.features import FeatureMap
-    from dask_sketch.models import GaussianMixture
     from dask_sketch.sketching import Sketch
 
 
-@dataclass(frozen=True)
-class Quality:
-    """What a sketch says about a mixture.
+def noise_level(sketch: Sketch) -> float:
+    """Expected squared distance of a sketch from that of its samples' law, unbiased.
 
-    Attributes
-    ----------
-    cost
-        ``||z - A P||**2``: squared distance between the sketch and that of the mixture.
-    noise_level
-        Expected cost of the true law, from the number of samples alone.
-    effective_components
-        See :func:`effective_components`.
-    visible
-        Share of the frequencies at which the sketch stands above its noise, in [0, 1].
-    """
-
-    cost: float
-    noise_level: float
-    effective_components: float
-    visible: float
-
-    @property
-    def cost_ratio(self) -> float:
-        """Cost in noise levels: about one or less for data that is such a mixture."""
-        return self.cost / self.noise_level if self.noise_level > 0 else np.inf
-
-
-def quality(sketch: Sketch, model: GaussianMixture) -> Quality:
-    """Hold a mixture against the sketch it was decoded from, or any other sketch.
-
-    Parameters
-    ----------
-    sketch
-        Of at least one sample.
-    model
-        With the same number of features.
+    ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
+    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``.
 
     Raises
     ------
     InputError
-        If the sketch is empty or the numbers of features differ.
-
-    Examples
-    --------
-    >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.models import GaussianMixture
-    >>> from dask_sketch.sketching import partial_sketch
-    >>> truth = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
-    >>> sketch = partial_sketch(truth.sample(10_000, seed=0), FeatureMap(2, 50, scale=1.0))
-    >>> 0 < quality(sketch, truth).cost_ratio < 5
-    True
+        If the sketch has less than two samples, so that there is no noise to be estimated.
     """
-    found = sketch.characteristic
-    expected = model.characteristic(sketch.feature_map.frequencies)
-    noise = noise_modulus(sketch)
-    return Quality(
-        cost=float(np.mean(np.abs(found - expected) ** 2)),
-        noise_level=sketch.noise_level,
-        effective_components=effective_components(model.weights),
-        visible=float(np.mean(np.abs(found) > 2.0 * noise)),
-    )
+    n = sketch.effective_count
+    if not n > 1.0 + 1e-9:
+        raise InputError(
+            f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
+            "two there is no saying what is noise."
+        )
+    weights = feature_weights(sketch.feature_map)
+    energy = np.square(weights) * (1.0 - np.abs(sketch.characteristic) ** 2)
+    return max(float(np.mean(energy)), 0.0) / (n - 1.0)
+
+
+def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
+    """Weights that decoders give the features, shape (n_frequencies,); ones if the law has none."""
+    weights = feature_map.feature_weights
+    return np.ones(feature_map.n_frequencies) if weights is None else weights
 
 
 def noise_modulus(sketch: Sketch) -> float:

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics import plots
-from dask_sketch.diagnostics.quality import quality
+from dask_sketch.diagnostics.fit import diagnose
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +54,7 @@ def write_report(
     plan: Any = None,
     happened: Watch | None = None,
     comparison: Comparison | None = None,
+    heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     command: str = "",
@@ -76,6 +77,8 @@ def write_report(
         The :class:`Plan` of the pass and what :func:`watch` saw of it.
     comparison
         Likelihoods of this mixture and others.
+    heldout
+        Sketch by the same map of samples that the model has not seen.
     sample
         Rows of data to draw beneath the mixture, shape (n, n_features).
     names
@@ -91,9 +94,10 @@ def write_report(
     Raises
     ------
     InputError
-        If matplotlib is missing, or ``sample`` or ``names`` do not fit the model.
+        If matplotlib is missing, or ``heldout``, ``sample`` or ``names`` do not fit the model.
     """
     labels = [f"feature {k}" for k in range(model.n_features)] if names is None else list(names)
+    found = diagnose(model, sketch, heldout)
     environment = Environment(
         loader=PackageLoader("dask_sketch.diagnostics"),
         autoescape=True,
@@ -107,7 +111,9 @@ def write_report(
         read=dict(source or {})
         | {"samples": f"{sketch.count:,}", "omitted": f"{sketch.omitted:,}"},
         plan=_plan_rows(plan, happened),
-        quality=_quality_fields(sketch, model),
+        sketch=_sketch_fields(sketch, model),
+        diagnostics=found._fields(),
+        findings=list(found.findings.values()),
         comparison=comparison,
         components=_component_rows(model),
         names=labels,
@@ -141,19 +147,12 @@ def _plan_rows(plan: Any, happened: Watch | None) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _quality_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
-    found = quality(sketch, model)
+def _sketch_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
     fields = {
         "frequencies": f"{sketch.feature_map.n_frequencies:,}",
-        "of them above the noise": f"{found.visible:.0%}",
         "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
         "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
         "scale of its law": sketch.feature_map._fields()["scale"],
-        "cost of the mixture": f"{found.cost:.3g}",
-        "expected from noise alone": f"{found.noise_level:.3g}",
-        "cost in noise levels": f"{found.cost_ratio:.3g}",
-        "components": f"{model.n_components}",
-        "effective components": f"{found.effective_components:.1f}",
     }
     if model.decoding is not None:
         how = model.decoding

@@ -7,30 +7,38 @@ import pytest
 
 from dask_sketch.diagnostics.quality import (
     effective_components,
+    feature_weights,
+    noise_level,
     noise_modulus,
-    quality,
     scaled_radii,
     sketch_distance,
 )
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.models import GaussianMixture, random_mixture
+from dask_sketch.models import random_mixture
 from dask_sketch.sketching import Sketch, partial_sketch
 
 TRUTH = random_mixture(3, 2, seed=1)
 MAP = FeatureMap(2, 200, scale=1.0, dtype="float64")
 
 
-def test_quality_is_the_squared_distance_to_the_sketch_of_the_mixture() -> None:
-    sketch = partial_sketch(TRUTH.sample(5000, seed=2), MAP)
-    found = quality(sketch, TRUTH)
-    expected = TRUTH.characteristic(MAP.frequencies) / np.sqrt(MAP.n_frequencies)
-    assert found.cost == pytest.approx(np.linalg.norm(sketch.z - expected) ** 2)
-    assert found.noise_level == sketch.noise_level
-    assert 0.3 < found.cost_ratio < 3
-    assert 0 < found.visible <= 1
-    other = GaussianMixture(TRUTH.weights, TRUTH.means + 1.0, TRUTH.covariances)
-    assert quality(sketch, other).cost_ratio > 100
+def test_noise_level_is_the_mean_of_the_noise() -> None:
+    expected = TRUTH.characteristic(MAP.frequencies)
+    draws = [partial_sketch(TRUTH.sample(50, seed=seed), MAP) for seed in range(400)]
+    seen = np.mean([np.mean(np.abs(draw.characteristic - expected) ** 2) for draw in draws])
+    assert np.mean([noise_level(draw) for draw in draws]) == pytest.approx(seen, rel=0.1)
+    assert noise_level(draws[0]) == pytest.approx(draws[0].noise_level * 50 / 49)
+
+
+def test_noise_level_has_the_weights_of_the_features() -> None:
+    weighted = FeatureMap(2, 200, scale=1.0, law="clustering", dtype="float64")
+    sketch = partial_sketch(TRUTH.sample(1000, seed=2), weighted)
+    w = weighted.feature_weights
+    assert w is not None
+    np.testing.assert_array_equal(feature_weights(weighted), w)
+    np.testing.assert_array_equal(feature_weights(MAP), np.ones(200))
+    expected = np.mean(w**2) - np.linalg.norm(w * sketch.z) ** 2
+    assert noise_level(sketch) == pytest.approx(expected / 999)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +62,12 @@ def test_bad_input() -> None:
     empty = Sketch.empty(MAP)
     with pytest.raises(InputError, match="empty"):
         noise_modulus(empty)
-    with pytest.raises(InputError, match="empty"):
-        quality(empty, TRUTH)
+    for little in (empty, partial_sketch([[0.0, 1.0]], MAP)):
+        with pytest.raises(InputError, match="less than two"):
+            noise_level(little)
     other = Sketch.empty(FeatureMap(2, 200, scale=2.0, dtype="float64"))
     with pytest.raises(MergeError, match="scale"):
         sketch_distance(empty, other)
-    sketch = partial_sketch(TRUTH.sample(10, seed=0), MAP)
-    with pytest.raises(InputError, match="frequencies"):
-        quality(sketch, random_mixture(2, 3))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, plan, sketch
+from dask_sketch import decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
 from dask_sketch.diagnostics.report import _SCHEMES, write_report
 from dask_sketch.diagnostics.watch import watch
@@ -65,6 +65,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
         plan=plan(lazy, feature_map),
         happened=happened,
         comparison=comparison,
+        heldout=sketch(truth.sample(2000, seed=3), feature_map),
         sample=rows[:1000],
         names=list("abcd"),
         command="dask-sketch demo --seed 0",
@@ -102,6 +103,10 @@ def test_it_says_what_happened(text: str) -> None:
         "planned",
         "8 chunks",
         "cost in noise levels",
+        "How good the fit is",
+        "expected divergence",
+        "Nothing speaks against it",
+        "squared held-out discrepancy",
         "dask-sketch demo --seed 0",
         "numpy",
         "128,000",
@@ -144,6 +149,23 @@ def test_little_is_enough(tmp_path: Path) -> None:
     path = write_report(tmp_path / "small.html", found, single_gaussian(found.mean, found.variance))
     images = [tag for tag, _ in Page(path.read_text()).tags if tag == "img"]
     assert len(images) == 2
+
+
+def test_what_was_found_is_told_in_sentences(tmp_path: Path) -> None:
+    truth = random_mixture(3, 2, seed=5)
+    rows = truth.sample(5000, seed=2)
+    found = sketch(rows, design(rows, n_components=3))
+    model = decode(found, 2)
+    path = write_report(tmp_path / "poor.html", found, model)
+    sentences = diagnose(model, found).findings
+    assert "misfit" in sentences
+    page = Page(path.read_text())
+    assert sum(tag == "li" for tag, _ in page.tags) == len(sentences)
+    for sentence in sentences.values():
+        assert sentence in page.words
+    assert "Nothing speaks against it" not in page.words
+    # on the tone whose contrast is tested below, in either scheme
+    assert re.search(r"\.findings \{[^}]*background: var\(--strong\)", path.read_text())
 
 
 def test_watch_counts_on_a_cluster() -> None:

@@ -127,3 +127,13 @@ def test_shows_itself(centroids):
     html = decoded._repr_html_()
     assert "centroid 7" in html
     assert "4 more" in html
+
+
+def test_characteristic_is_that_of_weighted_points(centroids):
+    omega = np.random.default_rng(3).normal(size=(2, 7))
+    found = centroids.characteristic(omega)
+    counts = np.repeat(np.arange(3), [2, 5, 3])  # weights 0.2, 0.5 and 0.3
+    expected = np.exp(-1j * centroids.centers[counts] @ omega).mean(axis=0)
+    np.testing.assert_allclose(found, expected, atol=1e-14)
+    with pytest.raises(InputError, match="frequencies has shape"):
+        centroids.characteristic(omega.T)

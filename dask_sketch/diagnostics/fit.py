@@ -1,0 +1,247 @@
+"""How good a decoded model is, from nothing but the model and sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.discrepancy import (
+    Discrepancy,
+    discrepancy,
+    one_blas_thread,
+    weighted_residual,
+)
+from dask_sketch.diagnostics.findings import findings
+from dask_sketch.diagnostics.linearised import Linearised, linearise
+from dask_sketch.diagnostics.placement import coincident_pairs, on_the_edge, without_width
+from dask_sketch.diagnostics.quality import effective_components, noise_level, noise_modulus
+from dask_sketch.models import Centroids, GaussianMixture
+from dask_sketch.terminal import fields_text
+
+if TYPE_CHECKING:
+    from dask_sketch.sketching import Sketch
+
+# Of an equal share 1 / K: a lighter atom counts for nothing.
+_LIGHT = 0.01
+
+
+@dataclass(frozen=True, repr=False)
+class FitDiagnostics:
+    """What a sketch says about a model; see :func:`diagnose`.
+
+    Attributes
+    ----------
+    cost
+        ``||z - A P||**2``: squared distance between the sketch and that of the model.
+    noise_level
+        Expected cost of the true law, from the number of samples alone: ``(1 - |z|**2) / (n - 1)``.
+    n_components
+        Number of components ``K``.
+    effective_components
+        Exponential of the entropy of the weights, from 1 to ``K``.
+    heavy_components
+        Number of weights above a hundredth of an equal share ``1 / K``.
+    visible
+        Share of the frequencies at which the sketch stands above its noise, in [0, 1].
+    coincident
+        Pairs of components that lie so close that they count as one.
+    on_the_edge
+        Components with a mean at the end of the data's range in some feature, or beyond.
+    without_width
+        Components whose variance was held at its floor in some feature; none for centroids.
+    linearised
+        Expected cost, standard errors and expected divergence; None for centroids, which are
+        never the law of their samples. Of an efficiently refined mixture the standard errors are
+        its own, and the divergence of least squares, nan, is not its.
+    feature_widths
+        Root mean square deviation of the components in each feature, in deviations of the
+        component that the frequencies were drawn for, shape (n_features,).
+    feature_losses
+        Standard errors of the log variances in each feature, in those that samples with known
+        labels would leave, shape (n_features,); nan where no variance is fitted.
+    heldout
+        Discrepancy from a held-out sketch, if one was given.
+    """
+
+    cost: float
+    noise_level: float
+    n_components: int
+    effective_components: float
+    heavy_components: int
+    visible: float
+    coincident: tuple[tuple[int, int], ...]
+    on_the_edge: tuple[int, ...]
+    without_width: tuple[int, ...]
+    linearised: Linearised | None
+    feature_widths: NDArray[np.float64]
+    feature_losses: NDArray[np.float64]
+    heldout: Discrepancy | None
+
+    @property
+    def cost_ratio(self) -> float:
+        """Cost in noise levels: well below one for a good fit of data that is such a mixture."""
+        return self.cost / self.noise_level if self.noise_level > 0 else np.inf
+
+    @property
+    def misfit(self) -> float:
+        """The cost in standard deviations above that of a right model; nan for centroids.
+
+        What one more least-squares step would take is taken off first, so that any consistent
+        estimate may be held against the expectation. The cost is a sum of squares with few
+        effective degrees of freedom, whose cube root is nearly normal (Wilson and Hilferty 1931).
+        On 320 decodes of Gaussian mixtures (d=2 and 10) its mean was 0.1 to 0.2, its deviation 0.9
+        to 1.1, and the largest 4.3.
+        """
+        if self.linearised is None or not self.linearised.expected_cost > 0:
+            return np.nan
+        mean, deviation = self.linearised.expected_cost, self.linearised.cost_deviation
+        freedom = 2.0 * (mean / deviation) ** 2
+        cost = max(self.cost - self.linearised.reducible, 0.0)
+        variance = 2.0 / (9.0 * freedom)
+        return float((np.cbrt(cost / mean) - (1.0 - variance)) / np.sqrt(variance))
+
+    @property
+    def findings(self) -> Mapping[str, str]:
+        """What is wrong, and the way out, in a sentence for each name; empty for a good fit."""
+        return findings(self)
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        out = {
+            "cost": f"{self.cost:.3g}",
+            "expected from noise alone": f"{self.noise_level:.3g}",
+            "cost in noise levels": f"{self.cost_ratio:.3g}",
+        }
+        if self.linearised is not None:
+            found = self.linearised
+            if self.noise_level > 0:
+                expected = found.expected_cost / self.noise_level
+                spread = found.cost_deviation / self.noise_level
+                out["the same for a right model"] = f"{expected:.3g} ± {spread:.2g}"
+            out["cost above that"] = f"{self.misfit:.2g} standard deviations"
+            if not np.isnan(found.divergence):
+                out["expected divergence"] = (
+                    f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
+                )
+        out |= {
+            "frequencies above the noise": f"{self.visible:.0%}",
+            "components": f"{self.n_components}",
+            "effective components": f"{self.effective_components:.1f}",
+            "components of some weight": f"{self.heavy_components}",
+            "coincident pairs": f"{len(self.coincident)}",
+            "means at the end of the data": f"{len(self.on_the_edge)}",
+        }
+        if self.linearised is not None:
+            out["components at the variance floor"] = f"{len(self.without_width)}"
+        if self.heldout is not None:
+            out["squared held-out discrepancy"] = (
+                f"{self.heldout.squared:.2g} ± {self.heldout.deviation:.2g} "
+                f"(noise level {self.heldout.noise_level:.2g} taken off)"
+            )
+        return out
+
+    def __repr__(self) -> str:
+        found = self.findings
+        return "\n\n".join([fields_text(self._fields()), *(found.values() or ["Nothing found."])])
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        return table("FitDiagnostics", self._fields() | dict(self.findings))
+
+
+def diagnose(
+    model: GaussianMixture | Centroids,
+    sketch: Sketch,
+    heldout: Sketch | None = None,
+    seed: int = 0,
+) -> FitDiagnostics:
+    """Say how good a model is from the sketch that it was decoded from.
+
+    A low cost is no proof of a good fit: where the frequencies hardly resolve a feature, the sketch
+    is matched and the likelihood is poor (section 5.4 of Keriven et al. 2018). The expected
+    Kullback-Leibler divergence says so beforehand: it is computed from the frequencies and the
+    model to first order in the noise.
+
+    Parameters
+    ----------
+    model
+        Decoded from the sketch.
+    sketch
+        Of at least two samples.
+    heldout
+        A sketch by the same feature map of samples that the model has not seen. A part of the data
+        can be held out after the fact: ``whole - part``.
+    seed
+        Seed of the points of the model by which expectations are computed.
+
+    Returns
+    -------
+    diagnostics
+        Prints as a table with what was found, in sentences.
+
+    Raises
+    ------
+    InputError
+        If a sketch is too small or the numbers of features differ.
+    MergeError
+        If the feature maps of the sketches differ.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, decode, partial_sketch
+    >>> from dask_sketch.models import random_mixture
+    >>> x = random_mixture(3, 2, seed=5).sample(20_000, seed=2)
+    >>> sketch = partial_sketch(x, FeatureMap(2, 150, scale=1.0))
+    >>> dict(diagnose(decode(sketch, 3), sketch).findings)
+    {}
+    >>> list(diagnose(decode(sketch, 2), sketch).findings)
+    ['misfit']
+    """
+    if heldout is not None:
+        sketch.feature_map.require_same(heldout.feature_map)
+    with one_blas_thread():
+        return _measured(model, sketch, heldout, seed)
+
+
+def _measured(
+    model: GaussianMixture | Centroids, sketch: Sketch, heldout: Sketch | None, seed: int
+) -> FitDiagnostics:
+    level = noise_level(sketch)
+    residual = weighted_residual(model, sketch)
+    visible = np.abs(sketch.characteristic) > 2.0 * noise_modulus(sketch)
+    found = None
+    widths = np.zeros(model.n_features)
+    losses = np.full(model.n_features, np.nan)
+    if isinstance(model, GaussianMixture):
+        found = linearise(model, sketch, seed)
+        if model.stderr is not None:
+            found = replace(
+                found,
+                weight_errors=model.stderr.weights,
+                variance_errors=model.stderr.covariances / model.covariances,
+                divergence=np.nan,
+            )
+        unit = sketch.feature_map.mean_variances
+        widths = np.sqrt(model.weights @ model.covariances / unit)
+        counts = sketch.effective_count * model.weights[:, None]
+        losses = np.sqrt(np.mean(found.variance_errors**2 * counts / 2.0, axis=0))
+    return FitDiagnostics(
+        cost=float(np.vdot(residual, residual).real),
+        noise_level=level,
+        n_components=model.n_components,
+        effective_components=effective_components(model.weights),
+        heavy_components=int(np.sum(model.weights * model.n_components > _LIGHT)),
+        visible=float(np.mean(visible)),
+        coincident=coincident_pairs(model, sketch),
+        on_the_edge=on_the_edge(model, sketch),
+        without_width=without_width(model, sketch) if isinstance(model, GaussianMixture) else (),
+        linearised=found,
+        feature_widths=widths,
+        feature_losses=losses,
+        heldout=None if heldout is None else discrepancy(model, heldout, seed),
+    )

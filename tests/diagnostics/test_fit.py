@@ -1,0 +1,237 @@
+"""Every finding where it should be, and none on a good fit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_sketch import Centroids, FeatureMap, decode, diagnose, partial_sketch
+from dask_sketch.errors import InputError, MergeError
+from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
+from dask_sketch.sketching import Sketch
+
+TRUTH = random_mixture(3, 2, seed=5)
+MAP = FeatureMap(2, 150, scale=1.0)
+SKETCH = partial_sketch(TRUTH.sample(20_000, seed=2), MAP)
+HELDOUT = partial_sketch(TRUTH.sample(10_000, seed=3), MAP)
+MODEL = decode(SKETCH, 3)
+
+
+def names(model: GaussianMixture | Centroids, heldout: Sketch | None = None) -> list[str]:
+    return list(diagnose(model, SKETCH, heldout).findings)
+
+
+@pytest.mark.parametrize("seed", [2, 5, 6, 8])
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+def test_a_good_fit_has_no_findings(seed: int, method: str) -> None:
+    truth = random_mixture(3, 2, seed=seed)
+    sketch = partial_sketch(truth.sample(20_000, seed=seed + 100), MAP)
+    heldout = partial_sketch(truth.sample(10_000, seed=seed + 200), MAP)
+    found = diagnose(decode(sketch, 3, method=method), sketch, heldout)
+    assert dict(found.findings) == {}
+    assert abs(found.misfit) < 4
+    assert found.cost_ratio < 1
+    assert found.effective_components == pytest.approx(3, abs=0.5)
+
+
+def test_the_cost_is_that_of_the_decoder() -> None:
+    found = diagnose(MODEL, SKETCH)
+    assert MODEL.decoding is not None
+    assert found.cost == pytest.approx(MODEL.decoding.cost)
+    assert found.noise_level == pytest.approx(MODEL.decoding.noise_level, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", [TRUTH, MODEL])
+def test_truth_and_fit_are_no_misfit(model: GaussianMixture) -> None:
+    # the truth costs a noise level; a step of least squares takes off what the fit has taken
+    assert abs(diagnose(model, SKETCH).misfit) < 4
+    assert names(model) == []
+
+
+def test_too_few_components() -> None:
+    found = diagnose(decode(SKETCH, 2), SKETCH, HELDOUT)
+    assert {"misfit", "unlike held-out"} <= set(found.findings)
+    assert found.misfit > 10
+
+
+def test_too_many_components() -> None:
+    assert "undetermined" in names(decode(SKETCH, 5, method="splitting"))
+
+
+def test_a_descent_that_stopped_early() -> None:
+    early = GaussianMixture(MODEL.weights, MODEL.means + 0.05, MODEL.covariances)
+    assert names(early) == ["unfinished"]
+    assert names(decode(SKETCH, start=early)) == []
+
+
+def test_a_component_that_weighs_nothing() -> None:
+    light = 1e-4
+    more = GaussianMixture(
+        [light, *(1 - light) * MODEL.weights],
+        [[0.0, 0.0], *MODEL.means],
+        [[1.0, 1.0], *MODEL.covariances],
+    )
+    found = diagnose(more, SKETCH)
+    assert "idle" in found.findings
+    assert (found.n_components, found.heavy_components) == (4, 3)
+    assert "Decode 3 components" in found.findings["idle"]
+
+
+def test_two_components_for_one() -> None:
+    half = MODEL.weights[0] / 2
+    twice = GaussianMixture(
+        [half, half, *MODEL.weights[1:]],
+        MODEL.means[[0, 0, 1, 2]],
+        MODEL.covariances[[0, 0, 1, 2]],
+    )
+    found = diagnose(twice, SKETCH)
+    assert found.coincident == ((0, 1),)
+    assert "0 and 1" in found.findings["coincident"]
+    assert "Decode 3 components" in found.findings["coincident"]
+    assert names(decode(SKETCH, start=twice, merge=True)) == []
+
+
+def test_a_mean_beyond_the_data() -> None:
+    means = MODEL.means.copy()
+    means[1, 0] = SKETCH.maximum[0] + 1.0
+    assert "edge" in names(GaussianMixture(MODEL.weights, means, MODEL.covariances))
+
+
+def test_a_component_without_width() -> None:
+    variances = MODEL.covariances.copy()
+    variances[0, 1] = 1e-12
+    found = diagnose(GaussianMixture(MODEL.weights, MODEL.means, variances), SKETCH).findings
+    assert {"floor", "unresolved"} <= set(found)  # its likelihood is not to be seen
+
+
+def test_heldout_samples_of_another_law() -> None:
+    other = partial_sketch(TRUTH.sample(10_000, seed=3) + 0.1, MAP)
+    assert names(MODEL, other) == ["unlike held-out"]
+    assert names(MODEL, HELDOUT) == []
+
+
+def stretched(anisotropy: float, seed: int) -> GaussianMixture:
+    """Figure 3 of Keriven et al. (2018), at a smaller size."""
+    means = random_mixture(5, 6, seed=seed).means
+    by = np.where(np.arange(6) < 3, anisotropy, 1.0)
+    return GaussianMixture(np.full(5, 0.2), means / by, np.broadcast_to(by**-2.0, means.shape))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("anisotropy", "fires"), [(1.0, False), (8.0, True)])
+def test_good_discrepancy_and_poor_likelihood(anisotropy: float, fires: bool, seed: int) -> None:
+    truth = stretched(anisotropy, seed)
+    x = truth.sample(100_000, seed=seed + 1)
+    scale = float(np.sqrt(truth.covariances.mean()))
+    sketch = partial_sketch(x, FeatureMap(6, 600, scale=scale, seed=seed))
+    model = decode(sketch, 5, variance_floor=1e-4)
+    found = diagnose(model, sketch)
+    assert list(found.findings) == (["unresolved"] if fires else [])
+    assert abs(found.misfit) < 4  # which the cost does not show
+    assert found.linearised is not None
+    loss = symmetric_kl(truth, model, 50_000) / found.linearised.attainable
+    assert (loss > 5.0) == fires
+    if fires:
+        assert "variances of features 0, 1, 2" in found.findings["unresolved"]
+        # frequencies drawn for each feature's own scale resolve them
+        fitted = FeatureMap(6, 600, covariances=truth.covariances[0], seed=seed)
+        again = partial_sketch(x, fitted)
+        assert dict(diagnose(decode(again, 5), again).findings) == {}
+        # a floor does not hide it
+        floored = diagnose(decode(sketch, 5, variance_floor=0.5), sketch).findings
+        assert {"unresolved", "floor"} <= set(floored)
+        assert "unfinished" not in floored
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_a_scale_that_fits_no_feature(scale: float) -> None:
+    sketch = partial_sketch(TRUTH.sample(20_000, seed=2), FeatureMap(2, 150, scale=scale))
+    found = diagnose(TRUTH, sketch).findings
+    assert re.search(r"another scale: components are (9\.\d|0\.03\d*) times", found["unresolved"])
+
+
+def test_an_efficient_fit_has_its_own_errors() -> None:
+    refined = decode(SKETCH, 3, refine="efficient")
+    found = diagnose(refined, SKETCH, HELDOUT)
+    assert dict(found.findings) == {}
+    assert refined.stderr is not None
+    assert found.linearised is not None
+    np.testing.assert_array_equal(found.linearised.weight_errors, refined.stderr.weights)
+    assert np.isnan(found.linearised.divergence)
+    assert "expected divergence" not in repr(found)
+    # neither the least cost nor that of the truth, and no misfit all the same
+    assert abs(found.misfit) < 4
+
+
+def test_centroids_are_no_misfit_whatever_the_width_of_the_clusters() -> None:
+    centroids = Centroids(TRUTH.weights, TRUTH.means)
+    found = diagnose(centroids, SKETCH, HELDOUT)
+    assert dict(found.findings) == {}
+    assert found.linearised is None
+    assert np.isnan(found.misfit)
+    assert found.heldout is not None
+    assert found.heldout.squared > 10 * found.heldout.deviation
+    close = Centroids([0.5, 0.25, 0.25], TRUTH.means[[0, 1, 1]])  # type: ignore[arg-type]
+    assert list(diagnose(close, SKETCH).findings) == ["coincident"]
+
+
+def test_clustering_features_have_their_weights() -> None:
+    weighted = FeatureMap(2, 150, scale=1.0, law="clustering")
+    sketch = partial_sketch(TRUTH.sample(20_000, seed=2), weighted)
+    w = weighted.feature_weights
+    assert w is not None
+    residual = w * (sketch.characteristic - TRUTH.characteristic(weighted.frequencies))
+    found = diagnose(TRUTH, sketch)
+    assert found.cost == pytest.approx(np.mean(np.abs(residual) ** 2))
+    assert abs(found.misfit) < 4
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1e-3, 0.0), (1e3, 1e6)])
+def test_units_and_offset_do_not_matter(unit: float, offset: float) -> None:
+    feature_map = FeatureMap(2, 150, scale=1.0, dtype="float64")
+    x = TRUTH.sample(5000, seed=2)
+    plain = diagnose(TRUTH, partial_sketch(x, feature_map))
+    elsewhere = replace(feature_map, scale=unit, center=[offset, offset])
+    moved = GaussianMixture(TRUTH.weights, TRUTH.means * unit + offset, TRUTH.covariances * unit**2)
+    found = diagnose(moved, partial_sketch(x * unit + offset, elsewhere))
+    assert found.cost == pytest.approx(plain.cost, rel=1e-3)
+    assert found.linearised is not None
+    assert plain.linearised is not None
+    assert found.linearised.divergence == pytest.approx(plain.linearised.divergence, rel=1e-3)
+    assert found.misfit == pytest.approx(plain.misfit, abs=0.01)
+
+
+def test_a_table_and_sentences() -> None:
+    poor = diagnose(decode(SKETCH, 2), SKETCH, HELDOUT)
+    for text in (repr(poor), poor._repr_html_()):
+        assert "cost in noise levels" in text
+        assert "the data is no such mixture of 2 components" in text
+        assert "held-out" in text
+    assert repr(diagnose(MODEL, SKETCH)).endswith("Nothing found.")
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="less than two"):
+        diagnose(MODEL, Sketch.empty(MAP))
+    with pytest.raises(InputError, match="frequencies"):
+        diagnose(random_mixture(2, 3), SKETCH)
+    other = partial_sketch(TRUTH.sample(100, seed=0), FeatureMap(2, 150, scale=2.0))
+    with pytest.raises(MergeError, match="scale"):
+        diagnose(MODEL, SKETCH, other)
+
+
+def test_no_dask_is_loaded() -> None:
+    code = (
+        "import sys; sys.modules['dask'] = None;"
+        "from dask_sketch import FeatureMap, choose, diagnose, partial_sketch;"
+        "from dask_sketch.models import random_mixture; truth = random_mixture(2, 2);"
+        "sketch = partial_sketch(truth.sample(20_000), FeatureMap(2, 100, scale=1.0));"
+        "print(len(diagnose(truth, sketch).findings), choose([truth], sketch).chosen.index)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["0", "0"]
