@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 # Standard deviations that noise does not reach: the largest of 320 good fits had 4.3.
 _FAR = 5.0
-# Of the cost: a least-squares step that takes more is not the end of a descent.
-_UNFINISHED = 0.5
+# Of the cost, and in noise levels: a least-squares step that takes more is not the end of a
+# descent. From estimates that are no least squares, the truth itself, it takes one on average.
+_UNFINISHED = 0.5, 3.0
 # Standard errors up to which a weight is not told from zero.
 _FROM_ZERO = 2.0
 # Expected divergence in that of maximum likelihood. Least squares at the paper's sizes has 1.3 to
@@ -66,7 +67,7 @@ def _of_mixture(fit: FitDiagnostics, at: Linearised) -> dict[str, str]:
             f"mixture of {fit.n_components} components, or the decoder stopped at a poor minimum. "
             "Decode with replicates; if the cost stays, with more components."
         )
-    if at.reducible > max(_UNFINISHED * fit.cost, fit.noise_level):
+    if at.reducible > max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level):
         found["unfinished"] = (
             f"One least-squares step would still take {at.reducible / fit.cost:.0%} off the cost: "
             "the descent stopped early. Go on from here with decode(sketch, start=model)."

@@ -229,7 +229,7 @@ def test_no_dask_is_loaded() -> None:
     code = (
         "import sys; sys.modules['dask'] = None;"
         "from dask_sketch import FeatureMap, choose, diagnose, partial_sketch;"
-        "from dask_sketch.models import random_mixture; truth = random_mixture(2, 2);"
+        "from dask_sketch.models import random_mixture; truth = random_mixture(3, 2, seed=5);"
         "sketch = partial_sketch(truth.sample(20_000), FeatureMap(2, 100, scale=1.0));"
         "print(len(diagnose(truth, sketch).findings), choose([truth], sketch).chosen.index)"
     )
