@@ -24,7 +24,6 @@ N_FEATURES = 12
 CHUNK_FRAMES = 62_500  # 3 MB in float32
 N_HELDOUT = 100_000
 N_REFERENCE = 100_000  # frames for scikit-learn: more take it minutes
-REPLICATES = 3
 N_SHOWN = 20_000  # frames in the report's picture
 NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
 
@@ -170,7 +169,6 @@ def run_demo(
             store,
             n_components,
             m,
-            replicates=REPLICATES,
             client=client,
             chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # a task for each stored chunk
         )

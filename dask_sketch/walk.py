@@ -6,9 +6,11 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dask_sketch.decoders import decode
 from dask_sketch.diagnostics.watch import Watch, watch
@@ -18,11 +20,6 @@ from dask_sketch.graph import Plan, design, plan, sketch
 from dask_sketch.models import GaussianMixture
 from dask_sketch.sketching import Sketch
 from dask_sketch.terminal import decoding_progress
-
-# Where many components overlap, the estimated scale lies nearer to that of all the data than to
-# theirs. On 64 speech-like components this share of it ends 0.03 to 0.09 nats per frame below the
-# truth, the whole of it 0.1 to 0.2; on FSDD it gains 0.1.
-_SCALE_SHARE = 0.65
 
 
 def _mute(text: str) -> None:
@@ -78,8 +75,6 @@ class Walk:
         n_components: int,
         n_frequencies: int,
         *,
-        replicates: int = 1,
-        variance_floor: float | None = None,
         client: Any = None,
         chunk_size: int | None = None,
     ) -> Fitted:
@@ -91,8 +86,6 @@ class Walk:
             Zarr store of features of unlike size.
         n_components, n_frequencies
             Sizes.
-        replicates, variance_floor
-            As for :func:`dask_sketch.decode`.
         client
             Client of the cluster to use; the threads of this process by default.
         chunk_size
@@ -104,19 +97,10 @@ class Walk:
         """
         with self.step("design", "designing a feature map from a few chunks"):
             feature_map = design(
-                str(store),
-                n_frequencies,
-                n_components,
-                whitening="diagonal",  # one scale fits all features once each has its own unit
-                seed=self.seed,
-                chunk_size=chunk_size,
+                str(store), n_frequencies, n_components, seed=self.seed, chunk_size=chunk_size
             )
-            assert feature_map.scale is not None  # estimated
-            feature_map = replace(feature_map, scale=round(_SCALE_SHARE * feature_map.scale, 4))
-        self.say(
-            f"scale {feature_map.scale:.3g} of a feature's deviation: {_SCALE_SHARE} of the "
-            "estimate, which overlapping components bias upward"
-        )
+        deviations = np.sqrt(feature_map.mean_variances)
+        self.say(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")
         planned = plan(str(store), feature_map, chunk_size=chunk_size)
         self.say(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
@@ -124,18 +108,14 @@ class Walk:
             with watch(client) as happened:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
-        floor: dict[str, Any] = {}
-        if variance_floor is not None:
-            floor["variance_floor"] = variance_floor
-        with self.step("decode", f"decoding {n_components} components by splitting"):
+        with self.step("decode", f"decoding {n_components} components by splitting, refined"):
             model = decode(
                 summary,
                 n_components,
                 method="splitting",
+                refine="efficient",
                 seed=self.seed,
-                replicates=replicates,
                 progress=decoding_progress(self.progress),
-                **floor,
             )
         assert isinstance(model, GaussianMixture)  # which is what the method makes
         model.to_zarr(self.folder / "model.zarr")

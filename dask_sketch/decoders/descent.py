@@ -22,7 +22,10 @@ _LIGHT = 0.1
 APPROACH = Effort(tolerance=1e-4, n_iterations=100)
 _LONG_APPROACH = Effort(tolerance=1e-5, n_iterations=400)
 LOCAL = Effort(tolerance=1e-3, n_iterations=30)  # of one or two atoms among others that rest
-_CONVERGE = Effort(tolerance=1e-6, n_iterations=100)
+# Where the data is such a mixture, a few steps end at the minimum. Where it is none, the valley is
+# long and flat: on speech (d = 12, K = 64, m = 4000), 100 steps took 23 CPU seconds and ended at
+# 2.14 noise levels, 30 took 7 and ended at 2.23, 0.03 nats apart.
+_CONVERGE = Effort(tolerance=1e-5, n_iterations=30)
 
 
 def descend(

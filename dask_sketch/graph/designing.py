@@ -15,6 +15,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features import (
     FeatureMap,
     ScaleFit,
+    clustering_scale,
     default_n_frequencies,
     estimate_scale,
     observe_scale,
@@ -27,6 +28,7 @@ from dask_sketch.models.em import fit_rows
 from dask_sketch.sources import Samples, open_samples
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
+TASKS = ("mixture", "clustering")
 _ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
@@ -35,7 +37,8 @@ def design(
     n_frequencies: int | None = None,
     n_components: int | None = None,
     *,
-    law: str = "sparse-radius",
+    task: Literal["mixture", "clustering"] = "mixture",
+    law: str | None = None,
     scale: float | None = None,
     covariances: Any = None,
     law_weights: Any = None,
@@ -62,8 +65,12 @@ def design(
         Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning tells when it is less.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
+    task
+        What the sketch is for: ``"mixture"``, or ``"clustering"`` for centroids
+        (``model="dirac"``), with the law ``"gaussian"`` and the scale of
+        :func:`dask_sketch.features.clustering_scale`.
     law
-        One of ``features.LAWS``; see :class:`FeatureMap`.
+        One of ``features.LAWS``, see :class:`FeatureMap`; ``"sparse-radius"`` for mixtures.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
@@ -113,6 +120,10 @@ def design(
             raise InputError(f"{name}={value!r}: give a whole number of at least {least}.")
     if n_frequencies is None and n_components is None:
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
+    if task not in TASKS:
+        raise InputError(f"task={task!r}: choose 'mixture' or 'clustering'.")
+    if law is None:
+        law = "sparse-radius" if task == "mixture" else "gaussian"
     if whitening is not None and whitening not in KINDS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
     samples = open_samples(x, weights=weights, **options)
@@ -120,15 +131,23 @@ def design(
     d = pilot.shape[1]
     if n_components is not None:
         if n_frequencies is None:
-            n_frequencies = default_n_frequencies(d, n_components)
+            n_frequencies = default_n_frequencies(d, n_components, task)
         else:
-            warn_if_few(n_frequencies, d, n_components)
+            warn_if_few(n_frequencies, d, n_components, task)
     assert n_frequencies is not None
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
-        covariances, fit = _component_variances(rows, n_components, seed)
+        if task == "clustering":
+            if n_components is None:
+                raise InputError(
+                    "n_components=None with task='clustering': give the number of centroids, or "
+                    "the scale."
+                )
+            scale = float(f"{clustering_scale(rows, n_components, seed=seed):.4g}")
+        else:
+            covariances, fit = _component_variances(rows, n_components, seed)
     return FeatureMap(
         n_features=d,
         n_frequencies=n_frequencies,

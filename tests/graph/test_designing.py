@@ -81,6 +81,20 @@ def test_given_scales_are_kept(rng):
     assert fm.law_weights.tolist() == [0.25, 0.75]
 
 
+def test_clustering_has_a_law_scale_and_size_of_its_own(rng):
+    x = rng.choice([-5.0, 0.0, 5.0], (10_000, 2)) + 0.2 * rng.normal(size=(10_000, 2))
+    fm = ds.design(x, n_components=9, task="clustering")
+    assert (fm.law, fm.n_frequencies) == ("gaussian", 5 * 3 * 9)
+    assert fm.scale == pytest.approx(np.sqrt(2 * 2 * 0.04), rel=0.1)
+    found = ds.decode(ds.sketch(x, fm), 9, model="dirac")
+    assert found.inertia(x) < 1.05 * 0.08
+    assert ds.design(x, 50, task="clustering", scale=2.0).scale == 2.0
+    with pytest.warns(UserWarning, match=r"under 5\(d\+1\)K = 135"):
+        ds.design(x, 50, 9, task="clustering")
+    with pytest.raises(InputError, match="give the number of centroids, or the scale"):
+        ds.design(x, 50, task="clustering")
+
+
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
 def test_whitening(kind, rng):
     mix = np.diag([1e-3, 1.0, 1e3])
@@ -120,6 +134,7 @@ def test_whitening_refuses(rng):
         ({"n_frequencies": 9, "n_pilot": 0}, "n_pilot=0"),
         ({"n_frequencies": 9, "n_pilot": "many"}, "n_pilot='many'"),
         ({"n_frequencies": 9, "seed": -1}, "seed=-1"),
+        ({"n_frequencies": 9, "task": "regression"}, "task='regression'"),
     ],
 )
 def test_bad_arguments(options, message, rng):

@@ -32,7 +32,6 @@ def test_every_fifth_is_held_out(folder: Path, tmp_path: Path) -> None:
         directory=tmp_path / "kept",
         report=tmp_path / "report.html",
         n_components=2,
-        replicates=1,
     )
     assert [entry.name for entry in result.contenders] == ["ours", "scikit-learn", "one Gaussian"]
     assert result.n_heldout == pytest.approx(2 * 85, abs=4)
