@@ -18,6 +18,7 @@ from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
 from dask_sketch.graph.run import follow
 from dask_sketch.models import GaussianMixture, random_mixture
+from dask_sketch.sketching import partial_sketch
 from dask_sketch.walk import Walk, bytes_of, walk_folder
 
 N_FEATURES = 12
@@ -216,6 +217,7 @@ def run_demo(
                 plan=fitted.plan,
                 happened=fitted.happened,
                 comparison=comparison,
+                heldout=partial_sketch(heldout, fitted.feature_map),
                 sample=heldout[:N_SHOWN],
                 names=NAMES,
                 command=f"dask-sketch demo --n-frames {n_frames} --seed {seed}",

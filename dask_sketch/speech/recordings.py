@@ -24,6 +24,7 @@ from dask_sketch.diagnostics.comparison import (
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.errors import InputError
 from dask_sketch.features import default_n_frequencies
+from dask_sketch.sketching import partial_sketch
 from dask_sketch.speech.files import list_recordings
 from dask_sketch.speech.write import write_features
 from dask_sketch.walk import Walk, bytes_of, walk_folder
@@ -148,6 +149,7 @@ def run_recordings(
                 plan=fitted.plan,
                 happened=fitted.happened,
                 comparison=comparison,
+                heldout=partial_sketch(heldout, fitted.feature_map),
                 sample=heldout[:N_SHOWN],
                 names=[f"c{k}" for k in range(1, d + 1)],
                 command=f"python -m dask_sketch.speech.recordings {data} --seed {seed}",
