@@ -19,7 +19,7 @@ _UNFINISHED = 0.5, 3.0
 # Standard errors up to which a weight is not told from zero.
 _FROM_ZERO = 2.0
 # Expected divergence in that of maximum likelihood. Least squares at the paper's sizes has 1.3 to
-# 3.3; features unlike by a factor of 3 (Fig. 3) 3 to 4, by 4 it is 5 to 9, by 5 it is 9 to 16.
+# 3.3; with features unlike by a factor of 3 (Fig. 3) 3 to 4, by 4 it is 4 to 8, by 5 it is 7 to 15.
 _LOST = 5.0
 # Times the least loss of a feature: those above are named, unless all are lost.
 _UNLIKE = 2.0
@@ -83,7 +83,7 @@ def _of_mixture(fit: FitDiagnostics, at: Linearised) -> dict[str, str]:
         found["unresolved"] = _unresolved(fit, at)
     if fit.heldout is not None:
         # a fit is off by the noise that it took for parameters
-        own = max(fit.noise_level - at.expected_cost, 0.0)
+        own = fit.expected_heldout
         if fit.heldout.squared > 3.0 * own + _FAR * fit.heldout.deviation:
             found["unlike held-out"] = (
                 f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}, of "

@@ -105,6 +105,13 @@ class FitDiagnostics:
         return float((np.cbrt(cost / mean) - (1.0 - variance)) / np.sqrt(variance))
 
     @property
+    def expected_heldout(self) -> float:
+        """Squared discrepancy of a right model: the noise that it took for parameters."""
+        if self.linearised is None:
+            return np.nan
+        return max(self.noise_level - self.linearised.expected_cost, 0.0)
+
+    @property
     def findings(self) -> Mapping[str, str]:
         """What is wrong, and the way out, in a sentence for each name; empty for a good fit."""
         return findings(self)
@@ -121,7 +128,7 @@ class FitDiagnostics:
             if self.noise_level > 0:
                 expected = found.expected_cost / self.noise_level
                 spread = found.cost_deviation / self.noise_level
-                out["the same for a right model"] = f"{expected:.3g} ± {spread:.2g}"
+                out["of a right model"] = f"{expected:.3g} ± {spread:.2g}"
             out["cost above that"] = f"{self.misfit:.2g} standard deviations"
             if not np.isnan(found.divergence):
                 out["expected divergence"] = (
@@ -142,6 +149,8 @@ class FitDiagnostics:
                 f"{self.heldout.squared:.2g} ± {self.heldout.deviation:.2g} "
                 f"(noise level {self.heldout.noise_level:.2g} taken off)"
             )
+            if self.linearised is not None:
+                out["held-out, of a right model"] = f"{self.expected_heldout:.2g}"
         return out
 
     def __repr__(self) -> str:
