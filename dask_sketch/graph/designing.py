@@ -18,13 +18,13 @@ from dask_sketch.features import (
     clustering_scale,
     default_n_frequencies,
     estimate_scale,
+    fit_pilot,
     observe_scale,
 )
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import reduce_samples
-from dask_sketch.models.em import fit_rows
 from dask_sketch.sources import Samples, open_samples
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
@@ -184,8 +184,8 @@ def _component_variances(
         within = x.var(axis=0) * fit.scale**2
     else:
         # a component needs rows to have a width
-        pilot_fit = fit_rows(x, max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1), seed)
-        within = pilot_fit.weights @ pilot_fit.covariances
+        mixture = fit_pilot(x, max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1), seed)
+        within = mixture.weights @ mixture.variances
         fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
     variances[varies] = within
     variances[~varies] = within.mean()
