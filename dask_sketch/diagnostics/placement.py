@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.decoders.coincident import coincident
 from dask_sketch.models import Centroids, GaussianMixture
 
 if TYPE_CHECKING:
     from dask_sketch.sketching import Sketch
 
-# Overlap of two densities, the integral of the root of their product, from which they count as one:
-# two equal Gaussians have it at half a standard deviation from each other.
-_OVERLAP = 0.97
-# Distance of two points from which they count as two, in scales of the frequency law.
-_APART = 0.5
 # Of the data's range: a mean this near to its end, or beyond, is on the bound.
 _EDGE = 1e-6
 # Of the data's variance: thinner than any component that is meant.
@@ -38,15 +34,9 @@ def coincident_pairs(
     """
     if isinstance(model, Centroids):
         scaled = model.centers / np.sqrt(sketch.feature_map.mean_variances)
-        squares = np.square(scaled[:, None] - scaled).sum(axis=2)
-        close = squares < _APART**2
+        close = coincident(scaled, np.zeros_like(scaled))
     else:
-        variances = model.covariances
-        mean = 0.5 * (variances[:, None] + variances)
-        logs = 0.5 * np.log(variances)
-        exponent = -0.125 * np.square(model.means[:, None] - model.means) / mean
-        exponent += 0.5 * (logs[:, None] + logs - np.log(mean))
-        close = exponent.sum(axis=2) > np.log(_OVERLAP)
+        close = coincident(model.means, model.covariances)
     first, second = np.nonzero(np.triu(close, 1))
     return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
