@@ -35,7 +35,7 @@ _RIDGE = 1e-5
 _CANCELLED = 1e-10
 
 # Frequencies that are weighted together. Beyond, they form blocks, weighted each on its own:
-# time grows as m instead of m**3, and memory stays at 0.5 GB.
+# time grows as m instead of m**3, and memory stays at 0.5 GB beside three Jacobians, P times 2m.
 BLOCK = 4096
 
 N_ROUNDS = 3  # metrics at most; fewer when the mixture no longer moves
@@ -155,7 +155,7 @@ class _Metric:
         rows = self.parameters.rows(objective.jacobian(weights, theta))
         self.weighted = np.empty_like(rows)
         self.information = np.zeros((len(rows), len(rows)))
-        ridged = np.zeros_like(self.information)
+        self._scale = np.empty(2 * m)
         self._n_blocks = -(-m // BLOCK)
         unit = objective.feature_weights / np.sqrt(m)
         for first in range(self._n_blocks):
@@ -169,19 +169,17 @@ class _Metric:
             covariance /= deviation
             covariance /= deviation[:, None]
             diagonal += _RIDGE
-            factor = linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+            # transposed, so that LAPACK finds its order of columns and copies nothing
+            factor = linalg.cholesky(covariance.T, overwrite_a=True, check_finite=False)
             columns = np.concatenate([chosen, m + chosen])
             scale = deviation * np.tile(unit[chosen], 2)
             white = linalg.solve_triangular(
-                factor, (rows[:, columns] / scale).T, lower=True, check_finite=False
+                factor, (rows[:, columns] / scale).T, trans="T", check_finite=False
             )
             self.information += white.T @ white
-            back = linalg.solve_triangular(
-                factor, white, lower=True, trans="T", overwrite_b=True, check_finite=False
-            )
-            ridged += _RIDGE * (back.T @ back)
+            back = linalg.solve_triangular(factor, white, overwrite_b=True, check_finite=False)
             self.weighted[:, columns] = (back / scale[:, None]).T
-        self._ridged = ridged
+            self._scale[columns] = scale
         # in units of one standard error of each parameter alone; components that coincide leave
         # directions of which nothing is known, and in these nothing moves
         self._unit = 1.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))
@@ -206,7 +204,8 @@ class _Metric:
         """
         vectors = self._vectors * (self._known / self._values)
         inverse = self._unit[:, None] * (vectors @ self._vectors.T) * self._unit
-        noise = (self.information - self._ridged) * self._n_blocks
+        scaled = self.weighted * self._scale
+        noise = (self.information - _RIDGE * (scaled @ scaled.T)) * self._n_blocks
         return np.asarray(inverse @ noise @ inverse)
 
 
