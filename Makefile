@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench paper wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench accuracy paper wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -43,11 +43,14 @@ pytest: $(READY)
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-bench: $(READY)  ## speed of the inner loop, accuracy of the decoders
+bench: $(READY)  ## speed of the inner loop
 	$(BIN)/python -m tests.benchmarks
 
 paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")
+
+accuracy: $(READY)  ## the decoders beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
+	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
 wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from dask_sketch import FeatureMap, partial_sketch
-from tests.benchmarks import accuracy
 from tests.benchmarks.kernel import blocked_float32, complex_exponential, measure, table
 
 
@@ -21,10 +20,3 @@ def test_a_tiny_run_prints_every_column():
     text = table([measure(2, 16, pairs=1e4, repeats=1)])
     assert len(text.splitlines()) == 4
     assert "nan" not in text
-
-
-def test_a_tiny_run_of_the_accuracy_table():
-    rows = accuracy.measure(accuracy.Case(2, 2, -9.0), n_seeds=2, n_samples=20_000)
-    assert [row.method for row in rows] == ["cl-ompr", "splitting"]
-    assert max(rows[0].logs) < -4
-    assert "cl-ompr" in accuracy.table(rows)
