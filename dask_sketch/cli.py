@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from dask_sketch import cli_models
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
@@ -27,7 +28,11 @@ from dask_sketch.cli_options import (
     size_options,
     storage_option,
 )
-from dask_sketch.terminal import decoding_progress
+
+# as features.LAWS; importing it would load the numerics
+LAWS = ["sparse-radius", "adapted-radius", "folded-gaussian", "gaussian", "clustering"]
+Task = Literal["mixture", "clustering"]
+TASK: Task = "mixture"  # unless another is asked for
 
 
 @click.group(
@@ -39,19 +44,24 @@ from dask_sketch.terminal import decoding_progress
         "sketch frames.zarr --map map.json -o sketch.zarr",
         "decode sketch.zarr -k 64 -o model.zarr",
         "score heldout.zarr model.zarr",
+        "diagnose model.zarr sketch.zarr",
     ),
 )
 @click.version_option(package_name="dask-sketch", prog_name="dask-sketch")
 def cli() -> None:
-    """Fit a mixture of Gaussians to data of any size in one pass.
+    """Fit a mixture of Gaussians or centroids to data of any size in one pass.
 
     The data (a Zarr store, Parquet files) is read once and reduced to a sketch of a few hundred
-    kilobytes. The mixture is found from the sketch alone. Sketches of parts of the data add up.
+    kilobytes. The model is found from the sketch alone. Sketches of parts of the data add up.
 
     Nothing at hand to try it on? `dask-sketch demo` makes its own data.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan.
     """
+
+
+for command in (cli_models.decode, cli_models.score, cli_models.diagnose):
+    cli.add_command(command)
 
 
 def main() -> None:
@@ -77,6 +87,7 @@ def plan(
     map_path: str | None,
     n_components: int | None,
     n_frequencies: int | None,
+    task: Task | None,
     memory_per_thread: str | None,
     opening: dict[str, Any],
 ) -> None:
@@ -89,7 +100,7 @@ def plan(
     from dask_sketch.sources import open_samples
     from dask_sketch.stored import read_map
 
-    _require_size(map_path, n_components, n_frequencies)
+    _require_size(map_path, n_components, n_frequencies, task)
     with run.cluster():
         samples = open_samples(run.path(data), **opening)
         if map_path is not None:
@@ -98,7 +109,7 @@ def plan(
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
             assert d is not None  # every path tells
-            m = n_frequencies or default_n_frequencies(d, n_components or 1)
+            m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
             feature_map = FeatureMap(d, m, scale=1.0)
         made = make_plan(samples, feature_map, memory_per_thread=memory_per_thread)
     run.answer(made.as_dict(), str(made))
@@ -109,11 +120,9 @@ def plan(
 @output_options
 @size_options
 @click.option("--scale", type=float, metavar="S",
-              help="Deviation of a component; found for each feature by default.")  # fmt: skip
-@click.option("--law", default="sparse-radius", show_default=True,
-              type=click.Choice(["adapted-radius", "sparse-radius", "folded-gaussian", "gaussian",
-                                 "clustering"]),
-              help="Law of the frequencies.")  # fmt: skip
+              help="Deviation of a component; found by default, for each feature.")  # fmt: skip
+@click.option("--law", type=click.Choice(LAWS),
+              help="Law of the frequencies; that of the task by default.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
               help="For features of unlike size; `full` also where they correlate.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",
@@ -129,6 +138,7 @@ def design(
     overwrite: bool,
     n_components: int | None,
     n_frequencies: int | None,
+    task: Task | None,
     opening: dict[str, Any],
     **choices: Any,
 ) -> None:
@@ -139,7 +149,7 @@ def design(
     from dask_sketch.graph import design as make_map
     from dask_sketch.stored import values, write_text
 
-    _require_size(None, n_components, n_frequencies)
+    _require_size(None, n_components, n_frequencies, task)
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     with run.cluster():
@@ -147,6 +157,7 @@ def design(
             run.path(data),
             n_frequencies=n_frequencies,
             n_components=n_components,
+            task=task or TASK,
             **choices,
             **opening,
         )
@@ -180,6 +191,7 @@ def sketch(
     map_path: str | None,
     n_components: int | None,
     n_frequencies: int | None,
+    task: Task | None,
     nan_policy: str,
     split_every: int | None,
     seed: int,
@@ -194,7 +206,7 @@ def sketch(
     from dask_sketch.graph import sketch as make_sketch
     from dask_sketch.stored import read_map, values
 
-    _require_size(map_path, n_components, n_frequencies)
+    _require_size(map_path, n_components, n_frequencies, task)
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     with run.cluster():
@@ -205,6 +217,7 @@ def sketch(
                 run.path(data),
                 n_frequencies=n_frequencies,
                 n_components=n_components,
+                task=task or TASK,
                 seed=seed,
                 **opening,
             )
@@ -245,95 +258,6 @@ def merge(
     run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)
 
 
-@cli.command(
-    epilog=examples(
-        "decode sketch.zarr -k 10 -o model.zarr",
-        "decode sketch.zarr -k 64 --method splitting -o model.zarr",
-    )
-)
-@click.argument("sketch")
-@output_options
-@click.option("-k", "--n-components", type=click.IntRange(min=1), metavar="K", required=True,
-              help="Number of components.")  # fmt: skip
-@click.option("--method", type=click.Choice(["cl-ompr", "cl-omp", "splitting"]),
-              default="cl-ompr", show_default=True,
-              help="The most precise, without replacement, or for many components.")  # fmt: skip
-@click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Independent fits, of which the best is kept.")  # fmt: skip
-@click.option("--variance-floor", type=float, metavar="F",
-              help="Least variance of a component, in variances of the data; 0.01 keeps "
-              "likelihoods of real data meaningful.")  # fmt: skip
-@seed_option
-@storage_option
-@run_options
-def decode(
-    run: Run,
-    sketch: str,
-    output: str,
-    overwrite: bool,
-    n_components: int,
-    method: str,
-    replicates: int,
-    variance_floor: float | None,
-    seed: int,
-    storage_options: dict[str, Any] | None,
-) -> None:
-    """Find the mixture of K Gaussians in SKETCH and write it as a model.
-
-    The data is not needed any more. Takes as long for a thousand samples as for a billion.
-    """
-    from dask_sketch.decoders import decode as find_mixture
-    from dask_sketch.sketching import open_sketch
-    from dask_sketch.stored import fields, values
-
-    refuse_existing(output, overwrite, storage_options)
-    source = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
-    floor: dict[str, Any] = {} if variance_floor is None else {"variance_floor": variance_floor}
-    model = find_mixture(
-        source,
-        n_components,
-        method=method,
-        replicates=replicates,
-        seed=seed,
-        progress=decoding_progress(run.progress),
-        **floor,
-    )
-    model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    run.answer(values(model) | {"output": output}, fields(model) | {"written to": output})
-
-
-@cli.command(epilog=examples("score heldout.zarr model.zarr"))
-@click.argument("data")
-@click.argument("model")
-@input_options
-@cluster_options
-@run_options
-def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
-    """Mean log-likelihood of the rows of DATA under MODEL, in nats; higher is better.
-
-    Only comparable between models scored on the same rows, best on rows they were not fitted to.
-    """
-    from dask_sketch.graph.apply import map_rows
-    from dask_sketch.graph.run import follow, local_progress
-    from dask_sketch.models import open_mixture
-
-    options = opening["storage_options"]
-    mixture = open_mixture(model, storage_options=for_url(model, options))
-    with run.cluster() as client:
-        lazy = map_rows(mixture, "score", run.path(data), **opening)
-        start = time.perf_counter()
-        if client is None:
-            with local_progress(run.progress):
-                result = float(lazy.compute())
-        else:
-            result = float(follow(client.compute(lazy), run.progress))
-        seconds = time.perf_counter() - start
-    run.answer(
-        {"score": result, "unit": "nats per row", "seconds": seconds},
-        {"mean log-likelihood": f"{result:.6g} nats per row", "seconds": f"{seconds:.1f}"},
-    )
-
-
 @cli.command(epilog=examples("info sketch.zarr"))
 @click.argument("path")
 @input_options
@@ -370,15 +294,16 @@ def demo(run: Run, **choices: Any) -> None:
     run.answer(result.as_dict(), str(result))
 
 
-def _require_size(map_path: str | None, *sizes: int | None) -> None:
-    given = [size for size in sizes if size is not None]
-    if map_path is None and not given:
+def _require_size(
+    map_path: str | None, n_components: int | None, n_frequencies: int | None, task: Task | None
+) -> None:
+    """Refuse a sketch of no known size, and one of two."""
+    if map_path is None and n_components is None and n_frequencies is None:
         raise click.UsageError(
-            "say what to sketch: -k for the number of components, or -m for that of frequencies"
-            + ("." if map_path is None else ", or --map.")
+            "say what to sketch: -k for the number of components, or -m for that of frequencies."
         )
-    if map_path is not None and given:
-        raise click.UsageError("--map has its own size: leave -k and -m out.")
+    if map_path is not None and (n_components, n_frequencies, task) != (None, None, None):
+        raise click.UsageError("--map has its own size and task: leave -k, -m and --task out.")
 
 
 if __name__ == "__main__":

@@ -225,13 +225,18 @@ def map_option(function: Command) -> Command:
 
 
 def size_options(function: Command) -> Command:
-    """Add ``-k`` and ``-m``: what sets the size of a sketch."""
+    """Add ``-k``, ``-m`` and ``--task``: what sets the size of a sketch."""
+    function = click.option(
+        "--task",
+        type=click.Choice(["mixture", "clustering"]),
+        help="What the sketch is for: a mixture, by default, or centroids.",
+    )(function)
     function = click.option(
         "-m",
         "--n-frequencies",
         type=click.IntRange(min=1),
         metavar="M",
-        help="Size of the sketch; 5(2d+1)K by default.",
+        help="Size of the sketch; 5(2d+1)K by default, 5(d+1)K for clustering.",
     )(function)
     return click.option(
         "-k",

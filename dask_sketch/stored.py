@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict
 from typing import Any
 
 import fsspec
@@ -141,34 +142,26 @@ def _(found: Sketch) -> dict[str, Any]:
 
 @values.register
 def _(found: GaussianMixture) -> dict[str, Any]:
-    decoding = found.decoding
-    return {
-        "kind": "mixture",
-        "n_components": found.n_components,
-        "n_features": found.n_features,
-        "method": decoding.method if decoding else None,
-        "cost": decoding.cost if decoding else None,
-        "noise_level": decoding.noise_level if decoding else None,
-        "seconds": decoding.seconds if decoding else None,
+    return _values_of_model("mixture", found) | {
         "weights": found.weights,
         "means": found.means,
         "covariances": found.covariances,
+        "stderr": None if found.stderr is None else asdict(found.stderr),
     }
 
 
 @values.register
 def _(found: Centroids) -> dict[str, Any]:
-    decoding = found.decoding
-    return {
-        "kind": "centroids",
-        "n_components": found.n_components,
-        "n_features": found.n_features,
-        "method": decoding.method if decoding else None,
-        "cost": decoding.cost if decoding else None,
-        "noise_level": decoding.noise_level if decoding else None,
-        "seconds": decoding.seconds if decoding else None,
+    return _values_of_model("centroids", found) | {
         "weights": found.weights,
         "centers": found.centers,
+    }
+
+
+def _values_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, Any]:
+    names = ("method", "model", "refine", "cost", "noise_level", "converged", "seconds")
+    return {"kind": kind, "n_components": found.n_components, "n_features": found.n_features} | {
+        name: getattr(found.decoding, name) if found.decoding else None for name in names
     }
 
 
@@ -204,12 +197,24 @@ def _(found: Sketch) -> dict[str, str]:
 
 @fields.register
 def _(found: GaussianMixture) -> dict[str, str]:
-    return {"kind": "mixture"} | found._fields()
+    out = _fields_of_model("mixture", found)
+    if found.stderr is not None:
+        largest = {name: error.max() for name, error in asdict(found.stderr).items()}
+        out["standard errors"] = (
+            f"up to {largest['weights']:.2g} of weights, {largest['means']:.2g} of means, "
+            f"{largest['covariances']:.2g} of variances"
+        )
+    return out
 
 
 @fields.register
 def _(found: Centroids) -> dict[str, str]:
-    return {"kind": "centroids"} | found._fields()
+    return _fields_of_model("centroids", found)
+
+
+def _fields_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, str]:
+    model = {"model": found.decoding.model} if found.decoding else {}
+    return {"kind": kind} | model | found._fields()
 
 
 @fields.register

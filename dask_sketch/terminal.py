@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 
@@ -60,8 +61,11 @@ def fields_text(fields: Mapping[str, object]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
 
 
-def decoding_progress(enabled: bool, out: TextIO | None = None) -> Callable[..., None] | None:
-    """A callback for ``decode(progress=...)`` that draws a bar, or ``None``.
+@contextlib.contextmanager
+def decoding_progress(
+    enabled: bool, out: TextIO | None = None
+) -> Iterator[Callable[[int, int, float], None] | None]:
+    """A callback for ``decode(progress=...)`` that draws a bar, or ``None``; ends its line.
 
     Parameters
     ----------
@@ -71,18 +75,24 @@ def decoding_progress(enabled: bool, out: TextIO | None = None) -> Callable[...,
         Where to; the standard error stream by default.
     """
     if not enabled:
-        return None
+        yield None
+        return
     stream = sys.stderr if out is None else out
+    drawn = False
 
     def show(done: int, total: int, cost: float) -> None:
+        nonlocal drawn
         share = done / max(total, 1)
         bar = ("#" * round(40 * share)).ljust(40)
         stream.write(f"\r[{bar}] | {share:4.0%} decoded, cost {cost:.3e} ")
-        if done >= total:
-            stream.write("\n")
         stream.flush()
+        drawn = True
 
-    return show
+    try:
+        yield show
+    finally:
+        if drawn:  # decoders may be done before the last iteration
+            stream.write("\n")
 
 
 def first_line(error: BaseException) -> str:

@@ -108,14 +108,17 @@ class Walk:
             with watch(client) as happened:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
-        with self.step("decode", f"decoding {n_components} components by splitting, refined"):
+        with (
+            self.step("decode", f"decoding {n_components} components by splitting, refined"),
+            decoding_progress(self.progress) as progress,
+        ):
             model = decode(
                 summary,
                 n_components,
                 method="splitting",
                 refine="efficient",
                 seed=self.seed,
-                progress=decoding_progress(self.progress),
+                progress=progress,
             )
         assert isinstance(model, GaussianMixture)  # which is what the method makes
         model.to_zarr(self.folder / "model.zarr")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import dask
 import numpy as np
@@ -15,9 +16,17 @@ import zarr
 from click.testing import CliRunner, Result
 
 import dask_sketch as ds
+from dask_sketch import cli as cli_module
+from dask_sketch import cli_models
 from dask_sketch.cli import cli
+from dask_sketch.decoders import METHODS, MODELS
+from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
+from dask_sketch.features.laws import LAWS
+from dask_sketch.graph.designing import TASKS
 
-COMMANDS = ("demo", "plan", "design", "sketch", "merge", "decode", "score", "info")
+COMMANDS = (
+    "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose", "info",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +92,166 @@ def test_tables_for_people(data: str, here: Path) -> None:
     assert "nats" in call("score", data, "model.zarr").stdout
 
 
+def test_centroids(data: str, here: Path) -> None:
+    designed = answer("design", data, "-k", 2, "--task", "clustering", "-o", "map.json")
+    assert (designed["law"], designed["n_frequencies"]) == ("gaussian", 30)
+    answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
+    decoded = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "model.zarr")
+    assert (decoded["kind"], decoded["method"]) == ("centroids", "density")
+    assert np.sort(np.array(decoded["centers"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
+    scored = answer("score", data, "model.zarr")
+    model = ds.open_model(here / "model.zarr")
+    assert isinstance(model, ds.Centroids)
+    inertia = model.inertia(np.asarray(zarr.open(data)[:]))
+    assert scored["mean_squared_distance"] == pytest.approx(inertia)
+    assert "score" not in scored
+    assert "mean squared distance" in call("score", data, "model.zarr").stdout
+
+
+@pytest.fixture
+def sketched(data: str, here: Path) -> Path:
+    """A folder with a sketch of all the data, for two components."""
+    answer("sketch", data, "-k", 2, "-o", "sketch.zarr")
+    return here
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(method: str, sketched: Path) -> None:
+    decoded = answer("decode", "sketch.zarr", "-k", 2, "--method", method, "-o", "model.zarr")
+    assert decoded["method"] == method
+    places = decoded["centers" if decoded["model"] == "dirac" else "means"]
+    assert np.sort(np.array(places)[:, 0]) == pytest.approx([-5, 5], abs=0.5)
+
+
+def test_every_model(sketched: Path) -> None:
+    common = ("decode", "sketch.zarr", "-k", 2, "--overwrite", "-o", "model.zarr", "--model")
+    variances = np.array(answer(*common, "isotropic")["covariances"])
+    assert (variances[:, 0] == variances[:, 1]).all()
+    known = answer(*common, "known", "--covariance", "1.5,0.75")
+    assert np.array(known["covariances"]) == pytest.approx(np.array([[1.5, 0.75]] * 2))
+    assert answer(*common, "dirac", "--method", "cl-ompr")["kind"] == "centroids"
+
+
+def test_options_are_those_of_the_library(sketched: Path) -> None:
+    source = ds.open_sketch("sketch.zarr")
+    options = {"refine": "efficient", "merge": True, "bounds": "data", "variance_floor": 0.2}
+    expected = ds.decode(source, 3, "splitting", "isotropic", seed=5, replicates=2, **options)
+    told = "-k 3 --method splitting --model isotropic --seed 5 --replicates 2 --refine efficient"
+    told += " --merge --bounds data --variance-floor 0.2 -o model.zarr"
+    answer("decode", "sketch.zarr", *told.split())
+    model = ds.open_mixture("model.zarr")
+    assert (model.means == expected.means).all()
+    assert (model.covariances == expected.covariances).all()
+    assert model.decoding.variance_floor == 0.2
+    # the number of components, which is not given, is found
+    assert answer("decode", "sketch.zarr", "-o", "found.zarr")["n_components"] == 2
+    assert f"{VARIANCE_FLOOR:g} by default" in " ".join(call("decode", "-h").stdout.split())
+
+
+def test_choices_are_those_of_the_library() -> None:
+    # written out, since importing them would load the numerics
+    assert sorted(cli_models.METHODS) == sorted(METHODS)
+    assert sorted(cli_models.MODELS) == sorted(MODELS)
+    assert sorted(cli_module.LAWS) == sorted(LAWS)
+    assert set(get_args(cli_module.Task)) == set(TASKS)
+    told = call("decode", "--help").stdout
+    for name in (*METHODS, *MODELS):
+        assert f"\n    {name} " in told, name
+
+
+def test_refinement_gives_standard_errors(sketched: Path) -> None:
+    refined = ("decode", "sketch.zarr", "-k", 2, "--refine", "efficient", "-o", "model.zarr")
+    told = answer(*refined)
+    model = ds.open_mixture("model.zarr")
+    for name in ("weights", "means", "covariances"):
+        assert told["stderr"][name] == getattr(model.stderr, name).tolist()
+    # a mean is known to a deviation of one over the root of 3000
+    assert told["stderr"]["means"] == pytest.approx(np.full((2, 2), 3000**-0.5), rel=0.2)
+    assert f"{model.stderr.means.max():.2g} of means" in call("info", "model.zarr").stdout
+    plain = answer("decode", "sketch.zarr", "-k", 2, "-o", "plain.zarr")
+    assert (plain["refine"], plain["stderr"]) == (None, None)
+    assert "standard errors" not in call("info", "plain.zarr").stdout
+
+
+def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path) -> None:
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    answer("merge", "sketch.zarr", "sketch.zarr", "-o", "grown.zarr")
+    url = (sketched / "model.zarr").as_uri()
+    for start in ("model.zarr", url):
+        out = ("-o", "new.zarr", "--overwrite")
+        decoded = answer("decode", "grown.zarr", "--start", start, *out)
+        assert (decoded["method"], decoded["n_components"]) == ("start", 2)
+    # also in its place
+    answer("decode", "grown.zarr", "--start", "model.zarr", "-o", "model.zarr", "--overwrite")
+    assert ds.open_model("model.zarr").decoding.method == "start"
+
+
+def test_diagnose(data: str, sketched: Path) -> None:
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    answer("decode", "sketch.zarr", "-k", 1, "-o", "poor.zarr")
+    model, source = ds.open_model("model.zarr"), ds.open_sketch("sketch.zarr")
+    found = ds.diagnose(model, source)
+    told = answer("diagnose", "model.zarr", "sketch.zarr")
+    assert (told["cost"], told["findings"], told["heldout"]) == (found.cost, {}, None)
+    assert told["linearised"]["expected_cost"] == found.linearised.expected_cost
+    assert call("diagnose", "model.zarr", "sketch.zarr").stdout == f"{found!r}\n"
+    poor = answer("diagnose", "poor.zarr", "sketch.zarr")
+    assert "misfit" in poor["findings"]
+    assert poor["findings"]["misfit"] in call("diagnose", "poor.zarr", "sketch.zarr").stdout
+    heldout = answer("diagnose", "poor.zarr", "sketch.zarr", "--heldout", "sketch.zarr")["heldout"]
+    assert heldout["squared"] == pytest.approx(poor["cost"] - heldout["noise_level"])
+    points = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "points.zarr")
+    told = answer("diagnose", "points.zarr", "sketch.zarr")
+    assert told["linearised"] is None
+    assert told["n_components"] == points["n_components"]
+
+
+def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    for arguments, said in (
+        ("--method splitting", "n_components=None with method='splitting'"),
+        ("-k 2 --method splitting --start model.zarr", "a start needs no method"),
+        ("--start sketch.zarr", "sketch.zarr is not a gaussian mixture or centroids"),
+        ("--start absent.zarr", "absent.zarr"),
+        ("-k 2 --model known", "needs covariance"),
+        ("-k 2 --covariance 1,1", "has no use for it"),
+        ("-k 2 --model known --covariance 1", "(1,)"),
+        ("-k 2 --model known --covariance 1,nan", "NaN"),
+        ("-k 2 --method density --model gaussian", "finds centroids"),
+        ("-k 2 --method density --merge", "takes no merge"),
+        ("-k 2 --model dirac --method iht --refine efficient", "say nothing of the noise"),
+        ("-k 2 --variance-floor 2", "variance_floor=2.0"),
+    ):
+        message = refusal(1, "decode", "sketch.zarr", "-o", "out.zarr", *arguments.split())
+        assert said in message, message
+    assert not (sketched / "out.zarr").exists()
+    one = zarr.create_array("one.zarr", shape=(50, 1), chunks=(50, 1), dtype="float64")
+    one[:] = np.arange(50.0)[:, None]
+    answer("sketch", "one.zarr", "-m", 20, "-o", "one-sketch.zarr")
+    common = ("diagnose", "model.zarr", "sketch.zarr")
+    message = refusal(1, "diagnose", "model.zarr", "one-sketch.zarr")
+    assert "the model has 2 features, the sketch 1" in message
+    assert "differ in n_features" in refusal(1, *common, "--heldout", "one-sketch.zarr")
+    assert "no sketch" in refusal(1, *common, "--heldout", "absent.zarr")
+    assert "is not a sketch" in refusal(1, "diagnose", "model.zarr", "model.zarr")
+    assert "sketch.zarr is not" in refusal(1, "diagnose", "sketch.zarr", "sketch.zarr")
+    nothing = refusal(1, "design", data, "-m", 50, "--task", "clustering", "-o", "map.json")
+    assert "task='clustering'" in nothing
+
+
 def test_sketch_designs_on_the_fly_as_design_does(data: str, here: Path) -> None:
     answer("design", data, "-k", 2, "-o", "map.json")
     one = answer("sketch", data, "-k", 2, "-o", "one.zarr")
     other = answer("sketch", data, "--map", "map.json", "-o", "other.zarr")
     assert one["feature_map"] == other["feature_map"]
+
+
+def test_the_task_sets_size_and_law(data: str, here: Path) -> None:
+    clustering = ("-k", 2, "--task", "clustering")
+    made = answer("sketch", data, *clustering, "-o", "sketch.zarr")["feature_map"]
+    assert (made["law"], made["n_frequencies"]) == ("gaussian", 30)
+    planned = [answer("plan", data, *size)["sketch_bytes"] for size in (("-k", 2), clustering)]
+    assert planned[0] - planned[1] == 16 * (50 - 30)  # a complex number for each frequency
 
 
 def test_merge_adds(data: str, here: Path) -> None:
@@ -100,11 +264,18 @@ def test_merge_adds(data: str, here: Path) -> None:
 def test_info_knows_everything(data: str, here: Path) -> None:
     answer("design", data, "-k", 2, "-o", "map.json")
     answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
-    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
-    found = {path: answer("info", path) for path in ("map.json", "sketch.zarr", "model.zarr", data)}
-    assert [fields["kind"] for fields in found.values()] == [
-        "feature map", "sketch", "mixture", "data",
-    ]  # fmt: skip
+    made = answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "points.zarr")
+    kinds = {
+        "map.json": "feature map",
+        "sketch.zarr": "sketch",
+        "model.zarr": "mixture",
+        "points.zarr": "centroids",
+        data: "data",
+    }
+    found = {path: answer("info", path) for path in kinds}
+    assert {path: fields["kind"] for path, fields in found.items()} == kinds
+    assert found["model.zarr"] | {"output": "model.zarr"} == made
     assert found[data]["n_samples"] == 6000
     assert found["sketch.zarr"]["feature_map"]["digest"] == found["map.json"]["digest"]
     for path, fields in found.items():
@@ -196,6 +367,14 @@ def test_other_bad_input(data: str, here: Path) -> None:
         ("design", "data.zarr", "-o", "map.json"),
         ("decode", "sketch.zarr", "-k", "0", "-o", "out.zarr"),
         ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--method", "magic"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--model", "magic"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--refine", "magic"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--bounds", "1,2"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--covariance", "1,a"),
+        ("decode", "sketch.zarr", "-k", "2", "-o", "out.zarr", "--covariance", ""),
+        ("diagnose", "model.zarr"),
+        ("design", "data.zarr", "-k", "2", "-o", "map.json", "--task", "magic"),
+        ("sketch", "data.zarr", "--map", "map.json", "--task", "mixture", "-o", "out.zarr"),
         ("merge", "-o", "out.zarr"),
         ("plan", "data.zarr", "-k", "2", "--storage-options", "nonsense"),
         ("plan", "data.zarr", "-k", "2", "--storage-options", "[1]"),
@@ -232,6 +411,10 @@ def test_progress_goes_to_standard_error(data: str, here: Path) -> None:
     result = call("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr", "--json", "--progress")
     assert "100% decoded" in result.stderr
     json.loads(result.stdout)
+    # a decoder that stops by itself leaves a whole line too
+    result = call("decode", "sketch.zarr", "-o", "found.zarr", "--json", "--progress")
+    assert "decoded" in result.stderr
+    assert result.stderr.endswith("\n")
     result = call("score", data, "model.zarr", "--json", "--progress")
     assert "100%" in result.stderr
     json.loads(result.stdout)

@@ -19,6 +19,7 @@ from dask_sketch.diagnostics.findings import findings
 from dask_sketch.diagnostics.linearised import Linearised, linearise
 from dask_sketch.diagnostics.placement import coincident_pairs, on_the_edge, without_width
 from dask_sketch.diagnostics.quality import effective_components, noise_level, noise_modulus
+from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.terminal import fields_text
 
@@ -211,6 +212,11 @@ def diagnose(
     >>> list(diagnose(decode(sketch, 2), sketch).findings)
     ['misfit']
     """
+    if model.n_features != sketch.feature_map.n_features:
+        raise InputError(
+            f"the model has {model.n_features} features, the sketch "
+            f"{sketch.feature_map.n_features}: give the sketch that it was decoded from."
+        )
     if heldout is not None:
         sketch.feature_map.require_same(heldout.feature_map)
     with one_blas_thread():

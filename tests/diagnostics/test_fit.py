@@ -218,7 +218,7 @@ def test_a_table_and_sentences() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="less than two"):
         diagnose(MODEL, Sketch.empty(MAP))
-    with pytest.raises(InputError, match="frequencies"):
+    with pytest.raises(InputError, match="3 features, the sketch 2"):
         diagnose(random_mixture(2, 3), SKETCH)
     other = partial_sketch(TRUTH.sample(100, seed=0), FeatureMap(2, 150, scale=2.0))
     with pytest.raises(MergeError, match="scale"):
