@@ -7,16 +7,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dask_sketch import FeatureMap, sketch
-from dask_sketch.features import clustering_scale
+from dask_sketch import FeatureMap, design, sketch
 from tests.benchmarks.paper.bandwidths import OURS, by_decode
 from tests.benchmarks.paper.clusters import N_SAMPLES, Clusters, drawn, prepared, spectral, spread
 from tests.benchmarks.paper.records import Job, Run, timed
 
-DESIGNED = "designed"  # in place of a bandwidth: the one found in pilot samples
-N_PILOT = 5000
+DESIGNED = "design"  # in place of a bandwidth: the one that design finds
 
 # number of draws, of samples
 FORMS = {"full": (10, N_SAMPLES), "quick": (3, N_SAMPLES), "toy": (1, 2_000)}
@@ -50,7 +46,7 @@ def space(form: str) -> list[Job]:
 
 
 def digits(form: str, path: Path) -> list[Job]:
-    """RSE on spectral features of MNIST, at the scale found in pilot samples and at fixed ones."""
+    """RSE on spectral features of MNIST, at the scale of ``design`` and at fixed ones."""
     n_draws, _ = FORMS[form]
     cells = [(500, DESIGNED), (2000, DESIGNED), *((500, sigma) for sigma in (1.0, 1.5, 2.0, 3.0))]
     load = partial(spectral, path)
@@ -76,11 +72,12 @@ def _draw(
     load: Callable[[], Clusters], case: dict[str, Any], m: int, sigma: float | str, seed: int
 ) -> list[Run]:
     data = load()
-    bandwidth = sigma
-    if sigma == DESIGNED:
-        pilot = np.random.default_rng(seed).choice(data.x, min(N_PILOT, len(data.x)), replace=False)
-        bandwidth = clustering_scale(pilot, data.n_clusters, seed=seed)
-    feature_map = FeatureMap(data.x.shape[1], m, scale=bandwidth, law="gaussian", seed=seed)
+    k = data.n_clusters
+    feature_map = (
+        design(data.x, m, n_components=k, task="clustering", seed=seed)
+        if isinstance(sigma, str)
+        else FeatureMap(data.x.shape[1], m, scale=sigma, law="gaussian", seed=seed)
+    )
     summary = sketch(data.x, feature_map)
     centers, seconds = timed(partial(by_decode, summary, data, seed))
     rse = data.relative_error(centers)

@@ -38,11 +38,12 @@ def _mixture(d: int, n_components: int, m: int, n_samples: int, seed: int) -> li
 def anisotropic(form: str) -> list[Job]:
     """ln KL with half the features divided by 10 (Figure 3)."""
     n_draws, divisor = FORMS[form]
-    return [partial(_anisotropic, 200_000 // divisor, seed) for seed in range(n_draws)]
+    m = 2000 if form != "toy" else 300
+    return [partial(_anisotropic, m, 200_000 // divisor, seed) for seed in range(n_draws)]
 
 
-def _anisotropic(n_samples: int, seed: int) -> list[Run]:
-    return _against_em(stretched(10.0, seed), 2000, n_samples, seed, {"A": 10})
+def _anisotropic(m: int, n_samples: int, seed: int) -> list[Run]:
+    return _against_em(stretched(10.0, seed), m, n_samples, seed, {"A": 10, "m": m})
 
 
 def _against_em(

@@ -75,6 +75,8 @@ def against_factor(runs: Sequence[Run]) -> Figure:
         curves(ax, chosen, "A", "{method}, {frequencies}")
         bound(ax, chosen, "A")
         ax.set(xlabel="factor A between the features' scales", ylabel=measure)
+    middle = float(np.mean(axes[0, 1].get_ylim()))
+    axes[0, 1].set_ylim(middle - 1.0, middle + 1.0)  # small differences shall look small
     axes[0, 0].legend(fontsize=7)
     return drawing
 

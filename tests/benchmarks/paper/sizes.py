@@ -29,13 +29,13 @@ COUNT = 1e12  # number of samples of a sketch that stands for the law itself
 # (d, K) of the left and the right half, ratios, number of samples, of draws
 FIGURE_4 = {
     "full": (((2, 10), (5, 10), (20, 10), (10, 10), (10, 5), (10, 20)), RATIOS, 300_000, 10),
-    "quick": (((5, 10), (10, 10), (10, 5)), (0.5, 1.0, 2.0, 3.0, 5.0), 300_000, 2),
+    "quick": (((5, 10), (10, 10), (10, 5)), (0.5, 1.0, 2.0, 3.0, 5.0), 100_000, 2),
     "toy": (((2, 3),), (2.0, 5.0), 5_000, 1),
 }
 # K, numbers of samples, number of draws
 FIGURE_5 = {
     "full": ((5, 20), (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000), 10),
-    "quick": ((5, 20), (1_000, 10_000, 100_000), 2),
+    "quick": ((5, 20), (1_000, 10_000, 100_000), 1),
     "toy": ((2,), (2_000,), 1),
 }
 # ratios of the left half, numbers of samples of the right half, draws, frequencies of the MMD
