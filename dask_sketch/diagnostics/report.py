@@ -182,12 +182,11 @@ def _pictures(
 ) -> list[Picture]:
     pictures = []
     if feature_map.scale_fit is not None:
-        whitened = " of whitened data" if feature_map.whitening is not None else ""
         pictures.append(
             _picture(
                 "Scale fit",
-                "The scale of a component is read off the envelope of |z| at pilot frequencies"
-                f"{whitened}.",
+                "|z| of the pilot samples, each feature in units of the components' deviation that "
+                "was found in it: its largest values follow the envelope of one component.",
                 plots.plot_scale_fit(feature_map.scale_fit),
             )
         )
