@@ -156,7 +156,10 @@ def _sketch_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
     }
     if model.decoding is not None:
         how = model.decoding
-        fields["decoded by"] = f"{how.method}, {how.seconds:.1f} s, {how.n_evaluations} evaluations"
+        refined = "" if how.refine is None else f", {how.refine} refinement"
+        fields["decoded by"] = (
+            f"{how.method}{refined}, {how.seconds:.1f} s, {how.n_evaluations} evaluations"
+        )
         fields["last descent"] = "converged" if how.converged else f"stopped: {how.message}"
     return fields
 
@@ -186,7 +189,8 @@ def _pictures(
             _picture(
                 "Scale fit",
                 "|z| of the pilot samples, each feature in units of the components' deviation that "
-                "was found in it: its largest values follow the envelope of one component.",
+                "was found in it: below the envelope of one component, and the further below the "
+                "more they overlap.",
                 plots.plot_scale_fit(feature_map.scale_fit),
             )
         )
