@@ -73,7 +73,8 @@ def decode(
         - ``"cl-omp"``: without replacement.
         - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
         - ``"density"`` (ours), the default for ``model="dirac"``: a density of several atoms for
-          each centroid, divided by k-means. The most precise for clustering.
+          each centroid, divided by k-means. The most precise for clustering. As in k-means,
+          distances are Euclidean, in the units of the data.
         - ``"sketch-shift"``: sketch-and-shift, Algorithm 2 of that paper as printed.
         - ``"iht"``: iterative hard thresholding, a baseline.
     model
@@ -149,7 +150,8 @@ def decode(
     replicates = arguments.whole("replicates", replicates, 1)
     seed = arguments.whole("seed", seed, 0)
     if model is None:
-        model = "dirac" if method in CENTROID_METHODS else "gaussian"
+        points = method in CENTROID_METHODS or isinstance(start, Centroids)
+        model = "dirac" if points else "gaussian"
     arguments.one_of("model", model, MODELS)
     method = _method(method, model, n_components, start)
     arguments.one_of("maxima", maxima, MAXIMA)
@@ -161,8 +163,8 @@ def decode(
     if method in CENTROID_METHODS and start is None:
         if merge or refine is not None or covariance is not None:
             raise DecodeError(
-                f"method={method!r} takes no merge, refine or covariance; choose 'cl-ompr' or "
-                "'splitting' for them."
+                f"method={method!r} finds centroids and takes no merge, refine or covariance: "
+                "leave them out, or decode model='gaussian' by 'cl-ompr' or 'splitting'."
             )
         return decode_centroids(
             sketch, n_components, method, model, given["box"], maxima, seed, replicates, progress

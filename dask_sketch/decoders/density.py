@@ -2,9 +2,10 @@
 
 Ours, in none of the papers. Points are biased where clusters have width, and one atom for each
 centroid is not enough where clusters are no Gaussians: the risk of k-means knows long tails and
-lumps that a mixture of as many atoms as centroids cannot follow. So a density of three isotropic
-Gaussian atoms for each centroid is fitted to the sketch and to the moments that it carries, and the
-centroids are those of k-means on that density. On MNIST's spectral features (k = 10, m = 500,
+lumps that a mixture of as many atoms as centroids cannot follow. So a density of three Gaussian
+atoms for each centroid, as wide in each feature as the frequency law tells, times a factor, is
+fitted to the sketch and to the moments that it carries, and the centroids are those of k-means on
+that density. On MNIST's spectral features (k = 10, m = 500,
 scale 2) one, two, three and four atoms for each centroid have a median risk of 1.58, 1.10, 1.07 and
 1.05 times that of Lloyd's algorithm on all samples.
 """
@@ -97,7 +98,7 @@ def divide_density(
     n_starts: int = 1000,
     n_candidates: int | None = None,
 ) -> Division:
-    """Fit a density of isotropic Gaussian atoms to a sketch, and divide it by k-means.
+    """Fit a density of Gaussian atoms to a sketch, and divide it by k-means.
 
     Atoms are added one by one where the residual correlates most with a point, by sketched mean
     shift. They differ from the candidates of :func:`sketch_and_shift` in three ways. Starting
@@ -148,9 +149,9 @@ def divide_density(
         raise DecodeError(f"n_starts={n_starts!r}: give a whole number of at least 1.")
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
     points = Objective(sketch, "dirac", box=box)
-    objective = MomentObjective(sketch, "isotropic", box=box)
+    objective = MomentObjective(sketch, "scaled", box=box)
     # no atom is wider than the data: what is far from all others would be one wide atom's tail
-    widest = float(sketch.variance.max()) / float(np.mean(objective.scale**2))
+    widest = float(np.max(sketch.variance / objective.scale**2))
     objective.lower[d:] = _NARROWEST
     objective.upper[d:] = max(widest, 2.0 * _NARROWEST)
 

@@ -10,7 +10,10 @@ spread``, beside an envelope ``g`` that all its atoms share:
 - ``"gaussian"``: diagonal covariance; ``q = n_features``;
 - ``"isotropic"``: one variance for all features, in the units of the data; ``q = 1``;
 - ``"known"``: Gaussians of one fixed covariance, which is the envelope; ``q = 0``;
-- ``"dirac"``: points; ``q = 0`` and no envelope.
+- ``"dirac"``: points; ``q = 0`` and no envelope;
+- ``"scaled"``: a multiple of the variances that the frequency law expects, feature by feature;
+  ``q = 1``. It is isotropic where the law is, and no model of :func:`dask_sketch.decode`: the
+  density that centroids divide is made of it, so that the units of features do not matter.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from dask_sketch.errors import DecodeError
 Array = npt.NDArray[np.float64]
 Model = Literal["gaussian", "isotropic", "known", "dirac"]
 MODELS: tuple[str, ...] = get_args(Model)
+FAMILIES = (*MODELS, "scaled")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Family:
     Attributes
     ----------
     name
-        One of ``MODELS``.
+        One of ``FAMILIES``.
     diagonal
         Whether covariances are diagonal.
     spread
@@ -70,7 +74,7 @@ def family(model: str, scale: Array, frequencies: Array, covariance: Array | Non
     Parameters
     ----------
     model
-        One of ``MODELS``.
+        One of ``FAMILIES``.
     scale
         Unit of each feature, in data units, shape (n_features,).
     frequencies
@@ -84,7 +88,7 @@ def family(model: str, scale: Array, frequencies: Array, covariance: Array | Non
     DecodeError
         If the model is unknown, or the covariance is missing, superfluous, or none.
     """
-    if model not in MODELS:
+    if model not in FAMILIES:
         raise DecodeError(f"model={model!r} is unknown; choose one of {', '.join(MODELS)}.")
     if (covariance is not None) != (model == "known"):
         raise DecodeError(
@@ -103,6 +107,7 @@ def family(model: str, scale: Array, frequencies: Array, covariance: Array | Non
     spread = {
         "gaussian": np.eye(d),
         "isotropic": (scale @ scale / d / scale**2)[None, :],
+        "scaled": np.ones((1, d)),
     }.get(model, np.empty((0, d)))
     return Family(model, diagonal, spread, log_envelope, fixed)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dask_sketch.diagnostics.arguments import require_model, require_sketch
 from dask_sketch.diagnostics.discrepancy import (
     N_POINTS,
     Discrepancy,
@@ -160,9 +161,14 @@ def choose(models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed:
     >>> choose([decode(sketch, k) for k in (1, 2, 3)], heldout).model.n_components
     2
     """
+    if isinstance(models, (GaussianMixture, Centroids)):
+        raise InputError("models is one model: give a list of those to choose from.")
     candidates = list(models)
     if not candidates:
         raise InputError("models is empty: give at least one model to choose.")
+    for number, model in enumerate(candidates):
+        require_model(f"models[{number}]", model)
+        require_sketch("the held-out sketch", heldout, model)
     found = [discrepancy(model, heldout, seed) for model in candidates]
     order = sorted(range(len(candidates)), key=lambda index: found[index].cost)
     first = order[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.diagnostics.arguments import require_model, require_sketch
 from dask_sketch.diagnostics.discrepancy import (
     Discrepancy,
     discrepancy,
@@ -19,7 +20,6 @@ from dask_sketch.diagnostics.findings import findings
 from dask_sketch.diagnostics.linearised import Linearised, linearise
 from dask_sketch.diagnostics.placement import coincident_pairs, on_the_edge, without_width
 from dask_sketch.diagnostics.quality import effective_components, noise_level, noise_modulus
-from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.terminal import fields_text
 
@@ -127,10 +127,12 @@ class FitDiagnostics:
         if self.linearised is not None:
             found = self.linearised
             if self.noise_level > 0:
+                after = max(self.cost - found.reducible, 0.0) / self.noise_level
                 expected = found.expected_cost / self.noise_level
                 spread = found.cost_deviation / self.noise_level
-                out["of a right model"] = f"{expected:.3g} ± {spread:.2g}"
-            out["cost above that"] = f"{self.misfit:.2g} standard deviations"
+                out["after one more step"] = f"{after:.3g}"
+                out["there, of a right model"] = f"{expected:.3g} ± {spread:.2g}"
+            out["above that"] = f"{self.misfit:.2g} standard deviations"
             if not np.isnan(found.divergence):
                 out["expected divergence"] = (
                     f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
@@ -212,11 +214,10 @@ def diagnose(
     >>> list(diagnose(decode(sketch, 2), sketch).findings)
     ['misfit']
     """
-    if model.n_features != sketch.feature_map.n_features:
-        raise InputError(
-            f"the model has {model.n_features} features, the sketch "
-            f"{sketch.feature_map.n_features}: give the sketch that it was decoded from."
-        )
+    require_model("model", model)
+    require_sketch("the sketch", sketch, model)
+    if heldout is not None:
+        require_sketch("the held-out sketch", heldout, model)
     if heldout is not None:
         sketch.feature_map.require_same(heldout.feature_map)
     with one_blas_thread():

@@ -29,6 +29,7 @@ from dask_sketch.sources import Samples, open_samples
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 TASKS = ("mixture", "clustering")
+_UNLIKE = 30.0  # ratio of deviations from which features are not of one unit
 _ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
@@ -101,7 +102,8 @@ def design(
     Raises
     ------
     InputError
-        If neither ``n_frequencies`` nor ``n_components`` is given, or there are too few rows.
+        If neither ``n_frequencies`` nor ``n_components`` is given, there are far too few
+        frequencies, or too few rows.
 
     Examples
     --------
@@ -129,6 +131,12 @@ def design(
     samples = open_samples(x, weights=weights, **options)
     pilot = pilot_samples(samples, n_pilot, seed)
     d = pilot.shape[1]
+    if n_components is None and n_frequencies is not None and n_frequencies <= d // 2:
+        raise InputError(
+            f"n_frequencies={n_frequencies} for {d} features tells nothing: a single component "
+            f"needs {default_n_frequencies(d, 1, task)}. Is it the number of components that is "
+            "meant? Give n_components."
+        )
     if n_components is not None:
         if n_frequencies is None:
             n_frequencies = default_n_frequencies(d, n_components, task)
@@ -145,6 +153,7 @@ def design(
                     "n_components=None with task='clustering': give the number of centroids, or "
                     "the scale."
                 )
+            _warn_of_unlike_units(rows)
             scale = float(f"{clustering_scale(rows, n_components, seed=seed):.4g}")
         else:
             covariances, fit = _component_variances(rows, n_components, seed)
@@ -191,6 +200,20 @@ def _component_variances(
     variances[~varies] = within.mean()
     # four digits are more than the estimate has, and make the specification readable
     return np.array([float(f"{value:.4g}") for value in variances]), fit
+
+
+def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
+    """Say when distances are those of some features alone."""
+    deviations = rows.std(axis=0)
+    wide = float(deviations.max())
+    if (deviations < wide / _UNLIKE).any():
+        warnings.warn(
+            f"the deviations of the features range from {deviations.min():.3g} to {wide:.3g}: "
+            "distances, and so centroids, will be those of the widest alone. Divide each feature "
+            "by its deviation before sketching.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float64]:

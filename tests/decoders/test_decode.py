@@ -358,7 +358,8 @@ def test_a_warm_start_continues(truth):
     assert warm.decoding.n_evaluations < cold.decoding.n_evaluations
     assert decode(grown, 4, start=earlier).n_components == 4
     assert decode(grown, 2, start=earlier).n_components == 2
-    centroids = decode(grown, 3, model="dirac", start=decode(first, 3, model="dirac"))
+    centroids = decode(grown, start=decode(first, 3, model="dirac"))
+    assert isinstance(centroids, Centroids)
     assert centroids.n_components == 3
 
 

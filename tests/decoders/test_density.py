@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dask_sketch.decoders import decode
 from dask_sketch.decoders.density import default_n_candidates, divide_density
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
@@ -151,3 +152,14 @@ def test_as_many_atoms_as_the_sketch_can_tell_apart(k, d, m, n):
 def test_refuses_arguments_out_of_range(sketch, options, message):
     with pytest.raises(DecodeError, match=message):
         divide_density(sketch, 4, np.random.default_rng(0), lambda cost: None, **options)
+
+
+@pytest.mark.parametrize("unit", [1.0, 100.0, 1e6])
+def test_units_of_features_do_not_matter_to_the_density(unit):
+    place = np.array([[-5.0, 0.0], [0.0, 8.0], [5.0, 0.0]])
+    x = GaussianMixture([0.4, 0.3, 0.3], place, np.full((3, 2), 0.25)).sample(30_000, seed=1)
+    x *= [1.0, unit]
+    feature_map = FeatureMap(2, 100, covariances=[0.25, 0.25 * unit**2], seed=3)
+    found = decode(partial_sketch(x, feature_map), 3, method="density")
+    rival = lloyd(x[:10_000], 3)
+    assert found.inertia(x) < 1.02 * Centroids(rival.shares, rival.centers).inertia(x)

@@ -12,7 +12,7 @@ from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sketching import partial_sketch
 
-MODELS = ["isotropic", "gaussian", "dirac"]
+MODELS = ["isotropic", "gaussian", "dirac", "scaled"]
 
 
 @pytest.fixture(scope="module")

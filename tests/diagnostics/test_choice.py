@@ -78,7 +78,7 @@ def test_bad_input() -> None:
     truth = random_mixture(3, 2, seed=1)
     with pytest.raises(InputError, match="models is empty"):
         choose([], sketch_of(truth, 100, 0))
-    with pytest.raises(InputError, match="frequencies"):
+    with pytest.raises(InputError, match="held-out sketch 2"):
         choose([truth, random_mixture(2, 3)], sketch_of(truth, 100, 0))
     with pytest.raises(InputError, match="less than two"):
         choose([truth], Sketch.empty(MAP))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, decode, diagnose, partial_sketch
+from dask_sketch import Centroids, FeatureMap, choose, decode, diagnose, partial_sketch
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 from dask_sketch.sketching import Sketch
@@ -235,3 +235,25 @@ def test_no_dask_is_loaded() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, s: diagnose(s, m), "model of type Sketch: give a model"),
+        (lambda m, s: diagnose(m, "sk.zarr"), "the sketch of type str: give a Sketch"),
+        (lambda m, s: diagnose(m, s, heldout=3), "the held-out sketch of type int"),
+        (lambda m, s: choose(m, s), "models is one model: give a list"),
+        (lambda m, s: choose({4: m}, s), r"models\[0\] of type int"),
+        (lambda m, s: choose([m], None), "the held-out sketch of type NoneType"),
+        (
+            lambda m, s: choose([m], partial_sketch(np.eye(3), FeatureMap(3, 9, scale=1.0))),
+            "the model has 1 features, the held-out sketch 3",
+        ),
+    ],
+)
+def test_mistaken_arguments(call, message):
+    model = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    sketch = partial_sketch(model.sample(100, seed=0), FeatureMap(1, 20, scale=1.0))
+    with pytest.raises(InputError, match=message):
+        call(model, sketch)

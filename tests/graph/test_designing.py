@@ -71,6 +71,13 @@ def test_a_small_number_of_frequencies_is_warned_of(rng):
         ds.design(x, n_frequencies=140, n_components=4)
 
 
+def test_components_in_the_place_of_frequencies(rng):
+    with pytest.raises(
+        InputError, match=r"n_frequencies=4 for 9 features .* needs 95\. .*n_compon"
+    ):
+        ds.design(gaussian(rng, 1000, 9), 4)
+
+
 def test_given_scales_are_kept(rng):
     x = gaussian(rng, 1000, 2)
     fm = ds.design(x, 50, scale=7.0, law="gaussian", seed=5, dtype="float64")
@@ -91,6 +98,8 @@ def test_clustering_has_a_law_scale_and_size_of_its_own(rng):
     assert ds.design(x, 50, task="clustering", scale=2.0).scale == 2.0
     with pytest.warns(UserWarning, match=r"under 5\(d\+1\)K = 135"):
         ds.design(x, 50, 9, task="clustering")
+    with pytest.warns(UserWarning, match="range from .* will be those of the widest alone"):
+        ds.design(x * [1.0, 1000.0], 200, 9, task="clustering")
     with pytest.raises(InputError, match="give the number of centroids, or the scale"):
         ds.design(x, 50, task="clustering")
 
