@@ -17,7 +17,12 @@ _BLOCK = 131_072  # numbers of one block, samples and components together: 1 MiB
 
 def in_memory(x: Any) -> bool:
     """Whether samples are an array, a table or nested lists in memory, rather than lazy."""
-    return isinstance(x, (np.ndarray, list, tuple)) or type(x).__module__.startswith("pandas.")
+    return isinstance(x, (np.ndarray, list, tuple)) or _is_table(x)
+
+
+def _is_table(x: Any) -> bool:
+    """Whether it is of pandas, which need not be installed."""
+    return type(x).__module__.partition(".")[0] == "pandas"
 
 
 def lazily(model: Any, method: str, x: Any, weights: Any = None) -> Any:
@@ -34,9 +39,11 @@ def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
     Raises
     ------
     InputError
-        If ``x`` is no (n, n_features) array of finite real numbers.
+        If ``x`` is no (n, n_features) array of finite real numbers, or table with such columns.
     """
-    rows = np.asarray(x)
+    # of a table the columns that a sketch takes too
+    numbers = _is_table(x) and hasattr(x, "select_dtypes")
+    rows = np.asarray(x.select_dtypes(["number", "bool"]) if numbers else x)
     if rows.dtype.kind not in "fiub":
         raise InputError(f"x holds values of type {rows.dtype}, which are not real numbers.")
     if rows.ndim != 2:

@@ -177,3 +177,12 @@ def test_lazy_samples_give_lazy_results(mixture):
         result = getattr(mixture, method)(lazy)
         assert hasattr(result, "dask")
         np.testing.assert_allclose(result.compute(), getattr(mixture, method)(x))
+
+
+def test_a_table_in_memory_is_answered_at_once():
+    pd = pytest.importorskip("pandas")
+    mixture = GaussianMixture([0.5, 0.5], [[0.0, 0.0], [3.0, 3.0]], np.ones((2, 2)))
+    x = mixture.sample(50, seed=0)
+    table = pd.DataFrame(x, columns=["a", "b"]).assign(name="text")
+    assert mixture.score(table) == pytest.approx(mixture.score(x))
+    np.testing.assert_array_equal(mixture.predict(table), mixture.predict(x))
