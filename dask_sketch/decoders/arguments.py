@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.families import Array, Family
@@ -104,6 +105,17 @@ def start_of(start: GaussianMixture | Centroids, n_features: int) -> tuple[Array
     if isinstance(start, Centroids):
         return start.weights, start.centers, np.zeros_like(start.centers)
     return start.weights, start.means, start.covariances
+
+
+def require_memory(needed: int, n_components: int) -> None:
+    """Refuse efficient refinement that does not fit into memory, before anything is decoded."""
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise DecodeError(
+            f"refine='efficient' with n_components={n_components} needs {needed / 2**30:.1f} GiB "
+            f"of memory, and {available / 2**30:.1f} GiB is available. Decode fewer components, "
+            "sketch with fewer frequencies, or leave refine out."
+        )
 
 
 def require_noise_model(family: Family) -> None:

@@ -16,7 +16,7 @@ from dask_sketch.decoders.centroids import CENTROID_METHODS, decode_centroids
 from dask_sketch.decoders.clomp import grow_until_explained, matching_pursuit
 from dask_sketch.decoders.coincident import merge_coincident
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
-from dask_sketch.decoders.efficient import N_ROUNDS, refine_efficiently
+from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.families import MODELS, Array
 from dask_sketch.decoders.iht import N_ITERATIONS, hard_thresholding
 from dask_sketch.decoders.objective import Objective
@@ -84,8 +84,9 @@ def decode(
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
-        frequencies tell, and gives standard errors (``model.stderr``). Time grows with
-        ``K m min(m, 4096)``. None: least squares, as in the papers.
+        frequencies tell, and gives standard errors (``model.stderr``). With ``P`` parameters, time
+        grows as ``P m (P + 4096)`` and memory as ``64 P m`` bytes. None: least squares, as in the
+        papers.
     bounds
         Where means may lie: anywhere (None, as in Keriven et al.; centroid methods then take the
         data's range), within the range of the data (``"data"``), or an array of shape
@@ -173,6 +174,8 @@ def decode(
     objective = Objective(sketch, model, variance_floor=variance_floor, **given)
     if refine is not None:
         arguments.require_noise_model(objective.family)
+        if n_components is not None:
+            arguments.require_memory(memory_needed(objective, n_components), n_components)
     arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
     run, n_iterations = _algorithm(objective, n_components, method, start)
     total = replicates * n_iterations + (N_ROUNDS if refine is not None else 0)

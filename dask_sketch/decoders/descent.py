@@ -28,6 +28,12 @@ LOCAL = Effort(tolerance=1e-3, n_iterations=30)  # of one or two atoms among oth
 _CONVERGE = Effort(tolerance=1e-5, n_iterations=30)
 
 
+# Parameters up to which normal equations are built and solved. Beyond, they are dear: 12,800 of
+# them (512 components of 12 features) take 1.3 GB and a minute for one step.
+SOLVABLE = 4096
+_END = Effort(tolerance=1e-8, n_iterations=1000)  # of L-BFGS-B, where it goes all the way
+
+
 def descend(
     objective: Objective, theta: Array, weights: Array | None = None, effort: Effort = APPROACH
 ) -> Fit:
@@ -76,8 +82,18 @@ def descend(
 
 
 def descend_fully(objective: Objective, theta: Array, weights: Array | None = None) -> Fit:
-    """Steps 4 and 5 at the end: to the minimum, which Levenberg-Marquardt reaches (ours)."""
+    """Steps 4 and 5 at the end: to the minimum, which Levenberg-Marquardt reaches (ours).
+
+    With more than ``SOLVABLE`` parameters, as near as L-BFGS-B comes.
+    """
+    if not is_solvable(objective, len(theta)):
+        return descend(objective, theta, weights, _END)
     return converge(objective, descend(objective, theta, weights, _LONG_APPROACH), _CONVERGE)
+
+
+def is_solvable(objective: Objective, n_components: int) -> bool:
+    """Whether normal equations are affordable."""
+    return n_components * (1 + objective.n_parameters) <= SOLVABLE
 
 
 def _stretch(objective: Objective, weights: Array, theta: Array) -> Array:

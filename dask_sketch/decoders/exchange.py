@@ -20,7 +20,7 @@ from copy import copy
 
 import numpy as np
 
-from dask_sketch.decoders.descent import LOCAL, descend, descend_fully
+from dask_sketch.decoders.descent import LOCAL, descend, descend_fully, is_solvable
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.lbfgs import Effort
 from dask_sketch.decoders.levenberg import converge
@@ -55,8 +55,11 @@ def exchange(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit:
     Returns
     -------
     fit
-        A local minimum of ``K`` atoms, its cost no higher.
+        A local minimum of ``K`` atoms, its cost no higher; the same where normal equations are too
+        large to be solved.
     """
+    if not is_solvable(objective, len(fit.theta)):
+        return fit
     best = fit
     for _ in range(2 * len(fit.theta)):
         if is_explained(objective, best, rng):

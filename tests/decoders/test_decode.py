@@ -383,3 +383,20 @@ def test_coincident_components_are_merged_when_asked():
 def test_a_lazy_sketch_is_refused():
     with pytest.raises(DecodeError, match=r"sketch of type dict: .* call .compute\(\)"):
         decode({}, 2)
+
+
+@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+def test_more_parameters_than_can_be_solved_for(sketch, truth, method, monkeypatch):
+    monkeypatch.setattr("dask_sketch.decoders.descent.SOLVABLE", 10)
+    monkeypatch.setattr("dask_sketch.decoders.descent.converge", None)
+    mixture = decode(sketch, 3, method=method)
+    np.testing.assert_allclose(matched(mixture, truth).means, truth.means, atol=0.1)
+
+
+def test_refinement_that_does_not_fit_is_refused(sketch, monkeypatch):
+    class Memory:
+        available = 10**6
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    with pytest.raises(DecodeError, match=r"n_components=60 needs .* GiB of memory, and 0\.0 GiB"):
+        decode(sketch, 60, refine="efficient")
