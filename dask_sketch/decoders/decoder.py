@@ -85,7 +85,7 @@ def decode(
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
         frequencies tell, and gives standard errors (``model.stderr``). With ``P`` parameters, time
-        grows as ``P m (P + 4096)`` and memory as ``64 P m`` bytes. None: least squares, as in the
+        grows as ``P m (P + 4096)`` and memory as ``80 P m`` bytes. None: least squares, as in the
         papers.
     bounds
         Where means may lie: anywhere (None, as in Keriven et al.; centroid methods then take the

@@ -116,7 +116,7 @@ def memory_needed(objective: Objective, n_components: int) -> int:
     """Bytes that a refinement holds at most, beside the fit itself."""
     n_parameters = n_components * (1 + objective.n_parameters)
     m = objective.n_frequencies
-    jacobians = 4 * n_parameters * 2 * m
+    jacobians = 5 * n_parameters * 2 * m
     return 8 * (jacobians + 4 * n_parameters**2 + (2 * min(m, BLOCK)) ** 2)
 
 
