@@ -1,4 +1,4 @@
-"""Sketch to mixture: the objective, its searches and the algorithms of Keriven et al. (2018)."""
+"""Sketch to model: one objective, its searches, the papers' algorithms, efficient refinement."""
 
 from dask_sketch.decoders.decoder import METHODS, decode
 from dask_sketch.decoders.families import MODELS
