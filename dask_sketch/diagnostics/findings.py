@@ -50,9 +50,9 @@ def findings(fit: FitDiagnostics) -> dict[str, str]:
         )
     if fit.without_width:
         found["floor"] = (
-            f"Components {_listed(map(str, fit.without_width))} are as thin in some feature as the "
-            "decoder lets them be: the sketch hardly sees their width, likelihoods do. Sketch with "
-            "a smaller scale, or decode with another variance_floor."
+            "Some are as thin in a feature as the decoder lets them be (components "
+            f"{_listed(map(str, fit.without_width))}): the sketch hardly sees their width, "
+            "likelihoods do. Sketch with a smaller scale, or decode with another variance_floor."
         )
     return found
 
