@@ -52,15 +52,12 @@ class Efficient:
     ----------
     fit
         Weights sum to one.
-    covariance
-        Of the estimates, weights first, then the atoms' parameters row by row, shape (P, P), in
-        the objective's coordinates. Zero for parameters on a bound, which were held there.
     standard_errors
-        Of weights (K,), means and variances (K, n_features), in data units.
+        Of weights (K,), means and variances (K, n_features), in data units. Zero for parameters on
+        a bound, which were held there.
     """
 
     fit: Fit
-    covariance: Array
     standard_errors: tuple[Array, Array, Array]
 
 
@@ -95,17 +92,17 @@ def refine_efficiently(
         report(objective.cost(weights, theta))
         if moved < 0.01:
             break
-    covariance = metric.parameters.spread(metric.covariance() / objective.effective_count)
+    variances = metric.parameters.spread(metric.covariance()) / objective.effective_count
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
-    return Efficient(refined, covariance, _in_data_units(objective, covariance, len(theta)))
+    return Efficient(refined, _in_data_units(objective, variances, len(theta)))
 
 
 def _in_data_units(
-    objective: Objective, covariance: Array, n_atoms: int
+    objective: Objective, squares: Array, n_atoms: int
 ) -> tuple[Array, Array, Array]:
-    """Standard errors of weights (K,), means and variances (K, n_features)."""
+    """Standard errors of weights (K,), means and variances (K, n_features), from their squares."""
     d = objective.n_features
-    deviations = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
+    deviations = np.sqrt(np.maximum(squares, 0.0))
     by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
     # a family's variances have one parameter each, or all of them the same
     variances = objective.scale**2 * (by_theta[:, d:] @ objective.family.spread)
@@ -149,9 +146,13 @@ class _Free:
         return by_weight, by_theta.reshape(self._shape)
 
     def spread(self, covariance: Array) -> Array:
-        """Covariance of all weights and parameters, from that of the free ones."""
-        half = np.stack([np.concatenate([w, t.ravel()]) for w, t in map(self.step, covariance)])
-        return np.stack([np.concatenate([w, t.ravel()]) for w, t in map(self.step, half.T)])
+        """Variances of all weights and parameters, from the covariance of the free ones."""
+        n_free_weights = len(self._alive) - 1
+        by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
+        among = covariance[:n_free_weights, :n_free_weights]
+        by_weight[self._alive] = np.einsum("ij,jk,ik->i", self._basis, among, self._basis)
+        by_theta[self._atoms] = covariance.diagonal()[n_free_weights:]
+        return np.concatenate([by_weight, by_theta])
 
 
 class _Metric:
