@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.discrepancy import N_POINTS, halves
 from dask_sketch.diagnostics.placement import held_variances
-from dask_sketch.diagnostics.quality import feature_weights
 from dask_sketch.models import Centroids, GaussianMixture, StandardErrors
 from dask_sketch.models.density import RowDensity
 
@@ -36,7 +36,6 @@ Array = NDArray[np.float64]
 # Of the noise per parameter: a parameter that is known to a tenth of its size is not held at all.
 _RIDGE = 1e-3
 _NOTHING = 1e-12  # a weight that is none: nothing depends on where such a component is
-_NUMBERS = 2**22  # of the derivatives that are held at once (32 MiB)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Linearised:
 
 
 class Atoms:
-    """The Gaussians of a mixture and their sketches, in units of the frequency law's component.
+    """A mixture in the coordinates of the decoders' objective, its variances by their logarithms.
 
     Parameters
     ----------
@@ -85,40 +84,33 @@ class Atoms:
     """
 
     def __init__(self, model: GaussianMixture, sketch: Sketch) -> None:
-        features = sketch.feature_map
-        self.scale, self.shift = np.sqrt(features.mean_variances), sketch.mean
-        self.weights = model.weights
+        name = _family(model)
+        known = model.covariances[0] if name == "known" else None
+        objective = Objective(sketch, name, covariance=known)
+        self.scale, self.shift, self.omega = objective.scale, objective.shift, objective.omega
+        self.weights, self.groups = model.weights, variance_groups(model)
         self.means = (model.means - self.shift) / self.scale
         self.variances = model.covariances / self.scale**2
-        self.groups = variance_groups(model)
-        self.omega = features.frequencies * self.scale[:, None]
-        m = features.n_frequencies
-        self.amplitude = feature_weights(features) / np.sqrt(m)
-        # the center of the map, not the origin, so that data far from it keeps its digits
-        phase = (self.shift - features.center) @ features.frequencies
-        moments = np.exp(1j * phase) * (sketch.moment_sum / sketch.total_weight)
-        self.target = self.amplitude * moments
-        self.n_parameters = len(self.weights) * (1 + model.n_features + len(self.groups))
+        self.amplitude = objective.feature_weights / np.sqrt(objective.n_frequencies)
+        self.target = objective.target[0] + 1j * objective.target[1]
+        self.n_parameters = len(self.weights) * (1 + objective.n_parameters)
+        self._objective = objective
+        self._theta = objective.from_data_units(model.means, model.covariances)
 
-    def blocks(self) -> Iterator[tuple[slice, NDArray[np.complex128]]]:
-        """Blocks of frequencies with the atoms (K, B) there."""
-        width = max(64, _NUMBERS // (2 * max(self.n_parameters, N_POINTS)))
-        for start in range(0, len(self.amplitude), width):
-            block = slice(start, start + width)
-            omega = self.omega[:, block]
-            exponent = -1j * (self.means @ omega) - 0.5 * (self.variances @ omega**2)
-            yield block, np.exp(exponent) * self.amplitude[block]
+    def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
+        """Blocks of frequencies, with derivatives (P, 2B) and the mixture's sketch (B,) there.
 
-    def derivatives(self, block: slice, atoms: NDArray[np.complex128]) -> Array:
-        """Derivatives (P, 2B) of the mixture's sketch by weights, means, log variances."""
-        omega = self.omega[:, block]
-        weighted = self.weights[:, None] * atoms
-        by_mean = -1j * omega * weighted[:, None]
-        spread = -0.5 * self.groups @ (self.variances[:, :, None] * omega**2)
-        by_shape = spread * weighted[:, None]
-        rows = np.concatenate([atoms[:, None], by_mean, by_shape], axis=1)
-        rows = rows.reshape(self.n_parameters, -1)
-        return halves(rows)
+        Derivatives are by weight, means and log variances of one component after the other.
+        """
+        k, d = len(self.weights), self._objective.n_features
+        shapes = self._theta[:, d:, None, None]
+        for block, rows in self._objective.jacobian_blocks(self.weights, self._theta):
+            atoms = rows[:k]
+            by_theta = rows[k:].reshape(k, -1, *rows.shape[1:])
+            by_theta[:, d:] *= shapes
+            by_atom = np.concatenate([atoms[:, None], by_theta], axis=1)
+            mixture = np.tensordot(self.weights, atoms, axes=1)
+            yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
     def sizes(self) -> Array:
         """Sizes (P,) of the parameters: weights, deviations for the means, 1 for log variances."""
@@ -158,8 +150,12 @@ def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp]) -> Standar
 def variance_groups(model: GaussianMixture) -> Array:
     """Features whose variances are one parameter, as rows of ones, shape (q, n_features)."""
     d = model.n_features
-    family = "gaussian" if model.decoding is None else model.decoding.model
-    return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(family, np.eye(d))
+    return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
+
+
+def _family(model: GaussianMixture) -> str:
+    """The family of atoms that a mixture was decoded as."""
+    return "gaussian" if model.decoding is None else model.decoding.model
 
 
 def count_parameters(model: GaussianMixture | Centroids) -> int:
@@ -187,11 +183,9 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
     points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
-    for block, sketched in atoms.blocks():
-        mixture = atoms.weights @ sketched
+    for block, rows, mixture in atoms.blocks():
         noise = atoms.amplitude[block] * np.exp(-1j * (points @ atoms.omega[:, block])) - mixture
         residual = atoms.target[block] - mixture
-        rows = atoms.derivatives(block, sketched)
         draws = halves(noise)
         gram += rows @ rows.T
         right += rows @ halves(residual)
