@@ -1,0 +1,113 @@
+"""The arithmetic of the inner loop: one step adds ROWS samples to the sums of one panel.
+
+A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of phases
+for each sample, so that every frequency that is loaded serves ROWS of them; cosines and sines
+follow in registers (:mod:`dask_sketch.features.vectors`), and the sums over the ROWS go on in
+float64. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS`` vector operations,
+counted in lanes.
+
+Features are added one after the other and samples in their order, whatever the width of the
+vectors and however the loop over features is unrolled: neither changes any bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from dask_sketch.features.vectors import Vectors, real
+
+ROWS = 8  # samples that share one load of the frequencies, and one float64 addition
+OPERATIONS = 14  # of a pair after its projection: 12 multiply(-add)s, a rounding, a subtraction
+UNROLLED = 4  # features of one turn of the projection's loop
+_WORD = ir.IntType(64)
+
+
+def _at(b: Any, pointer: Any, offset: Any) -> Any:
+    """The pointer moved by a number of LLVM's, or of Python's: that is part of the load itself."""
+    return b.gep(pointer, [_WORD(offset) if isinstance(offset, int) else offset])
+
+
+def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
+    """Phases of ROWS samples in turns."""
+    b = vec.builder
+    turns = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM: in registers
+
+    def add(x: Any, panel: Any, feature: int, first: bool = False) -> None:
+        frequencies = vec.load(_at(b, panel, feature * vec.lanes), vec.type, vec.bits // 8)
+        for row, slot in enumerate(turns):
+            value = vec.spread(b.load(_at(b, x, row * n_features + feature)))
+            if first:
+                b.store(b.fmul(value, frequencies), slot)
+            else:
+                b.store(vec.multiply_add(value, frequencies, b.load(slot)), slot)
+
+    add(x, panel, 0, first=True)
+    looped = (n_features - 1) // UNROLLED * UNROLLED
+    with cgutils.for_range(b, _WORD(looped // UNROLLED)) as loop:
+        done = b.mul(loop.index, _WORD(UNROLLED))
+        here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
+        for feature in range(1, 1 + UNROLLED):
+            add(*here, feature)
+    for feature in range(1 + looped, n_features):
+        add(x, panel, feature)
+    return [b.load(slot) for slot in turns]
+
+
+def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weights: Any) -> None:
+    """Emit one step.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand, and the width of a panel.
+    n_features
+        Known when the code is made: addresses are then constants.
+    x
+        Pointer to the samples, of shape (ROWS, n_features).
+    panel
+        Pointer to the frequencies in turns, of shape (n_features, lanes).
+    sums
+        Pointer to float64 sums, of shape (2, lanes): of ``1 - cos``, and of ``sin``.
+    weights
+        Pointer to the weights of the samples, or none.
+    """
+    b = vec.builder
+    versine = sine = None
+    for row, turns in enumerate(_project(vec, n_features, x, panel)):
+        s, c = vec.half_angle(turns)
+        share = s
+        if weights is not None:
+            share = b.fmul(s, vec.spread(b.load(_at(b, weights, row))))
+        if versine is None:
+            versine, sine = b.fmul(share, s), b.fmul(share, c)
+        else:
+            versine = vec.multiply_add(share, s, versine)
+            sine = vec.multiply_add(share, c, sine)
+    for offset, value in ((0, versine), (vec.lanes, sine)):
+        wide = value if vec.bits == 64 else b.fpext(value, vec.doubles)
+        place = _at(b, sums, offset)
+        total = b.fadd(vec.load(place, vec.doubles, 8), wide)
+        b.store(total, b.bitcast(place, vec.doubles.as_pointer()), align=8)
+
+
+def module(n_features: int, kind: str, vector_bits: int, weighted: bool) -> ir.Module:
+    """The step alone, as code of LLVM for any processor: one block of samples, all panels.
+
+    Its function ``step`` takes samples, panels, sums, weights and the number of panels.
+    """
+    made = ir.Module("step")
+    numbers, sums = real(kind).as_pointer(), ir.DoubleType().as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, sums, numbers, _WORD])
+    function = ir.Function(made, signature, "step")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    vec = Vectors(b, kind, vector_bits)
+    x, panels, totals, weights, count = function.args
+    with cgutils.for_range(b, count) as loop:
+        panel = _at(b, panels, b.mul(loop.index, _WORD(n_features * vec.lanes)))
+        place = _at(b, totals, b.mul(loop.index, _WORD(2 * vec.lanes)))
+        add_rows(vec, n_features, x, panel, place, weights if weighted else None)
+    b.ret_void()
+    return made

@@ -1,0 +1,141 @@
+"""The vocabulary of the inner loops: operations on vectors of LLVM, cosine and sine among them.
+
+Phases are counted in *turns*. Half the angle goes into two polynomials, from which the whole
+follows with one product for each of cosine and sine, and without a sign to restore::
+
+    r = t - round(t)                                        # exact
+    S = sqrt(2) sin(pi r),    C = sqrt(2) cos(pi r)         # |r| <= 1/2, five terms each
+    1 - cos(2 pi t) = S S,    sin(2 pi t) = S C
+
+A sum over samples takes these two products as fused multiply-adds. ``1 - cos`` also keeps what is
+left of a cosine near one.
+
+Operations are written out, rather than left to LLVM's loop vectoriser, for two reasons. The
+vectoriser gives up on these loops (it cannot prove that sums and frequencies do not overlap),
+which costs a factor of ten. And since every operation is spelled out, with explicit fused
+multiply-adds and **no fast-math flag**, LLVM may not reorder, contract or replace any: a sample's
+contribution has the same bits wherever it stands in a chunk, whatever the chunk, the block, the
+width of the vectors or the machine. What each flag would change: ``contract`` fuses products with
+sums and ``reassoc`` reorders sums, as each width likes it; ``arcp`` and ``afn`` approximate
+divisions and functions, of which there are none; ``nsz`` loses the sign of zeros; ``nnan`` and
+``ninf`` make undefined what tells that a phase has overflowed. None would save an operation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+VECTOR_BITS = 512  # LLVM splits the vectors into what the processor has (AVX-512, AVX2, NEON)
+
+# sqrt(2) sin(pi r) / r and sqrt(2) cos(pi r) as polynomials in r**2 on |r| <= 1/2: least squares
+# over Chebyshev nodes, each coefficient rounded to float32 before the next is fitted. Exact to
+# 2e-8 in S S and 1e-7 in S C. Literals, so that every machine has the same bits.
+_SINE32 = (
+    4.442883014678955,
+    -7.308248043060303,
+    3.6063714027404785,
+    -0.8461539149284363,
+    0.10984394699335098,
+)
+_COSINE32 = (
+    1.4142135381698608,
+    -6.978853225708008,
+    5.739493370056152,
+    -1.8837343454360962,
+    0.31100213527679443,
+)
+
+
+def _taylor(first: int, terms: int) -> tuple[float, ...]:
+    """Taylor coefficients of sqrt(2) sin(pi r) / r (first=1) or sqrt(2) cos(pi r) (first=0)."""
+    value = math.sqrt(2.0) * (math.pi if first else 1.0)
+    out = []
+    for k in range(terms):
+        out.append(value)
+        n = 2 * k + first
+        value *= -math.pi * math.pi / ((n + 1) * (n + 2))
+    return tuple(out)
+
+
+# (pi / 2)**23 / 23! is 1e-18: Taylor is as good as any other choice at this length.
+_POLYNOMIALS = {
+    "float32": (_SINE32, _COSINE32),
+    "float64": (_taylor(1, 12), _taylor(0, 12)),
+}
+
+
+class Vectors:
+    """Emits operations on vectors of one real type.
+
+    Parameters
+    ----------
+    builder
+        Of llvmlite, at the place where the code shall stand.
+    kind
+        ``"float32"`` or ``"float64"``.
+    vector_bits
+        Of one vector.
+    """
+
+    def __init__(self, builder: Any, kind: str, vector_bits: int = VECTOR_BITS):
+        self.builder = builder
+        self.kind = kind
+        self.bits = 64 if kind == "float64" else 32
+        self.lanes = vector_bits // self.bits
+        self.type = ir.VectorType(real(kind), self.lanes)
+        self.doubles = ir.VectorType(ir.DoubleType(), self.lanes)
+
+    def constant(self, value: float) -> Any:
+        """The same number in every lane."""
+        return ir.Constant(self.type, [value] * self.lanes)
+
+    def _call(self, name: str, *operands: Any) -> Any:
+        signature = ir.FunctionType(self.type, [self.type] * len(operands))
+        symbol = f"llvm.{name}.v{self.lanes}f{self.bits}"
+        function = cgutils.get_or_insert_function(self.builder.module, signature, symbol)
+        return self.builder.call(function, operands)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """``a b + c``, rounded once."""
+        return self._call("fma", a, b, c)
+
+    def _polynomial(self, coefficients: tuple[float, ...], y: Any) -> Any:
+        total = self.constant(coefficients[-1])
+        for value in coefficients[-2::-1]:
+            total = self.multiply_add(total, y, self.constant(value))
+        return total
+
+    def load(self, pointer: Any, kind: Any, align: int) -> Any:
+        """A vector of type ``kind`` from a pointer to scalars."""
+        return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
+
+    def spread(self, value: Any) -> Any:
+        """One scalar in every lane."""
+        blank = ir.Constant(self.type, ir.Undefined)
+        index = ir.IntType(32)
+        first = self.builder.insert_element(blank, value, ir.Constant(index, 0))
+        mask = ir.Constant(ir.VectorType(index, self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(first, blank, mask)
+
+    def half_angle(self, turns: Any) -> tuple[Any, Any]:
+        """``S`` and ``C`` of the module's text."""
+        b = self.builder
+        r = b.fsub(turns, self._call("rint", turns))
+        y = b.fmul(r, r)
+        sine, cosine = _POLYNOMIALS[self.kind]
+        return b.fmul(self._polynomial(sine, y), r), self._polynomial(cosine, y)
+
+    def cosine_sine(self, turns: Any) -> tuple[Any, Any]:
+        """Cosine and sine of 2 pi turns."""
+        s, c = self.half_angle(turns)
+        b = self.builder
+        return self.multiply_add(b.fneg(s), s, self.constant(1.0)), b.fmul(s, c)
+
+
+def real(kind: str) -> Any:
+    """The scalar type of LLVM."""
+    return ir.DoubleType() if kind == "float64" else ir.FloatType()
