@@ -38,3 +38,7 @@ class PlanError(SketchError):
 
 class DecodeError(SketchError):
     """The sketch cannot be decoded with the arguments given."""
+
+
+class DeviceError(SketchError):
+    """A GPU was asked for, and none can be used here."""

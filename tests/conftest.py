@@ -46,6 +46,22 @@ def counting():
         yield scheduler
 
 
+@pytest.fixture
+def emulated_gpu(monkeypatch):
+    """CuPy as in tests/emulation: kernels run as C++ on the processor."""
+    from emulation import emulated_cupy
+
+    from dask_sketch.features import cuda
+
+    if emulated_cupy.COMPILER is None:
+        pytest.skip("needs g++ to run CUDA kernels on the processor")
+    monkeypatch.setitem(sys.modules, "cupy", emulated_cupy)
+    emulated_cupy.launches.clear()
+    cuda.forget()
+    yield emulated_cupy
+    cuda.forget()
+
+
 @pytest.fixture(scope="module")
 def thread_client():
     """Start a scheduler and one worker of two threads inside this process."""

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.cuda import device_array, on_device, sum_chunk
 from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
 from dask_sketch.sketching.sketch import Sketch
 
 NanPolicy = Literal["raise", "omit"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
+Device = Literal["cuda"]
+DEVICES: tuple[str, ...] = get_args(Device)
 
 BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
 
@@ -51,16 +54,19 @@ def partial_sketch(
     *,
     nan_policy: str = "raise",
     label: str = "samples",
+    device: str | None = None,
 ) -> Sketch:
     """Sketch one chunk that is in memory.
 
     Only a block of a few hundred rows is ever converted, so the memory used beyond the chunk is
-    that of the sketch and of one block.
+    that of the sketch and of one block. A chunk on a GPU stays there; its sketch is the same up to
+    rounding, and of the same feature map.
 
     Parameters
     ----------
     samples
-        Shape (..., n_features), any real dtype. Leading axes are all samples.
+        Shape (..., n_features), any real dtype. Leading axes are all samples. An array in the
+        memory of a GPU (of CuPy, or with the CUDA array interface) is sketched there.
     feature_map
         What to average.
     weights
@@ -70,6 +76,8 @@ def partial_sketch(
         leaves such rows out and counts them.
     label
         Name of the chunk for messages.
+    device
+        ``"cuda"`` copies a chunk in the memory of the host to the current GPU, to sketch it there.
 
     Returns
     -------
@@ -82,6 +90,8 @@ def partial_sketch(
         If the number of features or of weights is wrong, or the values are not numbers.
     ChunkError
         For NaN, infinite or negative weights, and for refused rows; names chunk and row.
+    DeviceError
+        If a GPU is needed, and there is none, or no CuPy.
 
     Examples
     --------
@@ -91,7 +101,15 @@ def partial_sketch(
     """
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    require_device(device)
     x, w = _checked(samples, weights, feature_map, label)
+    if device is not None or on_device(x):
+        return _sketch_on_device(x, w, feature_map, nan_policy, label)
+    if on_device(w):
+        raise InputError(
+            f"weights of {label} are on a GPU and the samples are not: bring both to one side, or "
+            "give device='cuda'."
+        )
     kernel, packed = feature_map.kernel, feature_map.packed
     sums = kernel.zeros(packed)
     step = min(block_rows(feature_map.n_features, feature_map.dtype), len(x) or 1)
@@ -110,12 +128,7 @@ def partial_sketch(
             total.append(float(used.sum(dtype=np.float64)))
             squared.append(float(np.square(used, dtype=np.float64).sum()))
     moment_sum = kernel.unpack(sums, feature_map.n_frequencies)
-    if not np.isfinite(moment_sum).all():
-        raise ChunkError(
-            f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
-            f"in {reader.minimum.min():g} to {reader.maximum.max():g}. Use another unit, or a "
-            "feature map with dtype='float64'."
-        )
+    _require_finite(moment_sum, feature_map, reader.minimum, reader.maximum, label)
     return Sketch(
         feature_map=feature_map,
         moment_sum=moment_sum,
@@ -130,11 +143,60 @@ def partial_sketch(
     )
 
 
-def _checked(
-    samples: Any, weights: Any, feature_map: FeatureMap, label: str
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Samples as (n, d) and weights as (n,), without copying either."""
-    x = np.asarray(samples)
+def require_device(device: Any) -> None:
+    """Raise unless ``device`` is a choice that there is."""
+    if device is not None and device not in DEVICES:
+        raise InputError(
+            f"device={device!r}: give 'cuda' to use the GPU for chunks in the memory of the host, "
+            "or leave it out: each chunk is then sketched where it lies."
+        )
+
+
+def _sketch_on_device(
+    x: Any, w: Any, feature_map: FeatureMap, nan_policy: str, label: str
+) -> Sketch:
+    sums = sum_chunk(x, w, feature_map, omit=nan_policy == "omit")
+    if sums.refused >= 0:
+        at = slice(sums.refused, sums.refused + 1)
+        share = None if w is None else _on_host(w[at]).astype(np.float64)
+        _refuse(_on_host(x[at])[0], share, 0, sums.refused, label)
+    _require_finite(sums.moment_sum, feature_map, sums.minimum, sums.maximum, label)
+    return Sketch(
+        feature_map=feature_map,
+        moment_sum=sums.moment_sum,
+        total_weight=sums.total_weight,
+        squared_weight=sums.squared_weight,
+        count=sums.count,
+        omitted=sums.omitted,
+        minimum=sums.minimum,
+        maximum=sums.maximum,
+        first_moment=sums.first_moment,
+        second_moment=sums.second_moment,
+    )
+
+
+def _on_host(x: Any) -> NDArray[Any]:
+    return np.asarray(x.get() if on_device(x) else x)
+
+
+def _require_finite(
+    moment_sum: NDArray[np.complex128],
+    feature_map: FeatureMap,
+    minimum: NDArray[np.float64],
+    maximum: NDArray[np.float64],
+    label: str,
+) -> None:
+    if not np.isfinite(moment_sum).all():
+        raise ChunkError(
+            f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
+            f"in {minimum.min():g} to {maximum.max():g}. Use another unit, or a feature map with "
+            "dtype='float64'."
+        )
+
+
+def _checked(samples: Any, weights: Any, feature_map: FeatureMap, label: str) -> tuple[Any, Any]:
+    """Samples as (n, d) and weights as (n,), without copying either, where they lie."""
+    x = device_array(samples) if on_device(samples) else np.asarray(samples)
     if x.dtype.kind not in "fiub":
         raise InputError(
             f"{label} holds values of type {x.dtype}, which are not real numbers. Select numeric "
@@ -149,7 +211,7 @@ def _checked(
     x = x.reshape(-1, x.shape[-1])
     if weights is None:
         return x, None
-    w = np.asarray(weights)
+    w = device_array(weights) if on_device(weights) else np.asarray(weights)
     if w.dtype.kind not in "fiub":
         raise InputError(f"weights of {label} are of type {w.dtype}, not real numbers.")
     if w.size != len(x):
