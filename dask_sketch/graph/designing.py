@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any, Literal
 
 import dask
-import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +22,7 @@ from dask_sketch.features import (
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.run import active_client
-from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sources import Samples, open_samples
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
@@ -252,17 +250,18 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
         seeds = [int(s) for s in rng.integers(2**63, size=len(chosen))]
         tasks = [
             reduce_samples(
-                _chunk_of(samples, int(number)),
+                samples,
                 _pick_rows,
                 _only,
                 split_every=2,
                 name="pilot",
                 arguments={"n_rows": share, "seed": s},
+                chosen=range(int(number), int(number) + 1),
             )
             for number, s in zip(chosen, seeds, strict=True)
         ]
         results = dask.compute(*tasks, **where)
-        found += [_unwrap(result) for result in results]
+        found += [unwrap(result) for result in results]
         if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break
     usable = [rows for rows in found if rows is not None and len(rows)]
@@ -273,27 +272,6 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
             "feature map. Check for NaN rows, an empty store or weights of zero."
         )
     return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
-
-
-def _chunk_of(samples: Samples, number: int) -> Samples:
-    """The same samples, one chunk of them."""
-    if not isinstance(samples.blocks, da.Array):
-        one = _partition(samples.blocks, number)
-        other = None if samples.weights is None else _partition(samples.weights, number)
-        return replace(samples, blocks=one, weights=other)
-    place = np.unravel_index(number, samples.blocks.numblocks[:-1])
-    block = samples.blocks.blocks[(*map(int, place), slice(None))]
-    weights = samples.weights
-    if weights is not None:
-        assert isinstance(weights, da.Array)
-        weights = weights.blocks[(*map(int, place), slice(None))]
-    return replace(samples, blocks=block, weights=weights)
-
-
-def _partition(bag: Any, number: int) -> Any:
-    import dask.bag as db
-
-    return db.from_delayed([bag.to_delayed()[number]])
 
 
 def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
@@ -315,13 +293,3 @@ def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> 
 
 def _only(parts: list[Any]) -> Any:
     return np.concatenate(parts)
-
-
-def _unwrap(result: Any) -> Any:
-    while isinstance(result, list) or (
-        isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
-    ):
-        if isinstance(result, list) and not result:
-            return None
-        result = result.item() if isinstance(result, np.ndarray) else result[0]
-    return result

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cached_property
 from typing import Any
 
 import dask
 import dask.threaded
-import numpy as np
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.graph.tree import reduce_samples, require_fan_in, unwrap
 from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare
 from dask_sketch.sketching.sketch import Sketch, merge
 from dask_sketch.sources import Samples, open_samples
@@ -25,7 +26,8 @@ class LazySketch(DaskMethodsMixin):
 
     ``.compute()`` gives the :class:`Sketch`, ``.persist()`` starts it on a cluster,
     ``.visualize()`` draws the graph, and ``dask.compute(a, b)`` of two sketches of one source reads
-    the source once.
+    the source once. Only ``.compute()`` can run in batches, which it does above
+    ``sketch.task-limit``; as a collection it is one graph, built when it is asked for.
 
     Attributes
     ----------
@@ -35,16 +37,50 @@ class LazySketch(DaskMethodsMixin):
         What is averaged.
     split_every
         Fan-in of the merges.
+    nan_policy
+        What is done with rows that are not finite.
     """
 
-    def __init__(self, inner: Any, samples: Samples, feature_map: FeatureMap, split_every: int):
-        self._inner = inner
+    def __init__(
+        self,
+        samples: Samples,
+        feature_map: FeatureMap,
+        split_every: int,
+        nan_policy: str,
+        chosen: range | None = None,
+    ):
         self.samples = samples
         self.feature_map = feature_map
         self.split_every = split_every
+        self.nan_policy = nan_policy
+        self._chosen = chosen
+        self.rebuilt = False  # by persist or optimize: then there is a graph already
+
+    @cached_property
+    def _inner(self) -> Any:
+        sent: Any = self.feature_map
+        if len(sent.spec) > SMALL_MAP:
+            sent = dask.delayed(sent, name=f"feature-map-{sent.digest}", traverse=False)
+        return reduce_samples(
+            self.samples,
+            _sketch_chunk,
+            merge,
+            split_every=self.split_every,
+            name="sketch",
+            arguments={"feature_map": sent, "nan_policy": self.nan_policy},
+            chosen=self._chosen,
+        )
+
+    def part(self, chosen: range) -> LazySketch:
+        """The sketch of some chunks alone, by their numbers; it may turn out to be empty."""
+        return LazySketch(self.samples, self.feature_map, self.split_every, self.nan_policy, chosen)
 
     def compute(self, *, progress: bool = False, **kwargs: Any) -> Sketch:
         """Run the pass.
+
+        With more tasks than ``sketch.task-limit`` it runs in batches of at most
+        ``sketch.batch-tasks`` chunks, each a graph of its own, and merges their sketches here. The
+        bits are those of a pass in one graph.
 
         Parameters
         ----------
@@ -95,11 +131,15 @@ class LazySketch(DaskMethodsMixin):
 
     def __dask_postcompute__(self) -> Any:
         finish, arguments = self._inner.__dask_postcompute__()
-        return _finish, (finish, arguments, self.samples.label, self.feature_map)
+        return _finish, (finish, arguments, self.feature_map, self._whole_label)
 
     def __dask_postpersist__(self) -> Any:
         rebuild, arguments = self._inner.__dask_postpersist__()
-        return _rebuild, (rebuild, arguments, self.samples, self.feature_map, self.split_every)
+        return _rebuild, (rebuild, arguments, self)
+
+    @property
+    def _whole_label(self) -> str | None:
+        return self.samples.label if self._chosen is None else None
 
     def _fields(self) -> dict[str, str]:
         return {
@@ -164,6 +204,7 @@ def sketch(
 
     Examples
     --------
+    >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
     >>> feature_map = FeatureMap(2, 100, scale=1.0)
     >>> sketch(x, feature_map).count
@@ -182,20 +223,10 @@ def sketch(
     samples = open_samples(x, weights=weights, **options)
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = config.get("split-every") if split_every is None else split_every
-    sent: Any = feature_map
-    if len(feature_map.spec) > SMALL_MAP:
-        sent = dask.delayed(feature_map, name=f"feature-map-{feature_map.digest}", traverse=False)
-    inner = reduce_samples(
-        samples,
-        _sketch_chunk,
-        merge,
-        split_every=fan_in,
-        name="sketch",
-        arguments={"feature_map": sent, "nan_policy": nan_policy},
-    )
+    require_fan_in(fan_in)
     # compiled while the graph is built: local threads and workers of this machine find it cached
     prepare(feature_map, samples.dtype)
-    lazy = LazySketch(inner, samples, feature_map, fan_in)
+    lazy = LazySketch(samples, feature_map, int(fan_in), nan_policy)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 
@@ -206,34 +237,30 @@ def _sketch_chunk(
 
 
 def _finish(
-    results: Any, finish: Any, arguments: Any, label: str, feature_map: FeatureMap
+    results: Any, finish: Any, arguments: Any, feature_map: FeatureMap, label: str | None
 ) -> Sketch:
-    found = finish(results, *arguments)
-    while isinstance(found, (np.ndarray, list)):
-        if isinstance(found, list) and not found:
-            found = Sketch.empty(feature_map)
-            break
-        found = found.item() if isinstance(found, np.ndarray) else found[0]
-    if found.count == 0:
-        reason = (
-            f"all of its {found.omitted:,} rows have NaN or infinite values"
-            if found.omitted
-            else "it has no rows (check the path, the filter and the credentials)"
-        )
-        raise InputError(f"{label} gave no samples: {reason}.")
-    result: Sketch = found
+    found = unwrap(finish(results, *arguments))
+    result: Sketch = Sketch.empty(feature_map) if found is None else found
+    if label is not None:  # of all samples, not of a part
+        require_samples(result, label)
     return result
 
 
+def require_samples(sketch: Sketch, label: str) -> None:
+    """Raise if a pass over ``label`` found nothing to average."""
+    if sketch.count == 0:
+        reason = (
+            f"all of its {sketch.omitted:,} rows have NaN or infinite values"
+            if sketch.omitted
+            else "it has no rows (check the path, the filter and the credentials)"
+        )
+        raise InputError(f"{label} gave no samples: {reason}.")
+
+
 def _rebuild(
-    graph: Any,
-    rebuild: Any,
-    arguments: Any,
-    samples: Samples,
-    feature_map: FeatureMap,
-    split_every: int,
-    *,
-    rename: Any = None,
+    graph: Any, rebuild: Any, arguments: Any, lazy: LazySketch, *, rename: Any = None
 ) -> LazySketch:
-    inner = rebuild(graph, *arguments, rename=rename)
-    return LazySketch(inner, samples, feature_map, split_every)
+    rebuilt = copy.copy(lazy)
+    rebuilt._inner = rebuild(graph, *arguments, rename=rename)
+    rebuilt.rebuilt = True
+    return rebuilt

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
@@ -13,11 +12,22 @@ from dask.utils import parse_bytes
 from dask_sketch import config
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features import FeatureMap
+from dask_sketch.graph.batches import batch_chunks, count_merges
+from dask_sketch.graph.estimate import (
+    SCHEDULER_SECONDS,
+    Calibration,
+    Estimate,
+    estimate_pass,
+    measure,
+)
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import require_fan_in
 from dask_sketch.sketching.partial import BLOCK_BYTES
 from dask_sketch.sources import Samples, open_samples
-from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes
+
+MANY_PIECES = 10_000  # stored chunks,
+SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,10 @@ class Plan:
         Number of rows, ``None`` if only the pass can tell.
     n_chunks, n_merges, n_tasks
         Tasks that read and sketch, tasks that merge, and their sum.
+    n_batches
+        Graphs that they run in, one after the other: more than one above ``sketch.task-limit``.
+    n_frequencies
+        Of the feature map.
     bytes_read
         Bytes read, ``None`` if unknown.
     largest_chunk
@@ -49,6 +63,8 @@ class Plan:
         Threads that there are.
     warnings
         What to think about first.
+    calibration
+        Measured rates, if they were asked for.
     """
 
     source: str
@@ -57,6 +73,8 @@ class Plan:
     n_chunks: int
     n_merges: int
     n_tasks: int
+    n_batches: int
+    n_frequencies: int
     bytes_read: int | None
     largest_chunk: int | None
     memory_per_thread: int | None
@@ -64,6 +82,47 @@ class Plan:
     sketch_bytes: int
     n_threads: int
     warnings: tuple[str, ...]
+    calibration: Calibration | None = None
+
+    def estimate(self, n_cores: int | None = None, *, bandwidth: float | None = None) -> Estimate:
+        """Time of the pass, and what holds it up.
+
+        Parameters
+        ----------
+        n_cores
+            Threads that work, each as fast as those that were measured; by default as many as
+            there are. A cluster that was not measured is taken to need a millisecond for each task.
+        bandwidth
+            Bytes per second that the store gives to all readers together; by default the readers
+            are not in each other's way.
+
+        Returns
+        -------
+        estimate
+            Of batches that follow each other without a pause. Starting and decoding are not in it.
+
+        Raises
+        ------
+        InputError
+            If the plan was made without ``calibrate=True``, or a number is not positive.
+        """
+        rates = self.calibration
+        if rates is None:
+            raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
+        cores = self.n_threads if n_cores is None else n_cores
+        n = self.n_samples
+        elsewhere = n_cores is not None and not rates.on_cluster and n_cores > self.n_threads
+        return estimate_pass(
+            rates,
+            n_samples=round(rates.rows_per_chunk * self.n_chunks) if n is None else n,
+            n_frequencies=self.n_frequencies,
+            n_chunks=self.n_chunks,
+            n_tasks=self.n_tasks,
+            n_cores=cores,
+            bytes_read=self.bytes_read,
+            bandwidth=bandwidth,
+            task_seconds=SCHEDULER_SECONDS if elsewhere else None,
+        )
 
     def require_fit(self) -> None:
         """Refuse what cannot fit.
@@ -84,16 +143,18 @@ class Plan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
-        return asdict(self)
+        """All fields, for JSON; with the estimate, if there is a calibration."""
+        made = None if self.calibration is None else asdict(self.estimate())
+        return asdict(self) | {"estimate": made}
 
     def _fields(self) -> dict[str, str]:
         samples = "unknown before the pass" if self.n_samples is None else f"{self.n_samples:,}"
-        return {
+        fields = {
             "source": self.source,
             "samples": samples,
             "passes over the data": str(self.passes),
-            "tasks": f"{self.n_tasks:,} ({self.n_chunks:,} chunks, {self.n_merges:,} merges)",
+            "tasks": f"{self.n_tasks:,} ({self.n_chunks:,} chunks, {self.n_merges:,} merges"
+            + (f"; {self.n_batches:,} batches)" if self.n_batches > 1 else ")"),
             "bytes read": describe_bytes(self.bytes_read),
             "largest chunk": describe_bytes(self.largest_chunk),
             "memory per thread": (
@@ -101,7 +162,10 @@ class Plan:
                 f"{describe_bytes(self.memory_available)}, {self.n_threads} threads"
             ),
             "sketch": describe_bytes(self.sketch_bytes),
-        } | {f"warning {i + 1}": text for i, text in enumerate(self.warnings)}
+        }
+        if self.calibration is not None:
+            fields |= {"time": str(self.estimate()), "measured": str(self.calibration)}
+        return fields | {f"warning {i + 1}": text for i, text in enumerate(self.warnings)}
 
     def __str__(self) -> str:
         width = max(map(len, self._fields()))
@@ -120,6 +184,7 @@ def plan(
     *,
     split_every: int | None = None,
     memory_per_thread: str | int | None = None,
+    calibrate: bool = False,
     **options: Any,
 ) -> Plan:
     """Say what sketching ``x`` will cost, without reading it.
@@ -131,6 +196,9 @@ def plan(
     memory_per_thread
         Memory that each thread has; by default that of the smallest worker of the active client,
         or what is free on this machine, shared among the threads.
+    calibrate
+        Measure for a few seconds, on the active client or on the threads of this process, and
+        estimate the time: a few chunks are read, random rows are sketched.
 
     Returns
     -------
@@ -143,12 +211,17 @@ def plan(
         If the largest chunk cannot fit; the message has both numbers.
     InputError
         As for :func:`open_samples`.
+    ChunkError
+        If a chunk that is read to calibrate cannot be.
 
     Examples
     --------
     >>> import numpy as np
     >>> plan(np.zeros((1000, 2)), FeatureMap(2, 100, scale=1.0)).passes
     1
+    >>> made = plan(np.zeros((1000, 2)), FeatureMap(2, 100, scale=1.0), calibrate=True)
+    >>> made.estimate(n_cores=1).seconds > 0
+    True
     """
     if not isinstance(feature_map, FeatureMap):
         raise InputError(
@@ -168,8 +241,12 @@ def plan(
             raise InputError(
                 f"memory_per_thread={memory_per_thread!r}: give bytes, or text such as '2GiB'."
             )
-    made = make_plan(samples, feature_map, fan_in, client=active_client(), available=available)
+    client = active_client() if samples.lazy else None
+    made = make_plan(samples, feature_map, fan_in, client=client, available=available)
     made.require_fit()
+    if calibrate:
+        rates = measure(samples, feature_map, made.n_threads, fan_in, client)
+        made = replace(made, calibration=rates)
     return made
 
 
@@ -193,13 +270,26 @@ def make_plan(
         scratch = 2 * BLOCK_BYTES + 2 * sketch_bytes
         merging = (split_every + 1) * sketch_bytes
         chunk_memory = max(samples.copies * samples.largest_chunk + scratch, merging) + drawn
-    n_merges = _merges(samples.n_chunks, split_every)
+    n_chunks = samples.n_chunks
+    size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
+    whole, rest = divmod(n_chunks, size)
+    n_merges = whole * count_merges(size, split_every)
+    if rest or not whole:
+        n_merges += count_merges(rest, split_every)
+    n_batches = max(-(-n_chunks // size), 1)
     warnings = []
-    limit = config.get("task-limit")
-    if samples.n_chunks + n_merges > limit:
+    if n_batches > 1 and (samples.bytes_read or 0) < n_chunks * SMALL_TASK:
         warnings.append(
-            f"{samples.n_chunks + n_merges:,} tasks are over sketch.task-limit ({limit:,}): the "
-            "scheduler will be the bottleneck. Raise chunk_size, or store larger chunks."
+            f"{n_chunks:,} chunks are of {describe_bytes((samples.bytes_read or 0) // n_chunks)} "
+            "on average: the scheduler will be the bottleneck. Make larger ones: raise chunk_size "
+            "for a store, rechunk an array where it is read."
+        )
+    pieces = samples.stored_chunks
+    if pieces and pieces >= MANY_PIECES and (samples.bytes_read or 0) < pieces * SMALL_PIECE:
+        warnings.append(
+            f"{pieces:,} stored chunks are of {describe_bytes((samples.bytes_read or 0) // pieces)}"
+            " on average, and Zarr needs a fifth of a millisecond for each. Store larger ones, or "
+            "read them with the package zarrs (Zarr's setting codec_pipeline.path)."
         )
     if samples.largest_chunk is None:
         warnings.append("chunk sizes are unknown: memory cannot be projected.")
@@ -207,9 +297,11 @@ def make_plan(
         source=samples.label,
         passes=1,
         n_samples=samples.n_samples,
-        n_chunks=samples.n_chunks,
+        n_chunks=n_chunks,
         n_merges=n_merges,
-        n_tasks=samples.n_chunks + n_merges,
+        n_tasks=n_chunks + n_merges,
+        n_batches=n_batches,
+        n_frequencies=m,
         bytes_read=samples.bytes_read,
         largest_chunk=samples.largest_chunk,
         memory_per_thread=chunk_memory,
@@ -218,15 +310,6 @@ def make_plan(
         n_threads=n_threads,
         warnings=tuple(warnings),
     )
-
-
-def _merges(n_chunks: int, split_every: int) -> int:
-    """Merge tasks of a tree over ``n_chunks`` leaves; there is one even over a single leaf."""
-    total, width = 0, max(n_chunks, 1)
-    while width > 1 or total == 0:
-        width = math.ceil(width / split_every)
-        total += width
-    return total
 
 
 def _resources(client: Any) -> tuple[int, int]:

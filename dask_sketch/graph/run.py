@@ -12,6 +12,7 @@ import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
+from dask_sketch.graph.batches import batch_chunks, compute_in_batches
 from dask_sketch.sketching.partial import prepare
 
 if TYPE_CHECKING:
@@ -53,19 +54,26 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     kwargs
         Passed on to ``Client.compute`` or ``dask.compute``.
     """
+    from dask_sketch.graph.one_pass import require_samples
     from dask_sketch.graph.planning import make_plan
 
     client = None if "scheduler" in kwargs else active_client()
     make_plan(lazy.samples, lazy.feature_map, lazy.split_every, client=client).require_fit()
+    if client is not None:
+        # frequencies drawn, digest checked and kernels compiled on every worker before data is read
+        client.run(prepare, lazy.feature_map, lazy.samples.dtype)
+        # retries go to the client: as an annotation they are lost when the graph is optimised,
+        # https://github.com/dask/dask/issues/7036
+        kwargs.setdefault("retries", config.get("retries"))
+    size = batch_chunks(lazy.samples.n_chunks, lazy.split_every)
+    if size is not None and not lazy.rebuilt:
+        result = compute_in_batches(lazy, size, client, progress, kwargs)
+        require_samples(result, lazy.samples.label)
+        return result
     if client is None:
         # the method of the mixin, which LazySketch.compute stands before
         with local_progress(progress):
             return DaskMethodsMixin.compute(lazy, **kwargs)
-    # frequencies drawn, digest checked and kernels compiled on every worker before data is read
-    client.run(prepare, lazy.feature_map, lazy.samples.dtype)
-    # retries go to the client: as an annotation they are lost when the graph is optimised,
-    # https://github.com/dask/dask/issues/7036
-    kwargs.setdefault("retries", config.get("retries"))
     future = client.compute(lazy, **kwargs)
     return follow(future, progress)
 

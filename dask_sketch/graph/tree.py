@@ -9,6 +9,8 @@ from typing import Any
 import dask.array as da
 import dask.bag as db
 import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.bags import blocks_of_partition
@@ -26,6 +28,7 @@ def reduce_samples(
     split_every: int,
     name: str,
     arguments: dict[str, Any] | None = None,
+    chosen: range | None = None,
 ) -> Any:
     """Lazily apply ``chunk`` to every chunk and merge the results in a tree.
 
@@ -46,6 +49,9 @@ def reduce_samples(
         Name of the tasks on the dashboard.
     arguments
         Keyword arguments of ``chunk``; a Dask Delayed among them is sent once, not per task.
+    chosen
+        Numbers of the chunks, one after the other; all of them by default. Nothing is built for
+        the others where the source knows how to cut itself.
 
     Returns
     -------
@@ -59,7 +65,18 @@ def reduce_samples(
     """
     require_fan_in(split_every)
     reduce = _reduce_bag if samples.is_bag else _reduce_array
-    return reduce(samples, chunk, merge, int(split_every), name, arguments or {})
+    return reduce(samples, chunk, merge, int(split_every), name, arguments or {}, chosen)
+
+
+def unwrap(result: Any) -> Any:
+    """The partial result in what such a collection computes to; ``None`` if there is none."""
+    while isinstance(result, list) or (
+        isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
+    ):
+        if isinstance(result, list) and not result:
+            return None
+        result = result.item() if isinstance(result, np.ndarray) else result[0]
+    return result
 
 
 def require_fan_in(split_every: Any) -> None:
@@ -69,11 +86,18 @@ def require_fan_in(split_every: Any) -> None:
 
 
 def _reduce_array(
-    samples: Samples, chunk: Chunk, merge: Merge, split_every: int, name: str, arguments: Any
+    samples: Samples,
+    chunk: Chunk,
+    merge: Merge,
+    split_every: int,
+    name: str,
+    arguments: Any,
+    chosen: range | None,
 ) -> da.Array:
-    blocks = samples.blocks
+    blocks, weights, first = samples.blocks, samples.weights, 0
+    if chosen is not None and samples.cut is not None:
+        (blocks, weights), first, chosen = samples.cut(chosen), chosen.start, None
     assert isinstance(blocks, da.Array)
-    weights = [] if samples.weights is None else [samples.weights]
     # Features in one chunk keep their axis, which leaves this call without a contraction, so that
     # Dask fuses it with the reading before and the reduction after. Feature chunks are joined here,
     # row block by row block.
@@ -82,7 +106,7 @@ def _reduce_array(
     parts = da.map_blocks(
         _chunk_of_array,
         blocks,
-        *weights,
+        *([] if weights is None else [weights]),
         drop_axis=blocks.ndim - 1 if join else (),
         chunks=tuple((1,) * n for n in kept),
         dtype=object,
@@ -92,11 +116,12 @@ def _reduce_array(
         label=samples.label,
         weight_column=samples.weight_column,
         ndim=len(kept),
+        first=first,
         arguments=arguments,
     )
-    if sum(n > 1 for n in kept) > 1:
+    if chosen is not None or sum(n > 1 for n in kept) > 1:
         # one axis of parts, so that the fan-in holds: over k axes it is at least 2**k
-        parts = parts.reshape(-1, merge_chunks=False)
+        parts = _in_a_row(parts, name, range(int(np.prod(kept))) if chosen is None else chosen)
     return da.reduction(
         parts,
         chunk=_keep,
@@ -111,6 +136,19 @@ def _reduce_array(
     )
 
 
+def _in_a_row(parts: Any, name: str, chosen: range) -> da.Array:
+    """Some of the parts, on one axis."""
+    place = np.unravel_index(chosen, parts.numblocks)
+    keys = [(parts.name, *map(int, index)) for index in zip(*place, strict=True)]
+    # With this name, and not that of `Array.blocks`, Dask fuses the choice with the task that it
+    # chooses. Under another it would leave an alias for each, which is a task for the scheduler.
+    row = f"{name}-{tokenize(parts.name, chosen)}"
+    layer: dict[Any, Any] = {(row, i): key for i, key in enumerate(keys)}
+    graph = HighLevelGraph.from_collections(row, layer, dependencies=[parts])
+    meta = np.empty((0,), dtype=object)
+    return da.Array(graph, row, chunks=((1,) * len(keys),), dtype=object, meta=meta)
+
+
 def _chunk_of_array(
     block: np.ndarray[Any, Any],
     weights: np.ndarray[Any, Any] | None = None,
@@ -119,6 +157,7 @@ def _chunk_of_array(
     label: str,
     weight_column: bool,
     ndim: int,
+    first: int,
     arguments: dict[str, Any],
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
@@ -126,7 +165,7 @@ def _chunk_of_array(
         block, weights = block[..., :-1], block[..., -1]
     elif weights is not None:
         weights = weights[..., 0]
-    place = block_id[: block.ndim - 1]
+    place = (first + block_id[0], *block_id[1 : block.ndim - 1])
     result = np.empty((1,) * ndim, dtype=object)
     result[(0,) * ndim] = chunk(block, weights, chunk_label(label, place), **arguments)
     return result
@@ -157,12 +196,22 @@ def _flatten(parts: Any) -> Any:
 
 
 def _reduce_bag(
-    samples: Samples, chunk: Chunk, merge: Merge, split_every: int, name: str, arguments: Any
+    samples: Samples,
+    chunk: Chunk,
+    merge: Merge,
+    split_every: int,
+    name: str,
+    arguments: Any,
+    chosen: range | None,
 ) -> db.Item:
-    bag = samples.blocks
+    bag, weights = samples.blocks, samples.weights
     assert not isinstance(bag, da.Array)
-    numbers = db.from_sequence(range(bag.npartitions), npartitions=bag.npartitions)
-    others = {} if samples.weights is None else {"weights": samples.weights}
+    places = range(bag.npartitions) if chosen is None else chosen
+    if chosen is not None:
+        bag = _partitions(bag, chosen)
+        weights = None if weights is None else _partitions(weights, chosen)
+    numbers = db.from_sequence(places, npartitions=len(places))
+    others = {} if weights is None else {"weights": weights}
     parts = bag.map_partitions(
         _chunk_of_bag,
         numbers=numbers,
@@ -178,6 +227,14 @@ def _reduce_bag(
     return parts.reduction(
         _MergePartials(merge), _MergePartials(merge), split_every=split_every, name=name
     )
+
+
+def _partitions(bag: Any, chosen: range) -> db.Bag:
+    """Some partitions of a bag."""
+    name = f"partitions-{tokenize(bag.name, chosen)}"
+    layer: dict[Any, Any] = {(name, i): (bag.name, number) for i, number in enumerate(chosen)}
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[bag])
+    return db.Bag(graph, name, len(chosen))
 
 
 def _chunk_of_bag(

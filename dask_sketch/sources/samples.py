@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ class Samples:
         Whether the last column of ``blocks`` is the weight.
     bytes_read, largest_chunk
         Bytes that one pass reads, and that the largest chunk takes in memory; ``None`` if unknown.
+    stored_chunks
+        Pieces that a pass decodes: chunks of a Zarr array, those within its shards; ``None`` if
+        unknown.
     copies
         Times the largest chunk that a task holds while it reads: the chunk, and what it is decoded
         from.
@@ -47,6 +50,11 @@ class Samples:
         Labels along those axes, by name, for labelled input.
     record_fields
         Names of the fields that are features, for a bag of dictionaries.
+    weight_field
+        Name of the field that is the weight, for a bag of dictionaries.
+    cut
+        For sources that can: ``blocks`` and ``weights`` of a range of chunks alone, built without
+        the others.
     """
 
     blocks: da.Array | db.Bag
@@ -57,12 +65,14 @@ class Samples:
     weight_column: bool = False
     bytes_read: int | None = None
     largest_chunk: int | None = None
+    stored_chunks: int | None = None
     copies: int = 2
     lazy: bool = True
     dims: tuple[str, ...] | None = None
     coords: Mapping[Hashable, Any] | None = None
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
+    cut: Callable[[range], tuple[da.Array, da.Array | None]] | None = None
 
     @property
     def is_bag(self) -> bool:

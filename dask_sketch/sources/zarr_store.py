@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +23,32 @@ from dask_sketch.sources.samples import Samples, array_samples
 class RowReader:
     """A stored array whose read errors name the store and the rows.
 
-    Dask calls it like an array. ``column`` adds a last axis of length 1, for weights.
+    Dask calls it like an array. One of a single axis, weights, gets a last axis of length 1.
+    ``start`` and ``stop`` are the first row of the array that it shows, and the one after the last.
     """
 
-    def __init__(self, array: zarr.Array[Any], label: str, column: bool = False):
+    def __init__(self, array: zarr.Array[Any], label: str, start: int, stop: int):
         self._array = array
         self._label = label
-        self._column = column
+        self._start = start
         self.dtype = array.dtype
-        self.shape = (*array.shape, 1) if column else array.shape
+        self.shape = (stop - start, *(array.shape[1:] or (1,)))
         self.ndim = len(self.shape)
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        rows = index[0]
+        start, stop, step = index[0].indices(self.shape[0])
+        rows = slice(self._start + start, self._start + stop, step)
         self._require_reachable()
+        column = self._array.ndim == 1
         try:
-            values = np.asarray(self._array[rows if self._column else index])
+            values = np.asarray(self._array[rows if column else (rows, *index[1:])])
         except Exception as error:  # decoders raise errors of many kinds
             raise ChunkError(
                 f"rows {rows.start} to {rows.stop} of {self._label} could not be read: "
                 f"{type(error).__name__}: {error}. The stored chunk is damaged or out of reach; "
                 "restore it, or leave these rows out."
             ) from error
-        return values[..., None] if self._column else values
+        return values[..., None] if column else values
 
     def _require_reachable(self) -> None:
         """See once in a process that the array is really there.
@@ -50,10 +56,10 @@ class RowReader:
         Zarr takes a chunk that is missing for one of fill values. A worker that cannot see the
         store would read nothing but zeros, and not know.
         """
-        key = self.__dask_tokenize__()
+        array = self._array
+        key = tokenize(_place(array))
         if key in _SEEN:
             return
-        array = self._array
         try:
             found = zarr.open_array(store=array.store, path=array.path, mode="r")
         except Exception as error:  # stores fail in many ways
@@ -71,9 +77,11 @@ class RowReader:
         _SEEN.add(key)
 
     def __dask_tokenize__(self) -> Any:
-        return tokenize(
-            str(self._array.store), self._array.path, self.shape, str(self.dtype), self._column
-        )
+        return tokenize(_place(self._array), self._start, self.shape)
+
+
+def _place(array: zarr.Array[Any]) -> tuple[Any, ...]:
+    return str(array.store), array.path, array.shape, str(array.dtype)
 
 
 def _layout(array: zarr.Array[Any]) -> tuple[Any, ...]:
@@ -127,27 +135,48 @@ def zarr_samples(
     stored = (shards or rows.chunks)[0]
     n, d = rows.shape
     step = min(row_step(n, stored, d * rows.dtype.itemsize, chunk_size), max(n, 1))
-    blocks = da.from_array(
-        # inlined, so that reading and sketching fuse into one task
-        RowReader(rows, label), chunks=(step, max(d, 1)), inline_array=True, asarray=False,
-        meta=np.empty((0, 0), dtype=rows.dtype),
-    )  # fmt: skip
-    if isinstance(weights, str):
+    every = range(max(-(-n // step), 1))
+    pieces = math.prod(
+        -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
+    )
+    if weights is not None and not isinstance(weights, str):
+        blocks = _blocks(rows, label, step, every)
+        return array_samples(blocks, label, weights, stored_chunks=pieces)
+    column = None
+    if weights is not None:
         column = _named(root, weights, label, "weights")
         if column.ndim != 1 or column.shape[0] != n:
             raise InputError(
                 f"weights={weights!r} has shape {column.shape}, {label} has {n} rows; give one "
                 "weight for each row."
             )
-        reader = RowReader(column, f"weights {weights!r} of {label}", column=True)
-        lazy = da.from_array(
-            reader, chunks=(step, 1), inline_array=True, asarray=False,
-            meta=np.empty((0, 0), dtype=column.dtype),
-        )  # fmt: skip
-        # already in the shape that Samples wants
-        samples = array_samples(blocks, label)
-        return Samples(**{**vars(samples), "weights": lazy})
-    return array_samples(blocks, label, weights)
+    cut = partial(_cut, rows, column, label, f"weights {weights!r} of {label}", step)
+    blocks, lazy = cut(every)
+    # the weights are already in the shape that Samples wants
+    return replace(array_samples(blocks, label, cut=cut, stored_chunks=pieces), weights=lazy)
+
+
+def _cut(
+    rows: zarr.Array[Any],
+    column: zarr.Array[Any] | None,
+    label: str,
+    column_label: str,
+    step: int,
+    chunks: range,
+) -> tuple[da.Array, da.Array | None]:
+    weights = None if column is None else _blocks(column, column_label, step, chunks)
+    return _blocks(rows, label, step, chunks), weights
+
+
+def _blocks(array: zarr.Array[Any], label: str, step: int, chunks: range) -> da.Array:
+    """Lazy rows of some chunks of ``step`` rows each."""
+    n = array.shape[0]
+    reader = RowReader(array, label, chunks.start * step, min(chunks.stop * step, n))
+    return da.from_array(
+        # inlined, so that reading and sketching fuse into one task
+        reader, chunks=(step, max(reader.shape[1], 1)), inline_array=True, asarray=False,
+        meta=np.empty((0, 0), dtype=array.dtype),
+    )  # fmt: skip
 
 
 def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -90,11 +91,40 @@ def test_chunks_of_unknown_length_cannot_be_projected():
         assert "unknown before the pass" in str(plan)
 
 
-def test_too_many_tasks_are_warned_of():
+def test_above_the_task_limit_there_are_batches():
     x = da.ones((1000, 3), chunks=(1, 3))
-    with dask.config.set({"sketch.task-limit": 100}):
-        (warning,) = ds.plan(x, feature_map()).warnings
-    assert "1,068 tasks are over sketch.task-limit (100)" in warning
+    with dask.config.set({"sketch.task-limit": 100, "sketch.batch-tasks": 300}):
+        plan = ds.plan(x, feature_map())
+    assert plan.n_batches == 4
+    assert plan.n_merges == 3 * (16 + 1) + (15 + 1)  # three of 256 chunks, one of 232
+    assert "1,000 chunks, 67 merges; 4 batches" in str(plan)
+    assert "1,000 chunks are of 24 B on average" in plan.warnings[0]
+    whole = ds.plan(x, feature_map())
+    assert (whole.n_batches, whole.n_merges, whole.warnings) == (1, 63 + 4 + 1, ())
+
+
+def test_chunks_as_large_as_they_should_be_are_not_warned_of():
+    x = da.ones((1000 * 10_000, 12), chunks=(10_000, 12), dtype="f8")
+    with dask.config.set({"sketch.task-limit": 100, "sketch.batch-tasks": 300}):
+        with_batches = ds.plan(x, FM)
+    assert with_batches.n_batches == 4
+    assert len(with_batches.warnings) == 1  # of 960 kB
+    x = da.ones((1000 * 20_000, 12), chunks=(20_000, 12), dtype="f8")
+    with dask.config.set({"sketch.task-limit": 100, "sketch.batch-tasks": 300}):
+        assert ds.plan(x, FM).warnings == ()
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(32, True), (512, False)])
+@pytest.mark.parametrize("shards", [None, (51_200, 12)])
+def test_tiny_stored_chunks_are_joined_and_warned_of(rows, warned, shards, tmp_path):
+    n = 20_000 * rows // 51_200 * 51_200
+    path = str(tmp_path / "x.zarr")
+    zarr.create_array(path, shape=(n, 12), chunks=(rows, 12), shards=shards, dtype="f4")
+    plan = ds.plan(path, FM)
+    assert plan.n_chunks <= 160
+    assert [f"{n // rows:,} stored chunks are of" in text for text in plan.warnings] == [True][
+        :warned
+    ]
 
 
 def test_small_data_stays_in_enough_tasks(store):
@@ -124,6 +154,52 @@ def test_parquet(tmp_path):
     small = ds.plan(tmp_path, feature_map(), chunk_size=500 * 3 * 8)
     assert small.n_chunks == 50
     assert small.largest_chunk == pytest.approx(500 * 3 * 8, rel=0.01)
+
+
+def test_rates_are_measured_and_the_time_is_told(store):
+    plain = ds.plan(store, FM)
+    with pytest.raises(InputError, match="calibrate=True"):
+        plain.estimate()
+    plan = ds.plan(store, FM, calibrate=True)
+    assert replace(plan, calibration=None) == replace(plain, memory_available=plan.memory_available)
+    made = plan.estimate()
+    assert made.n_cores == plan.n_threads
+    assert made.seconds > 0
+    for part in ("pairs/s a thread", f"on {plan.n_threads} core", "bound by"):
+        assert part in str(plan)
+        assert part in plan._repr_html_()
+    again = json.loads(json.dumps(plan.as_dict()))
+    assert again["calibration"]["pairs_per_second"] == plan.calibration.pairs_per_second
+    assert again["estimate"]["seconds"] == made.seconds
+    assert plain.as_dict()["estimate"] is None
+    # 50 chunks: no more than 50 cores have anything to do, and the scheduler is one
+    assert plan.estimate(50).working_seconds == plan.estimate(500).working_seconds
+    assert plan.estimate(5000).bottleneck in ("chunks", "scheduler")
+    slow = plan.estimate(n_cores=2, bandwidth=1e3)
+    assert (slow.bottleneck, slow.seconds) == ("store", 48e3)
+
+
+@pytest.mark.parametrize("kind", ["array", "unknown", "bag", "memory", "features", "empty"])
+def test_any_input_can_be_estimated(kind):
+    x = da.from_array(np.ones((500, 3)), chunks=(10, 1 if kind == "features" else 3))
+    source = {
+        "unknown": x[x[:, 0] > 0],
+        "bag": db.from_sequence([np.ones((10, 3))] * 50, npartitions=50),
+        "memory": np.ones((500, 3)),
+        "empty": da.zeros((0, 3)),
+    }.get(kind, x)
+    plan = ds.plan(source, feature_map(), calibrate=True)
+    rows = {"empty": 0, "memory": 500}.get(kind, 10)
+    assert plan.calibration.rows_per_chunk == rows
+    assert 0 < plan.estimate().seconds < 60
+
+
+def test_a_cluster_measures_itself(store, thread_client):
+    plan = ds.plan(store, FM, calibrate=True)
+    assert plan.calibration.on_cluster
+    assert plan.calibration.rows_per_chunk == 20_000
+    more = plan.estimate(n_cores=1000)
+    assert more.scheduler_seconds == pytest.approx(plan.n_tasks * plan.calibration.task_seconds)
 
 
 def test_with_a_client(store, thread_client):

@@ -1,0 +1,210 @@
+"""A pass in batches: graphs that a scheduler can hold, one after the other, and one running sum."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.base import DaskMethodsMixin
+
+from dask_sketch import config
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.sketch import Sketch, merge
+
+if TYPE_CHECKING:
+    from dask_sketch.graph.one_pass import LazySketch
+
+AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
+
+
+def batch_chunks(n_chunks: int, split_every: int) -> int | None:
+    """Chunks of one batch, or ``None`` where all of them fit in one graph.
+
+    A power of ``split_every``: a batch then is a whole branch of the tree of all chunks, and
+    merging the batches as the tree would gives the bits of the pass in one graph.
+
+    Parameters
+    ----------
+    n_chunks
+        Chunks in all.
+    split_every
+        Fan-in of the merges.
+
+    Raises
+    ------
+    InputError
+        If ``sketch.task-limit`` or ``sketch.batch-tasks`` is not a positive whole number.
+
+    Examples
+    --------
+    >>> batch_chunks(1000, 16), batch_chunks(10**6, 16), batch_chunks(10**6, 10)
+    (None, 4096, 1000)
+    """
+    limit, most = (_positive(key) for key in ("task-limit", "batch-tasks"))
+    if n_chunks + count_merges(n_chunks, split_every) <= limit:
+        return None
+    size = split_every
+    while size * split_every <= most:
+        size *= split_every
+    return size if size < n_chunks else None
+
+
+def _positive(key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"sketch.{key} is {value!r}: set a whole number of at least 1.")
+    return value
+
+
+def count_merges(n_chunks: int, split_every: int) -> int:
+    """Merge tasks of a tree over ``n_chunks`` leaves; there is one even over a single leaf.
+
+    Examples
+    --------
+    >>> count_merges(40, 16), count_merges(1, 16)
+    (4, 1)
+    """
+    total, width = 0, max(n_chunks, 1)
+    while width > 1 or total == 0:
+        width = -(-width // split_every)
+        total += width
+    return total
+
+
+class RunningTree:
+    """Merges sketches as they come, with the bits of a tree of merges over all of them.
+
+    A merge adds its sketches in their order, so a node of the tree can be a running sum: there is
+    one of them for each level, whatever the number of leaves.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap
+    >>> tree = RunningTree(2)
+    >>> for _ in range(5):
+    ...     tree.add(Sketch.empty(FeatureMap(2, 20, scale=1.0)))
+    >>> tree.total().count
+    0
+    """
+
+    def __init__(self, split_every: int):
+        self._split_every = split_every
+        self._nodes: list[Sketch | None] = []  # of each level, from the leaves up
+        self._taken: list[int] = []  # what each of them has merged already
+
+    def add(self, sketch: Sketch) -> None:
+        """Take the next leaf."""
+        level = 0
+        while True:
+            if level == len(self._nodes):
+                self._nodes.append(None)
+                self._taken.append(0)
+            node = self._nodes[level]
+            sketch = sketch if node is None else merge([node, sketch])
+            self._taken[level] += 1
+            if self._taken[level] < self._split_every:
+                self._nodes[level] = sketch
+                return
+            self._nodes[level], self._taken[level] = None, 0  # a whole branch: one leaf above
+            level += 1
+
+    def total(self) -> Sketch:
+        """The root over all leaves so far, of which there must be one."""
+        found = None
+        for node in self._nodes:
+            if node is not None:
+                found = node if found is None else merge([node, found])
+        assert found is not None
+        return found
+
+
+def compute_in_batches(
+    lazy: LazySketch, size: int, client: Any, progress: bool, options: dict[str, Any]
+) -> Sketch:
+    """Compute a lazy sketch in batches of ``size`` chunks.
+
+    Every batch is a graph of its own, built when its turn comes. Its result is merged here, and
+    leaves the cluster, before the next but one is sent. After an error or an interrupt nothing of
+    it is left on the cluster.
+
+    Parameters
+    ----------
+    lazy
+        What to compute.
+    size
+        From :func:`batch_chunks`.
+    client
+        Client of a cluster, ``None`` for the schedulers of this process.
+    progress
+        Show a bar on the standard error stream.
+    options
+        For ``Client.compute`` or ``dask.compute``.
+
+    Returns
+    -------
+    sketch
+        With the bits of a pass in one graph; of no samples, if there are none.
+    """
+    n_chunks = lazy.samples.n_chunks
+    batches = [range(i, min(i + size, n_chunks)) for i in range(0, n_chunks, size)]
+    tree = RunningTree(lazy.split_every)
+    run = _here(lazy, batches, options) if client is None else _on(client, lazy, batches, options)
+    with _bar(progress, len(batches)) as show, contextlib.closing(run) as results:
+        for done, result in enumerate(results, 1):
+            tree.add(result)
+            show(done)
+    return tree.total()
+
+
+def _here(
+    lazy: LazySketch, batches: list[range], options: dict[str, Any]
+) -> Generator[Sketch, None, None]:
+    for chosen in batches:
+        # the method of the mixin, which LazySketch.compute stands before
+        yield DaskMethodsMixin.compute(lazy.part(chosen), **options)
+
+
+def _on(
+    client: Any, lazy: LazySketch, batches: list[range], options: dict[str, Any]
+) -> Generator[Sketch, None, None]:
+    waiting: deque[Any] = deque()
+    try:
+        for chosen in batches:
+            # optimised here: the scheduler, which has the most to do, gets the tasks of this batch
+            # and not all layers of the input
+            (part,) = dask.optimize(lazy.part(chosen))
+            waiting.append(client.compute(part, optimize_graph=False, **options))
+            del part
+            if len(waiting) == AHEAD:
+                yield waiting[0].result()
+                waiting.popleft()
+        while waiting:
+            yield waiting[0].result()
+            waiting.popleft()
+    finally:
+        client.cancel(list(waiting))
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar over all batches on the standard error stream, if asked for."""
+    start = time.monotonic()
+
+    def show(done: int) -> None:
+        if progress:
+            bar = ("#" * (40 * done // total)).ljust(40)
+            spent = time.monotonic() - start
+            sys.stderr.write(f"\r[{bar}] | {done:,} of {total:,} batches, {spent:,.0f} s ")
+            sys.stderr.flush()
+
+    try:
+        show(0)
+        yield show
+    finally:
+        if progress:
+            sys.stderr.write("\n")

@@ -1,0 +1,275 @@
+"""A pass in batches: the bits of one graph, and nothing left behind."""
+
+from __future__ import annotations
+
+import time
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import draw_rows, feature_map
+
+import dask_sketch as ds
+from dask_sketch import Sketch, partial_sketch
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.graph import LazySketch
+from dask_sketch.graph.batches import RunningTree, batch_chunks, count_merges
+from dask_sketch.sketching import merge
+
+FM = feature_map("float32")
+X = draw_rows(0, 410, 3)
+KINDS = ["zarr", "weighted zarr", "weighted array", "parquet", "masked", "grid", "features",
+         "bag", "weighted bag"]  # fmt: skip
+
+
+def small_batches(limit=20, tasks=10):
+    return dask.config.set({"sketch.task-limit": limit, "sketch.batch-tasks": tasks})
+
+
+def source(kind, place):
+    weights = np.linspace(0, 1, len(X))
+    if "zarr" in kind:
+        group = zarr.open_group(place / "x.zarr", mode="w")
+        group.create_array("x", data=X, chunks=(10, 3))
+        group.create_array("w", data=weights, chunks=(10,))
+        return place / "x.zarr", "w" if kind == "weighted zarr" else None, {"chunk_size": 1}
+    if kind == "parquet":
+        table = pd.DataFrame(X, columns=list("abc")).assign(w=weights)
+        for i in range(41):
+            table[10 * i : 10 * i + 10].to_parquet(place / f"{i:02}.parquet")
+        return place, "w", {}
+    lazy = da.from_array(X, chunks=(10, 1 if kind == "features" else 3))
+    if kind == "masked":
+        return lazy[lazy[:, 0] > 0], None, {}
+    if kind == "grid":
+        return lazy.reshape(41, 10, 3).rechunk((3, 4, 3)), None, {}
+    if "bag" in kind:
+        blocks = db.from_sequence([X[i : i + 10] for i in range(0, 410, 10)], npartitions=41)
+        shares = [weights[i : i + 10] for i in range(0, 410, 10)]
+        given = db.from_sequence(shares, npartitions=41) if "weighted" in kind else None
+        return (
+            blocks.filter(lambda block: block[0, 0] > -0.5) if given is None else blocks,
+            given,
+            {},
+        )
+    return lazy, weights if "weighted" in kind else None, {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split_every", [2, 3, 16])
+def test_the_bits_are_those_of_one_graph(kind, split_every, tmp_path, counting):
+    x, weights, options = source(kind, tmp_path)
+    lazy = ds.sketch(x, FM, weights, split_every=split_every, **options)
+    whole = lazy.compute()
+    assert counting.computes == 1
+    with small_batches():
+        parts = lazy.compute()
+        size = {2: 8, 3: 9, 16: 16}[split_every]
+        assert counting.computes == 1 + -(-lazy.samples.n_chunks // size)
+    assert parts.identical(whole)
+
+
+@given(n=st.integers(1, 300), split_every=st.integers(2, 6))
+def test_a_running_tree_adds_as_dask_does(n, split_every):
+    x = draw_rows(1, 2 * n, 3)
+    expected = ds.sketch(da.from_array(x, chunks=(2, 3)), FM, split_every=split_every)
+    tree = RunningTree(split_every)
+    for i in range(n):
+        tree.add(partial_sketch(x[2 * i : 2 * i + 2], FM))
+    assert tree.total().identical(expected.compute(scheduler="sync"))
+
+
+def test_a_plain_sum_has_other_bits():
+    parts = [partial_sketch(X[i : i + 10], FM) for i in range(0, 410, 10)]
+    tree = RunningTree(3)
+    for part in parts:
+        tree.add(part)
+    assert not tree.total().identical(merge(parts))  # else the tests above would prove nothing
+
+
+@given(n=st.integers(1, 10**7), split_every=st.integers(2, 10**5), most=st.integers(1, 10**5))
+def test_the_size_of_a_batch(n, split_every, most):
+    with dask.config.set({"sketch.task-limit": 1000, "sketch.batch-tasks": most}):
+        size = batch_chunks(n, split_every)
+    if size is None:
+        assert n + count_merges(n, split_every) <= 1000 or n <= max(split_every, most)
+    else:
+        assert size < n
+        assert size == split_every or size <= most < size * split_every
+        while size % split_every == 0:
+            size //= split_every
+        assert size == 1
+
+
+@pytest.mark.parametrize("key", ["task-limit", "batch-tasks"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "many"])
+def test_settings_that_mean_nothing(key, value):
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM)
+    with (
+        small_batches(),
+        dask.config.set({f"sketch.{key}": value}),
+        pytest.raises(InputError, match=f"sketch.{key} is .*whole number"),
+    ):
+        lazy.compute()
+
+
+class Reads:
+    """An array that says which rows were asked for, and how many of its blocks were built."""
+
+    def __init__(self, x):
+        self.x, self.shape, self.dtype, self.ndim = x, x.shape, x.dtype, x.ndim
+        self.rows = []
+
+    def __getitem__(self, index):
+        self.rows.append(index[0].start)
+        return self.x[index]
+
+
+def test_every_chunk_is_read_once():
+    reads = Reads(X)
+    lazy = ds.sketch(da.from_array(reads, chunks=(10, 3), inline_array=True), FM)
+    reads.rows.clear()
+    with small_batches():
+        assert lazy.compute(scheduler="sync").count == 410
+    assert sorted(reads.rows) == list(range(0, 410, 10))
+
+
+@pytest.mark.parametrize("kind", ["zarr", "weighted zarr"])
+def test_a_batch_of_a_store_has_nothing_of_the_others(kind, tmp_path):
+    x, weights, options = source(kind, tmp_path)
+    part = ds.sketch(x, FM, weights, split_every=3, **options).part(range(9, 18))
+    assert len(part.__dask_graph__()) == sum(
+        len(layer) for layer in part.__dask_graph__().layers.values()
+    )
+    (optimised,) = dask.optimize(part)
+    assert len(dict(optimised.__dask_graph__())) == 9 + 3 + 1
+    reading = [layer for name, layer in part.__dask_graph__().layers.items() if "array" in name]
+    assert [len(layer) for layer in reading] == [9] * (1 + (weights is not None))
+
+
+def test_blocks_that_are_read_by_one_task_still_are():
+    x = da.ones((410, 3), chunks=(10, 3)) + 1
+    (part,) = dask.optimize(ds.sketch(x, FM, split_every=3).part(range(9, 18)))
+    assert len(dict(part.__dask_graph__())) == 9 + 3 + 1
+
+
+@pytest.mark.parametrize("kind", ["zarr", "array", "grid", "bag"])
+def test_errors_name_the_chunk_as_in_one_graph(kind, tmp_path):
+    bad = X.copy()
+    bad[333, 1] = np.nan
+    if kind == "zarr":
+        zarr.create_array(tmp_path / "x.zarr", data=bad, chunks=(10, 3))
+        lazy = ds.sketch(tmp_path / "x.zarr", FM, chunk_size=1)
+    elif kind == "bag":
+        blocks = [bad[i : i + 10] for i in range(0, 410, 10)]
+        lazy = ds.sketch(db.from_sequence(blocks, npartitions=41), FM)
+    elif kind == "grid":
+        rows = da.from_array(bad[:400].reshape(20, 20, 3), chunks=(1, 10, 3))
+        lazy = ds.sketch(rows, FM)
+    else:
+        lazy = ds.sketch(da.from_array(bad, chunks=(10, 3)), FM)
+    with pytest.raises(ChunkError, match="has nan in feature 1") as whole:
+        lazy.compute(scheduler="sync")
+    with small_batches(), pytest.raises(ChunkError) as parts:
+        lazy.compute(scheduler="sync")
+    assert str(parts.value) == str(whole.value)
+    assert ("chunk (16, 1)" if kind == "grid" else "chunk 33") in str(parts.value)
+
+
+def test_a_batch_may_be_empty_but_not_all_of_them():
+    x = da.from_array(X, chunks=(10, 3))
+    first = da.where(da.arange(410, chunks=10)[:, None] < 200, np.nan, x)
+    with small_batches():
+        assert ds.sketch(first, FM, nan_policy="omit").compute(scheduler="sync").omitted == 200
+        with pytest.raises(InputError, match="all of its 410 rows"):
+            ds.sketch(x * np.nan, FM, nan_policy="omit").compute(scheduler="sync")
+
+
+def test_progress_is_one_bar(capsys):
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM)
+    with small_batches():
+        lazy.compute(progress=True, scheduler="sync")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "3 of 3 batches" in err
+
+
+def test_other_roads_are_one_graph(counting):
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM)
+    with small_batches():
+        (got,) = dask.compute(lazy)
+        kept = lazy.persist()
+        assert counting.computes == 2
+        assert kept.compute().identical(got)
+        assert counting.computes == 3
+
+
+# -- on a cluster ----------------------------------------------------------------------------
+
+
+def keys_on(client):
+    return client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+
+
+def settled(client):
+    deadline = time.monotonic() + 20
+    while (left := keys_on(client)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def test_the_same_bits_on_a_cluster_and_nothing_left(thread_client, tmp_path):
+    for kind in ("zarr", "weighted array", "bag"):
+        x, weights, options = source(kind, tmp_path)
+        lazy = ds.sketch(x, FM, weights, split_every=3, **options)
+        expected = lazy.compute(scheduler="sync")
+        with small_batches():
+            assert lazy.compute().identical(expected)
+        assert settled(thread_client) == 0
+
+
+def test_no_more_than_two_batches_at_a_time(thread_client, monkeypatch):
+    seen = []
+    honest = Sketch.__post_init__
+
+    def look(self):
+        seen.append(keys_on_scheduler())
+        honest(self)
+
+    def keys_on_scheduler():
+        return len(thread_client.cluster.scheduler.tasks)
+
+    lazy = ds.sketch(da.from_array(X, chunks=(1, 3)), FM, split_every=3)
+    monkeypatch.setattr(Sketch, "__post_init__", look)
+    with small_batches():
+        lazy.compute()
+    # of a batch of 9 chunks: 9 + 3 + 1 tasks and as many aliases, and the collection itself
+    assert 0 < max(seen) <= 2 * (2 * 9 + 3 + 1 + 1)
+
+
+def test_an_error_takes_its_batches_with_it(thread_client):
+    bad = X.copy()
+    bad[55] = np.nan
+    lazy = ds.sketch(da.from_array(bad, chunks=(10, 3)), FM, split_every=3)
+    with small_batches(), pytest.raises(ChunkError, match=r"chunk 5 of .*row 5"):
+        lazy.compute(retries=0)
+    assert settled(thread_client) == 0
+
+
+def test_an_interrupt_takes_its_batches_with_it(thread_client, monkeypatch):
+    def interrupt(self, sketch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunningTree, "add", interrupt)
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM, split_every=3)
+    assert isinstance(lazy, LazySketch)
+    with small_batches(), pytest.raises(KeyboardInterrupt):
+        lazy.compute()
+    assert settled(thread_client) == 0
