@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench accuracy paper wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-compare accuracy paper wheel clean
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 env: $(READY)  ## the environment, from the pinned versions
 
@@ -43,8 +43,11 @@ pytest: $(READY)
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-bench: $(READY)  ## speed of the inner loop
-	$(BIN)/python -m tests.benchmarks
+bench: $(READY)  ## ours beside rivals, in .bench too: make bench [QUICK=1] [ONLY="kernel memory"]
+	$(BIN)/python -m tests.benchmarks $(if $(QUICK),--quick) $(ONLY)
+
+bench-compare: $(READY)  ## what moved between two runs: make bench-compare A=file B=file
+	@$(BIN)/python -m tests.benchmarks.compare $(A) $(B)
 
 paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")
@@ -56,5 +59,5 @@ wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist .demo .paper .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .bench .demo .paper .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +

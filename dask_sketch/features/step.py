@@ -3,8 +3,8 @@
 A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of phases
 for each sample, so that every frequency that is loaded serves ROWS of them; cosines and sines
 follow in registers (:mod:`dask_sketch.features.vectors`), and the sums over the ROWS go on in
-float64. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS`` vector operations,
-counted in lanes.
+float64. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` vector
+operations, counted in lanes.
 
 Features are added one after the other and samples in their order, whatever the width of the
 vectors and however the loop over features is unrolled: neither changes any bit.
@@ -20,7 +20,8 @@ from numba.core import cgutils
 from dask_sketch.features.vectors import Vectors, real
 
 ROWS = 8  # samples that share one load of the frequencies, and one float64 addition
-OPERATIONS = 14  # of a pair after its projection: 12 multiply(-add)s, a rounding, a subtraction
+# of a pair after its projection: multiply(-add)s, all but two: a rounding and a subtraction
+OPERATIONS = {"float32": 14, "float64": 28}
 UNROLLED = 4  # features of one turn of the projection's loop
 _WORD = ir.IntType(64)
 

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from dask_sketch import FeatureMap, partial_sketch
+from tests.benchmarks import floor
+from tests.benchmarks.table import Row, row
 
 BLOCK = 1000  # rows of the cache-blocked NumPy reference
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: giga (sample, frequency) pairs per second of CPU time."""
-
-    n_features: int
-    n_frequencies: int
-    ours: float
-    float64: float
-    numpy_float32: float
-    numpy_complex: float
-    weighted: float
-    omit: float
+UNIT = "G pairs/s"
+CASES = [(2, 1024), (12, 1024), (12, 8000), (20, 2048), (64, 1024), (128, 1024), (784, 1024)]
+VARIANTS = (12, 1024)  # where weights, whitening and the omit policy are told too
 
 
 def blocked_float32(x: np.ndarray, omega: np.ndarray) -> np.ndarray:
@@ -47,51 +37,91 @@ def complex_exponential(x: np.ndarray, omega: np.ndarray) -> np.ndarray:
     return total
 
 
-def measure(n_features: int, n_frequencies: int, pairs: float = 4e7, repeats: int = 7) -> Row:
-    """Median rates of all variants, taken in turn so that a busy machine slows all alike."""
+def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> dict[str, float]:
+    """Median rates of all variants, taken in turn so that a busy machine slows all alike.
+
+    G (sample, frequency) pairs per second of CPU time; the floors are what the
+    multiply-adds measured beside them would allow.
+    """
     n = max(int(pairs / n_frequencies), 64)
     x = np.random.default_rng(0).normal(size=(n, n_features)).astype(np.float32)
     weights = np.random.default_rng(1).random(n)
+    mixing = np.random.default_rng(2).normal(size=(n_features, n_features))
+    whitening = np.linalg.qr(mixing)[0] * 0.5
     single = FeatureMap(n_features, n_frequencies, scale=1.0)
     double = FeatureMap(n_features, n_frequencies, scale=1.0, dtype="float64")
+    whitened = FeatureMap(n_features, n_frequencies, scale=1.0, whitening=whitening)
     omega = single.frequencies
     few = x[: max(n // 10, 8)]  # the slow rivals are timed on fewer rows
     variants: dict[str, tuple[Callable[[], object], int]] = {
         "ours": (lambda: partial_sketch(x, single), n),
         "weighted": (lambda: partial_sketch(x, single, weights), n),
         "omit": (lambda: partial_sketch(x, single, nan_policy="omit"), n),
+        "whitened": (lambda: partial_sketch(x, whitened), n),
         "float64": (lambda: partial_sketch(few, double), len(few)),
-        "numpy_float32": (lambda: blocked_float32(x, omega), n),
-        "numpy_complex": (lambda: complex_exponential(few, omega), len(few)),
+        "numpy float32": (lambda: blocked_float32(x, omega), n),
+        "numpy complex128": (lambda: complex_exponential(few, omega), len(few)),
     }
-    rates: dict[str, list[float]] = {name: [] for name in variants}
+    rates: dict[str, list[float]] = {name: [] for name in (*variants, "floor", "floor float64")}
     for run in range(repeats + 1):
-        for name, (call, rows) in variants.items():
+        for name, (call, n_rows) in variants.items():
             start = time.process_time()
             call()
             spent = time.process_time() - start
             if run:  # the first round compiles
-                rates[name].append(rows * n_frequencies / max(spent, 1e-9) / 1e9)
-    middle = {name: median(values) for name, values in rates.items()}
-    return Row(n_features, n_frequencies, **middle)
+                rates[name].append(n_rows * n_frequencies / max(spent, 1e-9) / 1e9)
+        if run:
+            turns = int(pairs / 200)
+            rates["floor"].append(floor.pairs(n_features, turns=turns))
+            rates["floor float64"].append(floor.pairs(n_features, "float64", turns))
+    return {name: median(values) for name, values in rates.items()}
 
 
-def table(rows: list[Row]) -> str:
-    """The figures as text: rates in G pairs/s, and ratios."""
-    head = (
-        f"{'d':>4} {'m':>6} {'float32':>8} {'float64':>8} {'numpy f32':>10} {'numpy c128':>11} "
-        f"{'x f32':>6} {'x c128':>7} {'weighted':>9} {'omit':>6}"
-    )
-    lines = [
-        "moment sums, G (sample, frequency) pairs per second of CPU time, one thread",
-        head,
+def rows(quick: bool = False) -> list[Row]:
+    """The table's rows; ``quick`` is a tiny form of one case."""
+    if quick:
+        return _rows(2, 16, measure(2, 16, pairs=1e4, repeats=1), variants=True)
+    out = []
+    for case in CASES:
+        rates = measure(*case, pairs=4e7, repeats=7)
+        out += _rows(*case, rates, variants=case == VARIANTS)
+    return out
+
+
+def _rows(d: int, m: int, rates: dict[str, float], variants: bool) -> list[Row]:
+    ours, best = rates["ours"], rates["floor"]
+    case = f"moments d={d} m={m}"
+    out = [
+        row(
+            case,
+            ours,
+            UNIT,
+            against="NumPy float32, blocked",
+            rival=rates["numpy float32"],
+            floor=best,
+        ),
+        row(
+            case,
+            ours,
+            UNIT,
+            against="NumPy complex128",
+            rival=rates["numpy complex128"],
+            floor=best,
+        ),
     ]
-    lines += [
-        f"{r.n_features:>4} {r.n_frequencies:>6} {r.ours:>8.3f} {r.float64:>8.3f} "
-        f"{r.numpy_float32:>10.3f} {r.numpy_complex:>11.4f} {r.ours / r.numpy_float32:>6.1f} "
-        f"{r.ours / r.numpy_complex:>7.0f} {r.ours / r.weighted - 1:>+9.1%} "
-        f"{r.ours / r.omit - 1:>+6.1%}"
-        for r in rows
-    ]
-    lines.append("x f32, x c128: times faster than each; weighted, omit: extra time they cost")
-    return "\n".join(lines)
+    if variants:
+        out += [
+            row(f"{case} {name}", rates[name], UNIT, against="ours, plain", rival=ours, floor=best)
+            for name in ("weighted", "whitened", "omit")
+        ]
+        out.append(
+            row(
+                f"{case} float64",
+                rates["float64"],
+                UNIT,
+                against="NumPy complex128",
+                rival=rates["numpy complex128"],
+                floor=rates["floor float64"],
+            )
+        )
+    return out

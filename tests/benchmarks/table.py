@@ -143,10 +143,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(rows: Sequence[Row], path: Path) -> Path:
-    """The rows and the machine, as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), "rows": list(rows)}, indent=1) + "\n")
+def write(rows: Sequence[Row], found: dict[str, Any]) -> Path:
+    """The rows and the machine as JSON, in a new file of FOLDER named by date and commit."""
+    FOLDER.mkdir(exist_ok=True)
+    date = found["date"].partition("+")[0].replace(":", "")
+    path = FOLDER / f"{date}-{found['commit'] or 'unknown'}.json"
+    path.write_text(json.dumps({"machine": found, "rows": list(rows)}, indent=1) + "\n")
     return path
 
 
