@@ -30,7 +30,14 @@ from dask_sketch.cli_options import (
 )
 
 # as features.LAWS; importing it would load the numerics
-LAWS = ["sparse-radius", "adapted-radius", "folded-gaussian", "gaussian", "clustering"]
+LAWS = [
+    "sparse-radius",
+    "sparse-sums",
+    "adapted-radius",
+    "folded-gaussian",
+    "gaussian",
+    "clustering",
+]
 Task = Literal["mixture", "clustering"]
 TASK: Task = "mixture"  # unless another is asked for
 

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.kernel import moment_kernel
+from dask_sketch.features.kernel import MomentKernel, moment_kernel
 from dask_sketch.features.laws import draw_frequencies
+from dask_sketch.features.sums import settle
+from dask_sketch.features.sums_kernel import SumsKernel, sums_kernel
 
 if TYPE_CHECKING:
     from dask_sketch.features.map import FeatureMap
@@ -39,13 +41,18 @@ class Drawn:
         self.digest = hashlib.sha256(
             spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()
         ).hexdigest()
-        self._kernel = (feature_map.n_features, feature_map.dtype)
+        self._law = (feature_map.law, feature_map.n_features, feature_map.dtype)
         self._turns = turns
 
     @cached_property
     def packed(self) -> NDArray[np.floating]:
         """The frequencies in the kernel's order."""
-        return frozen(moment_kernel(*self._kernel).pack(self._turns))
+        return frozen(kernel_for(*self._law).pack(self._turns))
+
+
+def kernel_for(law: str, n_features: int, dtype: str) -> MomentKernel | SumsKernel:
+    """The compiled kernel for the frequencies of a law."""
+    return sums_kernel(dtype) if law == "sparse-sums" else moment_kernel(n_features, dtype)
 
 
 class DrawnCache:
@@ -91,6 +98,8 @@ def _draw(feature_map: FeatureMap) -> Drawn:
     )
     if feature_map.whitening is not None:
         frequencies = feature_map.whitening.T @ frequencies
+    if feature_map.law == "sparse-sums":
+        frequencies = settle(frequencies / (2 * np.pi)) * (2 * np.pi)
     return Drawn(feature_map.spec, frequencies, feature_map)
 
 

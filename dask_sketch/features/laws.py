@@ -14,6 +14,12 @@ least squares -7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=
 by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also forgives a scale that
 is wrong by a third either way. With four features or fewer the two are one law.
 
+``sparse-sums`` is ours as well: groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of eight
+base frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two
+features. A sketch of them costs a quarter or less of another's (see
+:mod:`dask_sketch.features.sums_kernel`). Features are dealt from a shuffled deck and radii
+stratified, without which dependence within groups costs 0.05 to 0.3 in ln KL.
+
 ``clustering`` is the law of Gribonval et al. (2017), section 4, which comes with weights of the
 features: :func:`importance_weights`.
 """
@@ -27,8 +33,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.sums import SIDE, combine, n_groups
 
-Law = Literal["adapted-radius", "sparse-radius", "folded-gaussian", "gaussian", "clustering"]
+Law = Literal[
+    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian", "clustering"
+]
 LAWS: tuple[str, ...] = get_args(Law)
 
 # Features of one direction of sparse-radius. Three lose as much to five (by least squares) as
@@ -148,7 +157,8 @@ def draw_frequencies(
     ----------
     law
         ``"adapted-radius"``, ``"sparse-radius"`` (the adapted radius in directions of at most four
-        features, for mixtures with diagonal covariances), ``"folded-gaussian"`` (radius
+        features, for mixtures with diagonal covariances), ``"sparse-sums"`` (nearly the same from
+        sums and differences of few, which a sketch is faster for), ``"folded-gaussian"`` (radius
         ``|N(0, 1)|``), ``"gaussian"`` (``omega ~ N(0, Sigma**-1)``: features whose kernel is
         Gaussian, with covariance ``Sigma``) or ``"clustering"`` (the same kernel from features
         that are weighted, see :func:`importance_weights`).
@@ -180,6 +190,8 @@ def draw_frequencies(
         raise InputError(f"law={law!r} is unknown; choose one of {', '.join(LAWS)}.")
     variances = np.atleast_2d(np.asarray(covariances, dtype=np.float64))
     rng = np.random.default_rng(seed)
+    if law == "sparse-sums":
+        return _sparse_sums(rng, variances, weights, n_frequencies)
     chosen = variances[_labels(rng, len(variances), weights, n_frequencies)]
     normal = rng.standard_normal((n_frequencies, variances.shape[1]))
     if law != "gaussian":
@@ -197,12 +209,46 @@ def draw_frequencies(
     return np.ascontiguousarray((normal / np.sqrt(chosen)).T)
 
 
+def _sparse_sums(
+    rng: np.random.Generator,
+    variances: NDArray[np.float64],
+    weights: ArrayLike | None,
+    n_frequencies: int,
+) -> NDArray[np.float64]:
+    """Frequencies in groups; each group for one law of the mixture."""
+    groups, d = n_groups(n_frequencies), variances.shape[1]
+    n = groups * SIDE
+    sides = []
+    for _ in range(2):
+        # two cards each: where a deck ends they may be one feature, and the direction uses one
+        deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
+        normal = np.zeros((n, d))
+        for cards in (deck[: 2 * n : 2], deck[1 : 2 * n : 2]):
+            normal[np.arange(n), cards] = rng.standard_normal(n)
+        radius = adapted_radius(_strata(rng, n)) * np.sqrt(0.5)
+        normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
+        sides.append(normal.reshape(groups, SIDE, d))
+    chosen = variances[_laws(_strata(rng, groups), len(variances), weights)]
+    bases = np.stack(sides, axis=1) / np.sqrt(chosen)[:, None, None]
+    return combine(bases, n_frequencies)
+
+
+def _strata(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    """One uniform number in each of ``n`` equal parts of [0, 1), in random order."""
+    return (rng.permutation(n) + rng.random(n)) / n
+
+
 def _labels(
     rng: np.random.Generator, n_laws: int, weights: ArrayLike | None, n_frequencies: int
 ) -> NDArray[np.intp]:
     """Which law of the mixture each frequency comes from."""
     if n_laws == 1:
         return np.zeros(n_frequencies, dtype=np.intp)
+    return _laws(rng.random(n_frequencies), n_laws, weights)
+
+
+def _laws(uniform: NDArray[np.float64], n_laws: int, weights: ArrayLike | None) -> NDArray[np.intp]:
+    """Number of the law at each quantile of the weights."""
     share = np.full(n_laws, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
     edges = np.cumsum(share / share.sum())[:-1]
-    return np.searchsorted(edges, rng.random(n_frequencies), side="right")
+    return np.searchsorted(edges, uniform, side="right")

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import arguments
-from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen
-from dask_sketch.features.kernel import MomentKernel, moment_kernel
+from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen, kernel_for
+from dask_sketch.features.kernel import MomentKernel
 from dask_sketch.features.laws import LAWS, importance_weights
+from dask_sketch.features.sums_kernel import SumsKernel
 
 if TYPE_CHECKING:
     from dask_sketch.features.scale import ScaleFit
@@ -48,9 +49,9 @@ class FeatureMap:
     law_weights
         Weights of such a mixture, shape (n_laws,), summing to one; equal when not given.
     law
-        ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``, ``"folded-gaussian"``,
-        ``"gaussian"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40, with
-        :attr:`feature_weights`).
+        ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``, ``"sparse-sums"``,
+        ``"folded-gaussian"``, ``"gaussian"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40,
+        with :attr:`feature_weights`); see :func:`dask_sketch.features.laws.draw_frequencies`.
     seed
         Seed of the draw, ``>= 0``.
     dtype
@@ -209,9 +210,9 @@ class FeatureMap:
         return self._drawn.digest
 
     @property
-    def kernel(self) -> MomentKernel:
-        """The compiled kernel for this map's number of features and precision."""
-        return moment_kernel(self.n_features, self.dtype)
+    def kernel(self) -> MomentKernel | SumsKernel:
+        """The compiled kernel for this map's law, number of features and precision."""
+        return kernel_for(self.law, self.n_features, self.dtype)
 
     @property
     def packed(self) -> NDArray[np.floating]:

@@ -1,0 +1,140 @@
+"""The kernel for sums against ``np.exp`` in float64, and against the kernel for any frequencies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from strategies import reference_sums
+
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.features.kernel import moment_kernel
+from dask_sketch.features.sums_kernel import BLOCK, SumsKernel, sums_kernel
+
+TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
+
+
+def sums_map(n_features, n_frequencies, dtype="float32", **options):
+    return FeatureMap(
+        n_features, n_frequencies, scale=1.0, law="sparse-sums", dtype=dtype, **options
+    )
+
+
+def within(rng, n_rows, feature_map, radians):
+    """Rows whose phases about the center stay within ``radians``."""
+    x = rng.normal(size=(n_rows, feature_map.n_features))
+    phases = np.abs(x @ feature_map.frequencies)
+    return feature_map.center + x * (radians / max(phases.max(initial=0.0), 1.0))
+
+
+def explained(x, fm, weights=None):
+    """What rounding leaves of a mean moment of a few rows; nothing to speak of in many.
+
+    Phases of both base frequencies are within 2**-24 of what is built up in each of ``d`` additions
+    and in the rounding of the row itself.
+    """
+    if fm.dtype == "float64":
+        return 1e-12
+    if len(x) >= 1000:
+        return 2e-7
+    turns = np.abs(fm.packed[:, 1]).sum(axis=1).max() * 2 * np.pi
+    built_up = 2 * turns * np.abs(x - fm.center).max(initial=0.0)
+    return 5e-7 + (fm.packed.shape[2] + 1) * 2.0**-24 * built_up
+
+
+def test_the_law_chooses_the_kernel():
+    assert isinstance(sums_map(3, 40).kernel, SumsKernel)
+    assert sums_map(3, 40).kernel is sums_kernel("float32")
+    assert sums_map(3, 40, "float64").kernel is sums_kernel("float64")
+    assert FeatureMap(3, 40, scale=1.0).kernel is moment_kernel(3, "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_features", [1, 2, 3, 12, 16, 17, 65])
+def test_moments_agree_with_exp(n_features, dtype, rng):
+    for n_frequencies in (1, 31, 32, 33, 500):
+        fm = sums_map(n_features, n_frequencies, dtype)
+        for n_rows in (1, 7, 1000):
+            x = within(rng, n_rows, fm, 50.0)
+            w = rng.random(n_rows).astype(dtype).astype(float)
+            for weights in (None, w):
+                total = n_rows if weights is None else w.sum()
+                got = partial_sketch(x, fm, weights).moment_sum
+                error = np.abs(got - reference_sums(x, fm, weights)).max()
+                assert error <= explained(x, fm) * total, (n_frequencies, n_rows)
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 40])
+@pytest.mark.parametrize(
+    "n_rows", [0, 1, 15, 16, 17, 33, 63, 64, 65, BLOCK - 1, BLOCK, BLOCK + 1, 4095, 4097]
+)
+def test_moments_agree_for_every_number_of_rows(n_rows, n_features, rng):
+    fm = sums_map(n_features, 70, "float64")
+    x = within(rng, n_rows, fm, 50.0)
+    for weights in (None, rng.integers(0, 4, size=n_rows).astype(float)):
+        got = partial_sketch(x, fm, weights)
+        reference = reference_sums(x, fm, weights)
+        np.testing.assert_allclose(got.moment_sum, reference, atol=1e-12 * max(n_rows, 1))
+        assert got.count == n_rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whitened_frequencies_use_every_feature(dtype, rng):
+    fm = sums_map(5, 100, dtype, whitening=np.eye(5) + 0.3 * rng.normal(size=(5, 5)))
+    assert fm.packed.shape == (32, 2, 5)
+    x = within(rng, 2000, fm, 50.0)
+    error = np.abs(partial_sketch(x, fm).moment_sum - reference_sums(x, fm)) / 2000
+    assert error.max() <= TOLERANCE[dtype]
+
+
+def test_both_kernels_agree(rng):
+    fm = sums_map(12, 500)
+    x = np.ascontiguousarray(within(rng, 3000, fm, 50.0), dtype=np.float32)
+    turns = (fm.frequencies / (2 * np.pi)).astype(np.float32)
+    sums = {}
+    for kernel in (fm.kernel, moment_kernel(12, "float32")):
+        packed = kernel.pack(turns)
+        total = kernel.zeros(packed)
+        kernel.add(x, packed, total)
+        sums[kernel] = kernel.unpack(total, 500) / len(x)
+    one, other = sums.values()
+    np.testing.assert_allclose(one, other, rtol=0, atol=2e-7)
+
+
+def test_omitted_rows_leave_no_trace(rng):
+    fm = sums_map(3, 64)
+    x = rng.normal(size=(700, 3))
+    broken = x.copy()
+    broken[rng.random(700) < 0.3, 1] = np.nan
+    got = partial_sketch(broken, fm, nan_policy="omit")
+    kept = partial_sketch(broken[np.isfinite(broken).all(axis=1)], fm)
+    assert got.count == kept.count < 700
+    np.testing.assert_array_equal(got.moment_sum, kept.moment_sum)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_features", [3, 65])
+def test_a_row_has_the_same_bits_wherever_it_stands(n_features, dtype, rng):
+    fm = sums_map(n_features, 129, dtype)
+    x = rng.normal(size=(4200, n_features))
+    alone = partial_sketch(x[77:78], fm).moment_sum
+    np.testing.assert_array_equal(partial_sketch(x[77:78], fm, [1.0]).moment_sum, alone)
+    for place in (0, 1, 15, 16, 100, BLOCK - 1, BLOCK, 4095, 4096, 4199):
+        others = np.roll(x, place - 77, axis=0)
+        weights = np.zeros(len(x))
+        weights[place] = 1.0
+        for stop in (place + 1, len(x)):
+            got = partial_sketch(others[:stop], fm, weights[:stop])
+            np.testing.assert_array_equal(got.moment_sum, alone)
+
+
+def test_the_width_of_the_tile_changes_no_bit(rng, monkeypatch):
+    fm = sums_map(7, 100)
+    x = np.ascontiguousarray(rng.normal(size=(1000, 7)), dtype=np.float32)
+    found = []
+    for bits in (512, 256):
+        monkeypatch.setattr("dask_sketch.features.sums_kernel.vector_bits", lambda bits=bits: bits)
+        kernel = SumsKernel("float32")
+        sums = kernel.zeros(fm.packed)
+        kernel.add(x, fm.packed, sums)
+        found.append(kernel.unpack(sums, 100))
+    np.testing.assert_array_equal(*found)
