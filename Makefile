@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
+RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-compare accuracy paper wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-compare accuracy paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -17,8 +18,8 @@ $(READY): .ci/requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is too old: set PYTHON to a Python of 3.11 or newer" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --requirement .ci/requirements.lock
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(BIN)/python $(INSTALL) --requirement .ci/requirements.lock
+	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
@@ -55,9 +56,20 @@ paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [
 accuracy: $(READY)  ## the decoders beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
+scale: $(READY) $(RIVALS)/.ready  ## a store of any size, ours beside rivals: make scale [N=100000000] [AT=folder] [PARTS="..."]
+	$(BIN)/python -m tests.benchmarks.scale $(or $(N),100000000) $(PARTS) $(if $(AT),--at "$(AT)")
+
+# an environment of their own: their requirements contradict ours
+$(RIVALS)/.ready: .ci/rivals.lock
+	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
+	grep -v ^bico $< | $(RIVALS)/bin/python $(INSTALL) --requirement /dev/stdin
+	$(RIVALS)/bin/python $(INSTALL) --requirement $< \
+	  || echo "no C++ compiler to build the coreset with: it will be left out" >&2
+	touch $@
+
 wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist .bench .demo .paper .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .bench .demo .paper .scale .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +

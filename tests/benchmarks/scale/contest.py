@@ -1,0 +1,111 @@
+"""Runs the rivals one after another, each in a process and an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dask_sketch as ds
+from tests.benchmarks.scale.passes import scores
+from tests.benchmarks.scale.rivals import RIVALS
+
+SCRIPT = Path(__file__).with_name("rivals.py")
+PACKAGES = {"coreset": "bico", "dask-ml": "dask_ml"}  # of the others it is sklearn
+GRACE = 120  # seconds of wall time beyond four times the cap: reading, and a busy machine
+FEWER = 10  # times fewer samples, after a failure
+LEAST = 10_000
+
+
+def rival_entries(
+    python: Path, store: Path, n_samples: int, heldout: NDArray[np.floating], cap: float
+) -> Iterator[dict[str, Any]]:
+    """What each rival found, held out, and what it cost; or why there is none.
+
+    Parameters
+    ----------
+    python
+        Interpreter of the rivals' environment.
+    store, n_samples
+        The samples.
+    heldout
+        Samples to score with.
+    cap
+        CPU seconds after which a rival that can stop does so, and tells how far it came.
+    """
+    for name in RIVALS:
+        reason = absent(python, PACKAGES.get(name, "sklearn"))
+        if reason:
+            yield {"name": name, "note": f"skipped: {reason}"}
+            continue
+        yield from _tries(python, name, store, n_samples, heldout, cap)
+
+
+def absent(python: Path, package: str) -> str:
+    """Why a package cannot be imported there; empty if it can."""
+    if not python.exists():
+        return f"no environment of the rivals at {python}; make scale makes it"
+    code = f"import {package}"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else _last_line(done.stderr)
+
+
+def _tries(
+    python: Path,
+    name: str,
+    store: Path,
+    n_samples: int,
+    heldout: NDArray[np.floating],
+    cap: float,
+) -> Iterator[dict[str, Any]]:
+    """One entry for each number of samples, less and less, until it works."""
+    n = n_samples
+    while n >= min(LEAST, n_samples):
+        entry = run_rival(python, name, store, n, cap, heldout)
+        yield entry
+        if "peak" in entry:
+            return
+        n //= FEWER
+
+
+def run_rival(
+    python: Path, name: str, store: Path, n: int, cap: float, heldout: NDArray[np.floating]
+) -> dict[str, Any]:
+    """One run of a rival in a process of its own."""
+    limit = 4 * cap + GRACE
+    with tempfile.TemporaryDirectory(prefix="rival-") as folder:
+        out = Path(folder) / "found.npz"
+        # -P: the folder of the script is no place to import from
+        command = [python, "-P", SCRIPT, name, store, n, cap, out]
+        try:
+            done = subprocess.run(
+                list(map(str, command)), capture_output=True, text=True, check=False, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            return {"name": name, "tried": n, "note": f"not done in {limit:.0f} s of wall time"}
+        if done.returncode:
+            return {"name": name, "tried": n, "note": _last_line(done.stderr)}
+        told = json.loads(done.stdout.splitlines()[-1])
+        found = dict(np.load(out))
+    return {"name": name, "tried": n, **told, **scores(_model(found), heldout)}
+
+
+def _model(found: dict[str, NDArray[Any]]) -> ds.GaussianMixture | ds.Centroids:
+    if "centers" in found:
+        centers = found["centers"].astype(float)
+        return ds.Centroids(np.full(len(centers), 1 / len(centers)), centers)
+    weights = found["weights"].astype(float)
+    return ds.GaussianMixture(
+        weights / weights.sum(), found["means"].astype(float), found["covariances"].astype(float)
+    )
+
+
+def _last_line(text: str) -> str:
+    lines: Sequence[str] = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "no message"
