@@ -240,12 +240,29 @@ def sum_chunk(samples: Any, weights: Any, feature_map: FeatureMap, *, omit: bool
     return _sum_chunk(cp, samples, weights, feature_map, omit)
 
 
-def _sum_chunk(cp: Any, samples: Any, weights: Any, feature_map: FeatureMap, omit: bool) -> Any:
+def prepare_device(feature_map: FeatureMap, dtype: np.dtype[Any]) -> None:
+    """Compile for rows of one type, and send the frequencies, before the first chunk is there.
+
+    Raises
+    ------
+    DeviceError
+        If there is no GPU to use.
+    """
+    module, _ = _prepared(cupy(), feature_map, dtype)
+    module.compile()
+
+
+def _prepared(cp: Any, feature_map: FeatureMap, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     device = int(cp.cuda.Device().id)
     with _LOCK:
         frequencies = _frequencies(feature_map, device)
-        raw = native_type(samples.dtype)
-        module = _module(feature_map.n_features, raw.name, feature_map.dtype, device)
+        raw = native_type(dtype).name
+        return _module(feature_map.n_features, raw, feature_map.dtype, device), frequencies
+
+
+def _sum_chunk(cp: Any, samples: Any, weights: Any, feature_map: FeatureMap, omit: bool) -> Any:
+    module, frequencies = _prepared(cp, feature_map, samples.dtype)
+    raw = native_type(samples.dtype)
     chunk = _Chunk(cp, module, frequencies)
     n = len(samples)
     step = batch_rows(feature_map.n_features)

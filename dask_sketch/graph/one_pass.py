@@ -14,7 +14,7 @@ from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.graph.tree import reduce_samples, require_fan_in, unwrap
-from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare
+from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare, require_device
 from dask_sketch.sketching.sketch import Sketch, merge
 from dask_sketch.sources import Samples, open_samples
 
@@ -39,6 +39,8 @@ class LazySketch(DaskMethodsMixin):
         Fan-in of the merges.
     nan_policy
         What is done with rows that are not finite.
+    device
+        Where chunks are sketched; where they lie if it is None.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class LazySketch(DaskMethodsMixin):
         feature_map: FeatureMap,
         split_every: int,
         nan_policy: str,
+        device: str | None = None,
         chosen: range | None = None,
     ):
         self.samples = samples
         self.feature_map = feature_map
         self.split_every = split_every
         self.nan_policy = nan_policy
+        self.device = device
         self._chosen = chosen
         self.rebuilt = False  # by persist or optimize: then there is a graph already
 
@@ -67,13 +71,15 @@ class LazySketch(DaskMethodsMixin):
             merge,
             split_every=self.split_every,
             name="sketch",
-            arguments={"feature_map": sent, "nan_policy": self.nan_policy},
+            arguments={"feature_map": sent, "nan_policy": self.nan_policy, "device": self.device},
             chosen=self._chosen,
         )
 
     def part(self, chosen: range) -> LazySketch:
         """The sketch of some chunks alone, by their numbers; it may turn out to be empty."""
-        return LazySketch(self.samples, self.feature_map, self.split_every, self.nan_policy, chosen)
+        return LazySketch(
+            self.samples, self.feature_map, self.split_every, self.nan_policy, self.device, chosen
+        )
 
     def compute(self, *, progress: bool = False, **kwargs: Any) -> Sketch:
         """Run the pass.
@@ -167,6 +173,7 @@ def sketch(
     *,
     split_every: int | None = None,
     nan_policy: str = "raise",
+    device: str | None = None,
     **options: Any,
 ) -> Any:
     """Sketch any input in one pass, eq. (13) and section 2.7.
@@ -189,6 +196,10 @@ def sketch(
     nan_policy
         ``"raise"`` stops at a row with NaN or infinite values and names it; ``"omit"`` leaves such
         rows out and counts them.
+    device
+        ``"cuda"``: every task copies its chunk to the GPU of its worker and sketches it there.
+        When not given, chunks are sketched where they lie, so that a Dask array of CuPy blocks
+        needs nothing. Sketches and merges are on the host in any case.
     options
         Keyword arguments of :func:`open_samples`.
 
@@ -220,20 +231,30 @@ def sketch(
         )
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    require_device(device)
     samples = open_samples(x, weights=weights, **options)
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = config.get("split-every") if split_every is None else split_every
     require_fan_in(fan_in)
-    # compiled while the graph is built: local threads and workers of this machine find it cached
-    prepare(feature_map, samples.dtype)
-    lazy = LazySketch(samples, feature_map, int(fan_in), nan_policy)
+    if device is None:
+        # compiled while the graph is built: local threads and workers of this machine find it
+        # cached
+        prepare(feature_map, samples.dtype)
+    lazy = LazySketch(samples, feature_map, int(fan_in), nan_policy, device)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 
 def _sketch_chunk(
-    block: Any, weights: Any, label: str, feature_map: FeatureMap, nan_policy: str
+    block: Any,
+    weights: Any,
+    label: str,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None,
 ) -> Sketch:
-    return partial_sketch(block, feature_map, weights, nan_policy=nan_policy, label=label)
+    return partial_sketch(
+        block, feature_map, weights, nan_policy=nan_policy, label=label, device=device
+    )
 
 
 def _finish(

@@ -61,7 +61,7 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     make_plan(lazy.samples, lazy.feature_map, lazy.split_every, client=client).require_fit()
     if client is not None:
         # frequencies drawn, digest checked and kernels compiled on every worker before data is read
-        client.run(prepare, lazy.feature_map, lazy.samples.dtype)
+        client.run(prepare, lazy.feature_map, lazy.samples.dtype, lazy.device)
         # retries go to the client: as an annotation they are lost when the graph is optimised,
         # https://github.com/dask/dask/issues/7036
         kwargs.setdefault("retries", config.get("retries"))

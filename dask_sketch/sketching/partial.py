@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import device_array, on_device, sum_chunk
+from dask_sketch.features.cuda import device_array, on_device, prepare_device, sum_chunk
 from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
 from dask_sketch.sketching.sketch import Sketch
 
@@ -28,7 +28,7 @@ def block_rows(n_features: int, dtype: str) -> int:
     return int(min(max(rows // 8 * 8, 8), 4096))
 
 
-def prepare(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
+def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:
     """Draw the frequencies, check them and compile, before the first chunk is there.
 
     Parameters
@@ -37,12 +37,19 @@ def prepare(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
         What will be averaged.
     dtype
         Type of the rows that will come.
+    device
+        Where they will be sketched, as in :func:`partial_sketch`.
 
     Raises
     ------
     ArtifactError
         If this process draws other frequencies than the map states.
+    DeviceError
+        If a GPU is needed, and there is none, or no CuPy.
     """
+    if device is not None:
+        prepare_device(feature_map, np.dtype(dtype))
+        return
     _ = feature_map.packed, feature_map.kernel
     row_taker(np.dtype(dtype), feature_map.dtype)
 

@@ -12,12 +12,13 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.cuda import device_array, on_device
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.samples import Samples, array_samples
 
 _KINDS = (
     "a NumPy array, a pandas or Dask DataFrame, a Dask array or bag, an xarray DataArray or "
-    "Dataset, a Zarr store, or the path or URL of a Zarr store or of Parquet files"
+    "Dataset, a CuPy array, a Zarr store, or the path or URL of a Zarr store or of Parquet files"
 )
 
 
@@ -38,9 +39,9 @@ def open_samples(
     Parameters
     ----------
     x
-        NumPy array, pandas or Dask DataFrame, Dask array (chunks of unknown length, empty chunks
-        and chunks along features are fine), Dask bag of blocks or records, xarray DataArray or
-        Dataset, Zarr array, group or store, path or URL of a Zarr store or of a Parquet file,
+        NumPy or CuPy array, pandas or Dask DataFrame, Dask array (chunks of unknown length, empty
+        chunks and chunks along features are fine), Dask bag of blocks or records, xarray DataArray
+        or Dataset, Zarr array, group or store, path or URL of a Zarr store or of a Parquet file,
         directory or glob.
     weights
         One weight for each sample: array-like, or the name of a column, variable, coordinate,
@@ -133,6 +134,9 @@ def open_samples(
     if isinstance(x, (np.ndarray, list, tuple)):
         _require_used(given, "an array", ("weights", "chunk_size"))
         return _memory_samples(_as_array(x), "the array", weights, chunk_size)
+    if on_device(x):
+        _require_used(given, "an array on a GPU", ("weights", "chunk_size"))
+        return _memory_samples(device_array(x), "the array on the GPU", weights, chunk_size)
     raise InputError(f"x of type {type(x).__module__}.{name} is not understood; give {_KINDS}.")
 
 

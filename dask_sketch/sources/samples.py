@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.cuda import on_device
 
 if TYPE_CHECKING:
     import dask.bag as db
@@ -173,7 +174,7 @@ def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
         given = given.to_dask_array()
     leading, chunks = blocks.shape[:-1], blocks.chunks[:-1]
     if not isinstance(given, da.Array):
-        values = np.asarray(given)
+        values = given if on_device(given) else np.asarray(given)
         if values.dtype.kind not in "fiub":
             raise InputError(f"weights of {label} are of type {values.dtype}, not real numbers.")
         if any(np.isnan(n) for n in leading):

@@ -115,6 +115,9 @@ class RawModule:
                 _build(code, names, library)
         self._library = ctypes.CDLL(str(library))
 
+    def compile(self):
+        """Done already."""
+
     def get_function(self, name):
         launch = getattr(self._library, f"launch_{name}")
 
