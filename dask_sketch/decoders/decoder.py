@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from dask_sketch.decoders import arguments
 from dask_sketch.decoders.centroids import CENTROID_METHODS, decode_centroids
 from dask_sketch.decoders.clomp import grow_until_explained, matching_pursuit
+from dask_sketch.decoders.coarse import coarsened, settle
 from dask_sketch.decoders.coincident import merge_coincident
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
@@ -177,8 +178,12 @@ def decode(
         if n_components is not None:
             arguments.require_memory(memory_needed(objective, n_components), n_components)
     arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
-    run, n_iterations = _algorithm(objective, n_components, method, start)
-    total = replicates * n_iterations + (N_ROUNDS if refine is not None else 0)
+    coarse = objective
+    if n_components is not None and method != "iht":
+        coarse = coarsened(objective, n_components)
+    run, n_iterations = _algorithm(coarse, n_components, method, start)
+    total = replicates * (n_iterations + (coarse is not objective))
+    total += N_ROUNDS if refine is not None else 0
     reporter = Reporter(progress, total)
     # One BLAS thread: the matrices are small, so that more of them are slower (3 times at 64
     # components, 12 features and 8000 frequencies), and rounding would depend on their number.
@@ -186,7 +191,11 @@ def decode(
         fits = []
         for replicate in range(replicates):
             reporter.begin()
-            fits.append((run(np.random.default_rng((seed, replicate)), reporter), reporter.trace))
+            fit = run(np.random.default_rng((seed, replicate)), reporter)
+            if coarse is not objective:
+                fit = settle(objective, fit)
+                reporter(fit.cost)
+            fits.append((fit, reporter.trace))
         fit, trace = min(fits, key=lambda pair: pair[0].cost)
         if not fit.weights.sum() > 0:
             raise DecodeError(
@@ -200,6 +209,9 @@ def decode(
             released = Objective(sketch, model, variance_floor=_RELEASED * variance_floor, **given)
             refined = refine_efficiently(released, fit, reporter)
             fit, errors = refined.fit, refined.standard_errors
+    n_evaluations = objective.n_evaluations
+    if coarse is not objective:
+        n_evaluations += coarse.n_evaluations
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     record = Decoding(
@@ -211,7 +223,7 @@ def decode(
         seconds=time.perf_counter() - begun,
         seed=seed,
         replicates=replicates,
-        n_evaluations=objective.n_evaluations,
+        n_evaluations=n_evaluations,
         converged=fit.converged,
         message=fit.message,
         refine=refine,

@@ -25,7 +25,7 @@ LOCAL = Effort(tolerance=1e-3, n_iterations=30)  # of one or two atoms among oth
 # Where the data is such a mixture, a few steps end at the minimum. Where it is none, the valley is
 # long and flat: on speech (d = 12, K = 64, m = 4000), 100 steps took 23 CPU seconds and ended at
 # 2.14 noise levels, 30 took 7 and ended at 2.23, 0.03 nats apart.
-_CONVERGE = Effort(tolerance=1e-5, n_iterations=30)
+CONVERGE = Effort(tolerance=1e-5, n_iterations=30)
 
 
 # Parameters up to which normal equations are built and solved. Beyond, they are dear: 12,800 of
@@ -88,7 +88,7 @@ def descend_fully(objective: Objective, theta: Array, weights: Array | None = No
     """
     if not is_solvable(objective, len(theta)):
         return descend(objective, theta, weights, _END)
-    return converge(objective, descend(objective, theta, weights, _LONG_APPROACH), _CONVERGE)
+    return converge(objective, descend(objective, theta, weights, _LONG_APPROACH), CONVERGE)
 
 
 def is_solvable(objective: Objective, n_components: int) -> bool:

@@ -16,9 +16,9 @@ On data that is no mixture the moves go on for longer: with K = 64 on spectral f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_sketch.decoders.descent import LOCAL, descend, descend_fully, is_solvable
 from dask_sketch.decoders.families import Array
@@ -105,9 +105,8 @@ def _grown(
     found = [(value**2, -1, atom[None], np.array([value / norm]))]
     rows = objective.atoms(fit.theta).reshape(len(fit.theta), 2, -1)
     for k in np.flatnonzero(fit.weights > 0.0):
-        alone = copy(objective)
         own = fit.weights[k] * rows[k]
-        alone.target = (residual[0] + own[0], residual[1] + own[1])
+        alone = objective.facing((residual[0] + own[0], residual[1] + own[1]))
         halves = descend(alone, objective.split(fit.theta[k : k + 1]), effort=LOCAL)
         found.append((fit.cost - halves.cost, int(k), halves.theta, halves.weights))
         objective.n_evaluations = alone.n_evaluations
@@ -130,13 +129,21 @@ def _grown(
 def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     """Atoms that remain, shape (n_components, n_parameters), when those missed least are removed.
 
-    One goes at a time, since of two that share a component only one is superfluous.
+    One goes at a time, since of two that share a component only one is superfluous. The inverse of
+    the Gram matrix of those that remain follows from that of all.
     """
-    weights, theta = fit.weights, fit.theta
-    while len(theta) > n_components:
-        least = int(removal_costs(objective, weights, theta).argmin())
-        weights, theta = np.delete(weights, least), np.delete(theta, least, axis=0)
-    return theta
+    inverse, rows, scale = _inverse_gram(objective, fit.weights, fit.theta)
+    kept = np.arange(len(fit.theta))
+    while len(kept) > n_components:
+        costs = _missed(inverse, rows[kept], fit.weights[kept] / scale[kept])
+        least = int(costs.argmin())
+        gone = rows[kept[least]]
+        kept = np.delete(kept, least)
+        others = rows[kept].ravel()
+        beside = inverse[np.ix_(others, gone)]
+        own = np.linalg.inv(inverse[np.ix_(gone, gone)])
+        inverse[np.ix_(others, others)] -= (beside @ own) @ beside.T
+    return fit.theta[kept]
 
 
 def removal_costs(objective: Objective, weights: Array, theta: Array) -> Array:
@@ -147,16 +154,27 @@ def removal_costs(objective: Objective, weights: Array, theta: Array) -> Array:
     complement of the Gram matrix: with ``B`` the rows of one atom, the first entry of the inverse
     of ``(G^-1)_BB``, times the weight squared.
     """
+    inverse, rows, scale = _inverse_gram(objective, weights, theta)
+    return _missed(inverse, rows, weights / scale[: len(theta)])
+
+
+def _missed(inverse: Array, rows: npt.NDArray[np.intp], weights: Array) -> Array:
+    own = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
+    return np.asarray(weights**2 * own[:, 0, 0])
+
+
+def _inverse_gram(
+    objective: Objective, weights: Array, theta: Array
+) -> tuple[Array, npt.NDArray[np.intp], Array]:
+    """Inverse of the scaled Gram matrix, the rows of each atom (K, 1 + p), and the scale."""
     n_atoms, p = theta.shape
     used = np.maximum(weights, max(_LIGHT * float(weights.mean()), np.finfo(float).tiny))
-    gram = objective.normal_equations(used, theta)[2]
+    gram = objective.gram(used, theta)
     scale = 1.0 / np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
     gram *= scale
     gram *= scale[:, None]
     gram.reshape(-1)[:: len(gram) + 1] += _RIDGE
-    inverse = np.linalg.inv(gram)
     rows = np.concatenate(
         [np.arange(n_atoms)[:, None], n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)], axis=1
     )
-    own = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
-    return np.asarray((weights / scale[:n_atoms]) ** 2 * own[:, 0, 0])
+    return np.asarray(np.linalg.inv(gram)), rows, scale

@@ -179,15 +179,15 @@ def factor_products(factors, left, right, start, width, out):  # type: ignore[no
 def pair_products(real, imag, first, second, start, width, out_real, out_imag):  # type: ignore[no-untyped-def]  # fmt: skip
     """``conj(a_first) a_second`` for pairs of atoms (K, B), from frequency ``start``.
 
-    The results have shape (>= n_pairs, >= width) each.
+    The results have shape (>= n_pairs, >= width) each. Of float32 or float64, as the atoms are.
     """
     for p in range(first.size):
         a, b = real[first[p], start:], imag[first[p], start:]
         c, d = real[second[p], start:], imag[second[p], start:]
         even, odd = out_real[p], out_imag[p]
         for j in range(width):
-            even[j] = _fma(a[j], c[j], b[j] * d[j])
-            odd[j] = _fma(a[j], d[j], -b[j] * c[j])
+            even[j] = a[j] * c[j] + b[j] * d[j]
+            odd[j] = a[j] * d[j] - b[j] * c[j]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -10,6 +10,7 @@ often, which is why it does not begin the descent.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,10 @@ _FLAT = 1e-9  # curvatures below this fraction of the largest count as that
 # One step is kept where the linear model of an atom means something: means within a deviation of
 # it, variances and weights within these factors. A weight is emptied in one step when it is light.
 _SHRINK, _GROW, _LIGHT = 0.2, 4.0, 1e-3
+
+# Frequencies for each parameter that the Gram matrix is made of, if there are twice as many: it
+# only says how far to go, the gradient is that of all.
+_ENOUGH = 6
 
 _PASSES = 6  # of one step's active set; what violates a bound still is cut there
 
@@ -61,8 +66,18 @@ def converge(objective: Objective, fit: Fit, effort: Effort) -> Fit:
     def parts(x: Array) -> tuple[Array, Array]:
         return x[:n_atoms], x[n_atoms:].reshape(n_atoms, -1)
 
+    enough_frequencies = _ENOUGH * len(lower)
+    thin = objective.n_frequencies > 2 * enough_frequencies
+    metric = objective.thinned(enough_frequencies) if thin else copy(objective)
+    metric.gram_dtype = np.float32
+
+    def equations(x: Array) -> tuple[float, Array, Array]:
+        cost, by_weight, by_theta = objective.cost_gradient(*parts(x))
+        right = -0.5 * np.concatenate([by_weight, by_theta.ravel()])
+        return cost, right, metric.gram(*parts(x))
+
     x = np.clip(np.concatenate([fit.weights, fit.theta.ravel()]), lower, upper)
-    cost, right, gram = objective.normal_equations(*parts(x))
+    cost, right, gram = equations(x)
     damping, growth = _START, 2.0
     message = ""
     for _ in range(effort.n_iterations):
@@ -84,7 +99,7 @@ def converge(objective: Objective, fit: Fit, effort: Effort) -> Fit:
             elif gain < 0.25 * predicted:
                 damping *= 2.0
             growth = 2.0
-            cost, right, gram = objective.normal_equations(*parts(x))
+            cost, right, gram = equations(x)
         elif 0.0 <= predicted < 1e-2 * enough and damping <= 1.0:
             message = "the predicted decrease of the cost is below the tolerance"
             break

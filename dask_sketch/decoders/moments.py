@@ -62,16 +62,10 @@ class MomentObjective(Objective):
         by_theta = by_theta + right[n_atoms:].reshape(by_theta.shape)
         return cost + float(moments @ moments), by_weight, by_theta
 
-    def normal_equations(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
-        """Normal equations of both, as of :meth:`Objective.normal_equations`."""
-        cost, right, gram = super().normal_equations(weights, theta)
-        moments = self._moments(weights, theta)
+    def gram(self, weights: Array, theta: Array) -> Array:
+        """Gram matrix of both, as of :meth:`Objective.gram`."""
         jacobian = self._moment_jacobian(weights, theta)
-        return (
-            cost + float(moments @ moments),
-            right + jacobian @ moments,
-            gram + jacobian @ jacobian.T,
-        )
+        return super().gram(weights, theta) + jacobian @ jacobian.T
 
     def _moments(self, weights: Array, theta: Array) -> Array:
         """Residual of the moments, shape (1 + 2 n_features,); the data's mean is the origin."""

@@ -15,7 +15,7 @@ from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
 
-_POINTS = 256  # drawn from the mixture to estimate the covariance of a sketch's entries
+_POINTS = 64  # drawn from the mixture to estimate the covariance of a sketch's entries
 _DEVIATIONS = 3.0  # above the expected cost that noise explains
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
 
@@ -54,7 +54,7 @@ def expected_cost(
     noise -= noise.mean(axis=0)
     halves = noise.reshape(_POINTS, 2, -1)
 
-    gram = objective.normal_equations(weights, theta)[2]
+    gram = objective.gram(weights, theta)
     scale = 1.0 / np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
     gram *= scale
     gram *= scale[:, None]

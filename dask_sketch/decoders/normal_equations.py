@@ -9,11 +9,14 @@ That is a quarter of the multiplications of ``J J^T``, and the Jacobian ``J`` is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from dask_sketch.decoders import kernels
 from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.threads import Threads
 
 # Products of pairs of atoms, and of pairs of factors, that stay in the second cache.
 _PAIRS = 128
@@ -28,9 +31,14 @@ class GramSums:
     n_atoms, n_features, n_shapes
         Sizes; an atom has the factors 1, ``n_features`` frequencies ``w`` and ``n_shapes`` factors
         ``b``, in this order.
+    dtype
+        Of products and their sums over ``_FREQUENCIES`` of them; further sums are in float64.
     """
 
-    def __init__(self, n_atoms: int, n_features: int, n_shapes: int) -> None:
+    def __init__(
+        self, n_atoms: int, n_features: int, n_shapes: int, dtype: npt.DTypeLike = np.float64
+    ) -> None:
+        self._dtype = np.dtype(dtype)
         self._n_atoms = n_atoms
         self._first, self._second = np.triu_indices(n_atoms)
         n_factors = 1 + n_features + n_shapes
@@ -50,27 +58,36 @@ class GramSums:
         self._sign = np.ones((n_factors, n_factors))
         self._sign[np.ix_(is_mean, ~is_mean)] = -1.0
         self._sums = np.zeros((len(self._first), len(order)))
-        self._table = np.empty((len(order), _FREQUENCIES))
-        self._products = np.empty((2, min(_PAIRS, len(self._first)), _FREQUENCIES))
 
-    def add(self, real: Array, imag: Array, factors: Array, first_frequency: int) -> None:
-        """Add atoms (K, B) at B frequencies; factors (n_factors, m) are those of all."""
+    def add(self, real: Array, imag: Array, factors: Array, threads: Threads) -> None:
+        """Add atoms (K, B) at B frequencies, with their factors (n_factors, B) there, of the dtype.
+
+        Threads share the pairs of atoms, not the frequencies, so that no sums are left to be added.
+        """
+
+        def prepare() -> Callable[[slice], None]:
+            table = np.empty((len(self._left), _FREQUENCIES), self._dtype)
+            products = np.empty((2, min(_PAIRS, len(self._first)), _FREQUENCIES), self._dtype)
+
+            def run(pairs: slice) -> None:
+                self._add_pairs(pairs, real, imag, factors, table, products)
+
+            return run
+
+        starts = range(0, len(self._first), _PAIRS)
+        threads.each(prepare, [slice(start, start + _PAIRS) for start in starts])
+
+    def _add_pairs(
+        self, pairs: slice, real: Array, imag: Array, factors: Array, table: Array, products: Array
+    ) -> None:
+        first, second = self._first[pairs], self._second[pairs]
         for start in range(0, real.shape[1], _FREQUENCIES):
-            stop = min(start + _FREQUENCIES, real.shape[1])
-            kernels.factor_products(
-                factors, self._left, self._right, first_frequency + start, stop - start, self._table
-            )
-            even = self._table[: self._n_even, : stop - start].T
-            odd = self._table[self._n_even :, : stop - start].T
-            for pair in range(0, len(self._first), _PAIRS):
-                chunk = slice(pair, pair + _PAIRS)
-                first, second = self._first[chunk], self._second[chunk]
-                kernels.pair_products(
-                    real, imag, first, second, start, stop - start, *self._products
-                )
-                same, cross = self._products[:, : len(first), : stop - start]
-                self._sums[chunk, : self._n_even] += same @ even
-                self._sums[chunk, self._n_even :] += cross @ odd
+            width = min(_FREQUENCIES, real.shape[1] - start)
+            kernels.factor_products(factors, self._left, self._right, start, width, table)
+            kernels.pair_products(real, imag, first, second, start, width, *products)
+            same, cross = products[:, : len(first), :width]
+            self._sums[pairs, : self._n_even] += same @ table[: self._n_even, :width].T
+            self._sums[pairs, self._n_even :] += cross @ table[self._n_even :, :width].T
 
     def matrix(self, rows: npt.NDArray[np.int64], multipliers: Array) -> Array:
         """Gram matrix, the factors of atom ``k`` in its rows ``rows[k]``, shape (K, n_factors).

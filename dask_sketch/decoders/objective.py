@@ -11,29 +11,31 @@ is fitted by minimising ``J = ||z - sum_k alpha_k a_k||^2`` (eq. 9, squared).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_sketch.decoders import kernels
-from dask_sketch.decoders.coordinates import VARIANCE_FLOOR, Coordinates
+from dask_sketch.decoders.atoms import Atoms
+from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.normal_equations import GramSums
+from dask_sketch.decoders.threads import SERIAL, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from dask_sketch.sketching import Sketch
 
-# Atoms are evaluated by blocks of frequencies of about this many numbers: real and imaginary
-# parts (512 KiB) stay in the second cache, and memory below K times the block.
-_BLOCK = 32_768
+_GRAM_BLOCK = 8192  # frequencies whose atoms are kept while their products are summed
 
 # The noise level is the unit of the cost; a sketch of a single point has none.
 _SMALLEST_UNIT = 1e-20
 
 
-class Objective(Coordinates):
+class Objective(Atoms):
     """Match a sketch with atoms of one family.
 
     Parameters
@@ -49,6 +51,9 @@ class Objective(Coordinates):
         the data's variance where that is less.
     covariance : ndarray, optional
         For ``model="known"``: variances (n_features,) or covariance matrix, in data units.
+    threads : Threads
+        What works on the blocks of frequencies; the calling thread by default. The bits of results
+        do not depend on it.
 
     Attributes
     ----------
@@ -69,6 +74,9 @@ class Objective(Coordinates):
         Cost that counts as one for the optimisers: the noise level, or what rounding leaves.
     effective_count : float
         Number of samples, or what it is worth when they are weighted.
+    gram_dtype : dtype
+        Precision of the products in Gram matrices, float64 by default. In float32 one takes half
+        the time and has relative errors of 1e-6: enough to say how far a step goes.
     n_evaluations : int
         Number of correlations and costs evaluated so far.
 
@@ -86,9 +94,11 @@ class Objective(Coordinates):
         box: Array | None = None,
         variance_floor: float = VARIANCE_FLOOR,
         covariance: Array | None = None,
+        threads: Threads = SERIAL,
     ) -> None:
-        super().__init__(sketch, model, box, variance_floor, covariance)
+        super().__init__(sketch, model, box, variance_floor, covariance, threads)
         self.n_evaluations = 0
+        self.gram_dtype: npt.DTypeLike = np.float64
         features = sketch.feature_map
 
         # The moments are kept relative to the map's center: the phases of data far from the
@@ -96,86 +106,60 @@ class Objective(Coordinates):
         phase = (self.shift - features.center) @ features.frequencies
         psi = np.exp(1j * phase) * (sketch.moment_sum / sketch.total_weight)
         z = psi / np.sqrt(self.n_frequencies)
-        # Weights of the features multiply the sketch, the atoms and the noise of each entry.
-        feature_weights = features.feature_weights
-        if feature_weights is None:
-            feature_weights = np.ones(self.n_frequencies)
-        self.feature_weights = feature_weights
-        self.target = (feature_weights * z.real, feature_weights * z.imag)
+        w = self.feature_weights
+        self.target = (w * z.real, w * z.imag)
         self.effective_count = sketch.effective_count
-        self._point_amplitude = feature_weights / np.sqrt(self.n_frequencies)
-        energy = float(self._point_amplitude @ self._point_amplitude)
-        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
-        self.noise_level = max(energy / self.effective_count, 0.0)
+        self._set_noise_level()
         # Features of frequencies near zero hardly vary; what rounding does to them does not average
         # out as noise does.
         self.rounding = self.effective_count * (np.finfo(features.dtype).eps / 4.0) ** 2
+
+    def _set_noise_level(self) -> None:
+        energy = float(self._point_amplitude @ self._point_amplitude)
+        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
+        self.noise_level = max(energy / self.effective_count, 0.0)
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
-        # The derivative of an atom by a parameter is the atom times a row of this, for a mean
-        # times -i beside: 1, the frequencies, and -1/2 of what a shape parameter adds to w'Sw.
-        shapes = -0.5 * self.family.spread @ self.omega**2
-        self._factors = np.concatenate([np.ones((1, self.n_frequencies)), self.omega, shapes])
-        self._even_factors = np.delete(self._factors, np.s_[1 : 1 + self.n_features], axis=0)
-        log_envelope = self.family.log_envelope + np.log(feature_weights)
-        log_envelope -= 0.5 * np.log(self.n_frequencies)
-        self._envelope = log_envelope / np.log(2.0)
-        self._amplitude = np.exp(log_envelope)
+    def thinned(self, n_frequencies: int) -> Self:
+        """The objective of a part of the frequencies, which is that of a shorter sketch.
 
-    # -- atoms ------------------------------------------------------------------------
+        They are chosen at random, whatever the law has put into their order, and always the same;
+        a larger part holds the smaller ones.
 
-    def _slices(self, n_atoms: int) -> Iterator[slice]:
-        """Blocks of frequencies."""
-        width = max(128, _BLOCK // max(n_atoms, 1))
-        for start in range(0, self.n_frequencies, width):
-            yield slice(start, min(start + width, self.n_frequencies))
+        Parameters
+        ----------
+        n_frequencies : int
+            At most those at hand.
 
-    def _blocks(
-        self, theta: Array, lift: Array | None = None
-    ) -> Iterator[tuple[slice, Array, Array]]:
-        """Blocks of frequencies with the real and imaginary part (K, B) of atoms there.
-
-        The arrays are overwritten from one block to the next. Atoms are multiplied by
-        ``2**lift``, shape (K,).
+        Returns
+        -------
+        objective : Objective
+            Of the same bounds and coordinates, with no evaluation counted yet.
         """
-        d, n_atoms = self.n_features, len(theta)
-        turns = theta[:, :d] * (-0.5 / np.pi)
-        shapes = theta[:, d:] / np.log(2.0)
-        none = np.zeros(n_atoms) if lift is None else lift
-        size = n_atoms * next(self._slices(n_atoms)).stop
-        scratch = np.empty((2, size))
-        for block in self._slices(n_atoms):
-            shape = (n_atoms, block.stop - block.start)
-            real, imag = (part[: shape[0] * shape[1]].reshape(shape) for part in scratch)
-            np.matmul(turns, self.omega[:, block], out=imag)
-            if self.n_shapes:
-                np.matmul(shapes, self._factors[1 + d :, block], out=real)
-                kernels.waves(real, imag, self._envelope[block], none)
-            else:
-                kernels.plain_waves(real, imag, self._amplitude[block])
-            yield block, real, imag
+        rng = np.random.default_rng(0)
+        chosen = np.sort(rng.permutation(self.n_frequencies)[:n_frequencies])
+        fewer = self._thinned(chosen)
+        stretch = np.sqrt(self.n_frequencies / len(chosen))
+        fewer.target = (stretch * self.target[0][chosen], stretch * self.target[1][chosen])
+        fewer.n_evaluations = 0
+        fewer._set_noise_level()
+        return fewer
 
-    def points(self, x: Array) -> Array:
-        """Sketches of points (n, n_features) as rows of real numbers (n, 2m), as :meth:`atoms`."""
-        rows = np.empty((2, len(x), self.n_frequencies))
-        np.matmul(x * (-0.5 / np.pi), self.omega, out=rows[1])
-        kernels.plain_waves(rows[0], rows[1], self._point_amplitude)
-        return np.concatenate(list(rows), axis=1)
-
-    def atoms(self, theta: Array) -> Array:
-        """Sketches of atoms as rows of real numbers (K, 2m): real parts, imaginary parts."""
-        rows = np.empty((len(theta), 2, self.n_frequencies))
-        for block, real, imag in self._blocks(theta):
-            rows[:, 0, block] = real
-            rows[:, 1, block] = imag
-        return rows.reshape(len(theta), -1)
+    def facing(self, target: tuple[Array, Array]) -> Self:
+        """The same objective for another target, real and imaginary part (n_frequencies,)."""
+        other = copy(self)
+        other.target = target
+        return other
 
     def residual(self, weights: Array, theta: Array) -> tuple[Array, Array]:
         """Real and imaginary part (m,) of ``z - sum_k alpha_k a_k``."""
         rho_real, rho_imag = self.target[0].copy(), self.target[1].copy()
-        for block, real, imag in self._blocks(theta):
+
+        def subtract(block: slice, real: Array, imag: Array) -> None:
             rho_real[block] -= weights @ real
             rho_imag[block] -= weights @ imag
+
+        self._each(subtract, theta)
         return rho_real, rho_imag
 
     # -- Step 1 -----------------------------------------------------------------------
@@ -197,30 +181,32 @@ class Objective(Coordinates):
             At most the norm of the residual.
         gradients : ndarray of shape (n, n_parameters)
         """
-        d = self.n_features
         self.n_evaluations += len(theta)
-        even, odd = np.zeros((2, len(theta), 1 + self.n_shapes)), np.zeros((len(theta), d))
-        for block, real, imag in self._blocks(theta, self._lift(theta)):
+
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array, Array]:
             factors = self._even_factors[:, block].T
             power = np.empty_like(real)
             kernels.powers(real, imag, power)
-            even[1] += power @ factors
             kernels.correlate(real, imag, residual[0][block], residual[1][block])
-            even[0] += real @ factors
-            odd -= imag @ self.omega[:, block].T
-        energies = even[1, :, :1]
+            return real @ factors, power @ factors, imag @ self.omega[:, block].T
+
+        parts = self._each(sums, theta, self._lift(theta))
+        products, powers, odd = _totals(parts)
+        energies = powers[:, :1]
         norms = np.sqrt(energies)
-        values = even[0, :, :1] / norms
-        by_shape = even[0, :, 1:] / norms - values * even[1, :, 1:] / energies
-        return values[:, 0], np.concatenate([odd / norms, by_shape], axis=1)
+        values = products[:, :1] / norms
+        by_shape = products[:, 1:] / norms - values * powers[:, 1:] / energies
+        return values[:, 0], np.concatenate([-odd / norms, by_shape], axis=1)
 
     def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
         """Correlations (n,) of several atoms (n, n_parameters) with a residual."""
         self.n_evaluations += len(theta)
-        products, energies = np.zeros(len(theta)), np.zeros(len(theta))
-        for block, real, imag in self._blocks(theta, self._lift(theta)):
-            products += real @ residual[0][block] + imag @ residual[1][block]
-            energies += np.einsum("ij,ij->i", real, real) + np.einsum("ij,ij->i", imag, imag)
+
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array]:
+            squares = np.einsum("ij,ij->i", real, real) + np.einsum("ij,ij->i", imag, imag)
+            return real @ residual[0][block] + imag @ residual[1][block], squares
+
+        products, energies = _totals(self._each(sums, theta, self._lift(theta)))
         return products / np.sqrt(energies)
 
     def _lift(self, theta: Array) -> Array:
@@ -260,83 +246,62 @@ class Objective(Coordinates):
         weight_gradient : ndarray of shape (K,)
         theta_gradient : ndarray of shape (K, n_parameters)
         """
-        cost, right, _ = self._sums(weights, theta, None)
-        n_atoms = len(theta)
-        return cost, -2.0 * right[:n_atoms], -2.0 * right[n_atoms:].reshape(n_atoms, -1)
+        self.n_evaluations += 1
 
-    def normal_equations(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
-        """Normal equations of least squares at weights and atoms.
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array, Array]:
+            rho_real = self.target[0][block] - weights @ real
+            rho_imag = self.target[1][block] - weights @ imag
+            kernels.correlate(real, imag, rho_real, rho_imag)
+            return (
+                np.array(rho_real @ rho_real + rho_imag @ rho_imag),
+                real @ self._even_factors[:, block].T,
+                imag @ self.omega[:, block].T,
+            )
 
-        Returns
-        -------
-        cost : float
-            ``||r||^2`` of the residual ``r``.
-        right : ndarray of shape (P,)
-            ``J r``, with ``J`` of :meth:`jacobian`: minus half the gradient of the cost.
-        gram : ndarray of shape (P, P)
-            ``J J^T``: half the Gauss-Newton Hessian of the cost.
+        cost, even, odd = _totals(self._each(sums, theta))
+        by_theta = np.concatenate([odd, -even[:, 1:]], axis=1)
+        by_theta *= 2.0 * weights[:, None]
+        return float(cost), -2.0 * even[:, 0], by_theta
+
+    def gram(self, weights: Array, theta: Array) -> Array:
+        """Gram matrix ``J J^T`` of the rows of :meth:`jacobian`, shape (P, P).
+
+        It is half the Gauss-Newton Hessian of the cost.
         """
-        gram = GramSums(len(theta), self.n_features, self.n_shapes)
-        cost, right, factors = self._sums(weights, theta, gram)
         n_atoms, p = len(theta), self.n_parameters
         rows = np.empty((n_atoms, 1 + p), dtype=np.int64)
         rows[:, 0] = np.arange(n_atoms)
         rows[:, 1:] = n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)
-        return cost, right, gram.matrix(rows, factors)
+        multipliers = np.concatenate([np.ones(n_atoms), np.repeat(weights, p)])
+        return self._gram_sums(theta).matrix(rows, multipliers)
+
+    def _gram_sums(self, theta: Array) -> GramSums:
+        sums = GramSums(len(theta), self.n_features, self.n_shapes, self.gram_dtype)
+        for start in range(0, self.n_frequencies, _GRAM_BLOCK):
+            span = range(start, min(start + _GRAM_BLOCK, self.n_frequencies))
+            real, imag = self._atoms_at(theta, span, self.gram_dtype)
+            factors = self._factors[:, span.start : span.stop].astype(self.gram_dtype, order="C")
+            sums.add(real, imag, factors, self.threads)
+        return sums
 
     def curvatures(self, weights: Array, theta: Array) -> tuple[Array, Array]:
-        """Diagonal of the Gram matrix of :meth:`normal_equations`, without the rest of it.
+        """Diagonal of the Gram matrix of :meth:`gram`, without the rest of it.
 
         Returns
         -------
         weight_curvature : ndarray of shape (K,)
         theta_curvature : ndarray of shape (K, n_parameters)
         """
-        sums = np.zeros((len(theta), 1 + self.n_parameters))
-        for block, real, imag in self._blocks(theta):
+
+        def sums(block: slice, real: Array, imag: Array) -> Array:
             power = np.empty_like(real)
             kernels.powers(real, imag, power)
-            sums += power @ (self._factors[:, block] ** 2).T
-        return sums[:, 0], weights[:, None] ** 2 * sums[:, 1:]
+            return power @ (self._factors[:, block] ** 2).T
 
-    def _sums(
-        self, weights: Array, theta: Array, gram: GramSums | None
-    ) -> tuple[float, Array, Array]:
-        """Cost, ``J r`` and the factors (P,) that weights put on the rows of ``J``."""
-        d, n_atoms = self.n_features, len(theta)
-        self.n_evaluations += 1
-        cost = 0.0
-        even, odd = np.zeros((n_atoms, 1 + self.n_shapes)), np.zeros((n_atoms, d))
-        for block, real, imag in self._blocks(theta):
-            rho_real = self.target[0][block] - weights @ real
-            rho_imag = self.target[1][block] - weights @ imag
-            cost += float(rho_real @ rho_real + rho_imag @ rho_imag)
-            if gram is not None:
-                gram.add(real, imag, self._factors, block.start)
-            kernels.correlate(real, imag, rho_real, rho_imag)
-            even += real @ self._even_factors[:, block].T
-            odd -= imag @ self.omega[:, block].T
-        factors = np.concatenate([np.ones(n_atoms), np.repeat(weights, self.n_parameters)])
-        by_theta = np.concatenate([odd, even[:, 1:]], axis=1)
-        return cost, factors * np.concatenate([even[:, 0], by_theta.ravel()]), factors
+        total = np.sum(self._each(sums, theta), axis=0)
+        return total[:, 0], weights[:, None] ** 2 * total[:, 1:]
 
-    def jacobian(self, weights: Array, theta: Array) -> Array:
-        """Derivative (P, 2m) of the model's sketch ``sum_k alpha_k a_k``, ``P = K (1 + p)``.
 
-        Rows: the weights, then the parameters of each atom; columns: real parts, imaginary parts.
-        """
-        rows = np.empty((len(theta) * (1 + self.n_parameters), 2, self.n_frequencies))
-        for block, part in self.jacobian_blocks(weights, theta):
-            rows[:, :, block] = part
-        return rows.reshape(len(rows), -1)
-
-    def jacobian_blocks(self, weights: Array, theta: Array) -> Iterator[tuple[slice, Array]]:
-        """The columns of :meth:`jacobian` block by block of frequencies, shape (P, 2, B)."""
-        d = self.n_features
-        for block, real, imag in self._blocks(theta):
-            atoms = np.stack([real, imag], axis=1)
-            by_theta = atoms[:, None] * self._factors[1:, None, block]
-            turned = by_theta[:, :d].copy()
-            by_theta[:, :d, 0], by_theta[:, :d, 1] = turned[:, :, 1], -turned[:, :, 0]  # times -i
-            by_theta *= weights[:, None, None, None]
-            yield block, np.concatenate([atoms, by_theta.reshape(-1, *atoms.shape[1:])])
+def _totals(parts: Sequence[tuple[Array, ...]]) -> list[Array]:
+    """Sums over blocks of each thing that they return, always in the same order."""
+    return [np.sum(part, axis=0) for part in zip(*parts, strict=True)]

@@ -56,7 +56,7 @@ def test_the_end_of_a_descent_is_a_minimum(sketch, truth, model):
     assert fit.converged
     cost, by_weight, by_theta = objective.cost_gradient(fit.weights, fit.theta)
     slope = np.concatenate([by_weight, by_theta.ravel()])
-    gram = objective.normal_equations(fit.weights, fit.theta)[2]
+    gram = objective.gram(fit.weights, fit.theta)
     # what one more step could gain, in noise levels
     assert 0.25 * slope @ np.linalg.solve(gram, slope) < 1e-4 * max(cost, objective.unit)
 

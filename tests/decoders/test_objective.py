@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pytest
 from decoders.reference import Reference, numerical_gradient
@@ -8,6 +10,7 @@ from dask_sketch.decoders import kernels
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.families import MODELS
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
@@ -136,7 +139,7 @@ def test_blocks_do_not_matter(every, monkeypatch):
         residual = every.residual(weights, theta)
         return (
             *every.cost_gradient(weights, theta),
-            *every.normal_equations(weights, theta),
+            every.gram(weights, theta),
             *every.correlation_gradients(theta, residual),
             every.correlations(theta, residual),
             every.atoms(theta),
@@ -144,7 +147,8 @@ def test_blocks_do_not_matter(every, monkeypatch):
         )
 
     whole = everything()
-    monkeypatch.setattr("dask_sketch.decoders.objective._BLOCK", 512)
+    monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 512)
+    monkeypatch.setattr("dask_sketch.decoders.objective._GRAM_BLOCK", 300)
     monkeypatch.setattr("dask_sketch.decoders.normal_equations._FREQUENCIES", 50)
     monkeypatch.setattr("dask_sketch.decoders.normal_equations._PAIRS", 3)
     assert len(list(every._slices(4))) > 4
@@ -192,15 +196,85 @@ def test_jacobian(every):
         np.testing.assert_allclose(every.jacobian(weights, theta)[:, column], expected, atol=1e-9)
 
 
-def test_normal_equations(every):
+def test_gram(every):
     weights, theta = draw(every)
-    cost, right, gram = every.normal_equations(weights, theta)
+    gram = every.gram(weights, theta)
     jacobian = every.jacobian(weights, theta)
-    residual = np.concatenate(every.residual(weights, theta))
-    assert cost == pytest.approx(residual @ residual, rel=1e-12)
-    np.testing.assert_allclose(right, jacobian @ residual, atol=1e-14)
     np.testing.assert_allclose(gram, jacobian @ jacobian.T, atol=1e-13)
     np.testing.assert_array_equal(gram, gram.T)
+    every = copy(every)
+    every.gram_dtype = np.float32
+    single = every.gram(weights, theta)
+    assert single.dtype == np.float64
+    np.testing.assert_allclose(single, gram, atol=1e-6 * np.abs(gram).max())
+    np.testing.assert_array_equal(single, single.T)
+    assert not (single == gram).all()
+
+
+def test_cost_gradient_is_the_residual_s_along_the_jacobian(every):
+    weights, theta = draw(every)
+    _, by_weight, by_theta = every.cost_gradient(weights, theta)
+    residual = np.concatenate(every.residual(weights, theta))
+    expected = -2.0 * every.jacobian(weights, theta) @ residual
+    np.testing.assert_allclose(np.append(by_weight, by_theta), expected, atol=1e-13)
+
+
+def test_thinned_is_the_objective_of_fewer_frequencies(every):
+    weights, theta = draw(every)
+    fewer = every.thinned(100)
+    assert fewer.n_frequencies == 100
+    assert every.n_frequencies == 700
+    chosen = [
+        int(np.flatnonzero((every.omega == w[:, None]).all(axis=0))[0]) for w in fewer.omega.T
+    ]
+    assert len(set(chosen)) == 100
+    columns = np.concatenate([chosen, 700 + np.array(chosen)])
+    stretch = np.sqrt(7.0)
+    np.testing.assert_allclose(
+        fewer.atoms(theta), stretch * every.atoms(theta)[:, columns], atol=1e-14
+    )
+    np.testing.assert_allclose(
+        np.concatenate(fewer.residual(weights, theta)),
+        stretch * np.concatenate(every.residual(weights, theta))[columns],
+        atol=1e-14,
+    )
+    np.testing.assert_allclose(
+        fewer.jacobian(weights, theta),
+        stretch * every.jacobian(weights, theta)[:, columns],
+        atol=1e-13,
+    )
+    points = theta[:, :3]
+    np.testing.assert_allclose(
+        fewer.points(points), stretch * every.points(points)[:, columns], atol=1e-14
+    )
+    assert fewer.noise_level == pytest.approx(every.noise_level, rel=0.2)
+    assert set(map(tuple, fewer.thinned(50).omega.T)) < set(map(tuple, every.omega.T))
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_threads_change_no_bit(every, monkeypatch, n_threads):
+    monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 512)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._PAIRS", 3)
+    weights, theta = draw(every)
+
+    def everything(objective):
+        residual = objective.residual(weights, theta)
+        return (
+            *objective.cost_gradient(weights, theta),
+            objective.gram(weights, theta),
+            *objective.curvatures(weights, theta),
+            *objective.correlation_gradients(theta, residual),
+            objective.correlations(theta, residual),
+            objective.atoms(theta),
+            *residual,
+        )
+
+    alone = everything(every)
+    with Threads(n_threads) as threads:
+        together = copy(every)
+        together.threads = threads
+        for one, other in zip(alone, everything(together), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_correlations_and_their_gradients(every):

@@ -146,7 +146,7 @@ def test_blocks_of_frequencies_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> N
     truth = random_mixture(3, 2, seed=5)
     sketch = partial_sketch(truth.sample(5000, seed=1), FeatureMap(2, 200, scale=1.0))
     whole = linearise(truth, sketch)
-    monkeypatch.setattr("dask_sketch.decoders.objective._BLOCK", 1)
+    monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 1)
     assert len(list(Atoms(truth, sketch).blocks())) == 2
     parts = linearise(truth, sketch)
     assert parts.expected_cost == pytest.approx(whole.expected_cost, rel=1e-6)
