@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 import dask_sketch as ds
 from tests.benchmarks.scale.measuring import Cost, measured_pass, peak_bytes, ready, small_cluster
 
+PAIRS = 4e9  # (sample, frequency) pairs with which the machine is tried: seconds
+
 
 def sketch_file(store: Path, n_frequencies: int) -> Path:
     """Where the sketch of a store is kept."""
@@ -93,11 +95,11 @@ def one_against_two(
         for _ in range(rounds):
             for count in walls:
                 some = addresses[:count]
-                _, cost = measured_pass(client, store, feature_map, workers=some)
+                sketch, cost = measured_pass(client, store, feature_map, workers=some)
                 walls[count].append(cost.wall)
-                alone[count].append(
-                    max(client.run(kernel_alone, feature_map, workers=some).values())
-                )
+                pairs = min(float(sketch.count) * n_frequencies, PAIRS)
+                each = client.run(kernel_alone, feature_map, pairs, workers=some)
+                alone[count].append(max(each.values()))
     return {
         "n_frequencies": n_frequencies,
         "one": walls[1],
@@ -107,8 +109,8 @@ def one_against_two(
     }
 
 
-def kernel_alone(feature_map: ds.FeatureMap, pairs: float = 4e9) -> float:
-    """Wall seconds of one thread that sketches the same rows again and again, a few seconds."""
+def kernel_alone(feature_map: ds.FeatureMap, pairs: float) -> float:
+    """Wall seconds of one thread that sketches the same rows again and again."""
     x = np.random.default_rng(0).standard_normal((4096, feature_map.n_features), dtype=np.float32)
     start = time.perf_counter()
     for _ in range(max(int(pairs / feature_map.n_frequencies / len(x)), 1)):
