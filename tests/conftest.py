@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -46,19 +47,32 @@ def counting():
         yield scheduler
 
 
-@pytest.fixture
-def emulated_gpu(monkeypatch):
-    """CuPy as in tests/emulation: kernels run as C++ on the processor."""
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def gpu(request, monkeypatch):
+    """CuPy and the names of the kernels that ran: as in tests/emulation, and on a GPU if any."""
     from emulation import emulated_cupy
 
+    from dask_sketch.errors import DeviceError
     from dask_sketch.features import cuda
 
-    if emulated_cupy.COMPILER is None:
-        pytest.skip("needs g++ to run CUDA kernels on the processor")
-    monkeypatch.setitem(sys.modules, "cupy", emulated_cupy)
-    emulated_cupy.launches.clear()
+    if request.param == "emulated":
+        if emulated_cupy.COMPILER is None:
+            pytest.skip("needs g++ to run CUDA kernels on the processor")
+        monkeypatch.setitem(sys.modules, "cupy", emulated_cupy)
+    try:
+        found = cuda.cupy()
+    except DeviceError as error:
+        pytest.skip(f"no GPU: {error.__cause__ or error}")
+    launches = []
+    run = cuda._Chunk._run
+
+    def recorded(self, name, *arguments):
+        launches.append(name)
+        run(self, name, *arguments)
+
+    monkeypatch.setattr(cuda._Chunk, "_run", recorded)
     cuda.forget()
-    yield emulated_cupy
+    yield SimpleNamespace(cupy=found, launches=launches)
     cuda.forget()
 
 

@@ -4,7 +4,8 @@
 //   N_FEATURES  number of features
 //   RAW         type of the rows as they come
 //   REAL        precision of the feature map, float or double
-// without contraction (--fmad=false): every rounding is where it is written.
+// without contraction (--fmad=false): every rounding is where it is written. CuPy adds -ftz=true,
+// which takes numbers below 1e-38 for zero.
 //
 // REAL = float. The projection runs on the tensor cores, exactly where it matters: a sample and a
 // frequency are each cut into three bfloat16 parts of 8 bits, x = x1 + x2 + x3, on a grid that is
@@ -154,6 +155,19 @@ extern "C" __global__ void take_rows(const RAW* __restrict__ rows, long long n_r
 // ---- moments, float32 ----------------------------------------------------------------------
 
 #ifndef EMULATED
+// Written out, since CuPy compiles with -ftz=true, which would flush before each, at a cost.
+__device__ __forceinline__ float minus_nearest_whole(float x) {
+    float y;
+    asm("{.reg .f32 t; neg.f32 t, %1; cvt.rni.f32.f32 %0, t;}" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ double widened(float x) {
+    double y;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x));
+    return y;
+}
+
 // d = a b + c for 16 rows, 8 frequencies and 16 features.
 __device__ __forceinline__ void multiply(float d[4], const uint4& a, const uint2& b,
                                          const float c[4]) {
@@ -211,7 +225,7 @@ struct Phases {
             float small[4] = {0.0f, 0.0f, 0.0f, 0.0f}, turns[4];
             multiply_small(small, x, w[j]);
             multiply(turns, x[0], w[j][0], small);
-            for (int i = 0; i < 4; i++) turns[i] = rintf(-turns[i]);
+            for (int i = 0; i < 4; i++) turns[i] = minus_nearest_whole(turns[i]);
             multiply(turns, x[0], w[j][0], turns);  // exact
             for (int i = 0; i < 4; i++) r[j][i] = turns[i] + small[i];
         }
@@ -236,7 +250,7 @@ struct Phases {
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
             for (int i = 0; i < 4; i++)
-                r[j][i] = (turns[j][i] + rintf(-(turns[j][i] + small[j][i]))) + small[j][i];
+                r[j][i] = turns[j][i] + minus_nearest_whole(turns[j][i] + small[j][i]) + small[j][i];
     }
 };
 
@@ -284,7 +298,7 @@ __device__ __forceinline__ void sum_tiles(const uint4* __restrict__ samples,
         }
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
-            for (int i = 0; i < 4; i++) total[j][i / 2][i % 2] += (double)sums[j][i / 2][i % 2];
+            for (int i = 0; i < 4; i++) total[j][i / 2][i % 2] += widened(sums[j][i / 2][i % 2]);
     }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)

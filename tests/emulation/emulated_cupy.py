@@ -23,7 +23,6 @@ COMPILER = shutil.which("g++")
 _BUILDS = Path(tempfile.mkdtemp(prefix="emulated-cuda-"))
 _LOCK = threading.Lock()  # the emulation runs one launch at a time
 
-launches: list[str] = []  # names of the kernels that ran
 settings = SimpleNamespace(backwards=False)  # the order in which threads take turns
 
 
@@ -122,7 +121,6 @@ class RawModule:
         launch = getattr(self._library, f"launch_{name}")
 
         def run(grid, block, arguments):
-            launches.append(name)
             values = [_value(argument) for argument in arguments]
             sizes = (ctypes.c_int * len(values))(*(ctypes.sizeof(value) for value in values))
             pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))

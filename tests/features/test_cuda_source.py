@@ -53,7 +53,8 @@ def test_nvrtc_compiles(kind):
     program = ctypes.c_void_p()
     code = source(*kind).encode()
     assert not library.nvrtcCreateProgram(ctypes.byref(program), code, b"moments.cu", 0, None, None)
-    given = [option.encode() for option in (*OPTIONS, "--gpu-architecture=compute_80")]
+    added = ("-ftz=true", "--device-as-default-execution-space")  # by CuPy
+    given = [option.encode() for option in (*OPTIONS, "-arch=sm_80", *added)]
     options = (ctypes.c_char_p * len(given))(*given)
     failed = library.nvrtcCompileProgram(program, len(given), options)
     size = ctypes.c_size_t()

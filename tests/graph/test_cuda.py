@@ -36,56 +36,56 @@ def assert_near(there, here):
     assert isinstance(there.moment_sum, np.ndarray)
 
 
-def test_arrays_of_the_gpu_stay_there(emulated_gpu, feature_map, rows):
-    x = emulated_gpu.asarray(rows)
+def test_arrays_of_the_gpu_stay_there(gpu, feature_map, rows):
+    x = gpu.cupy.asarray(rows)
     with pytest.raises(TypeError, match="Implicit conversion"):
         np.asarray(x)
     assert_near(partial_sketch(x, feature_map), partial_sketch(rows, feature_map))
     assert_near(sketch(x, feature_map), partial_sketch(rows, feature_map))
-    assert "sum_moments" in emulated_gpu.launches
+    assert "sum_moments" in gpu.launches
 
 
 @pytest.mark.parametrize("weights_there", [True, False])
-def test_weights_may_lie_on_either_side(emulated_gpu, feature_map, rows, rng, weights_there):
+def test_weights_may_lie_on_either_side(gpu, feature_map, rows, rng, weights_there):
     weights = rng.random(90)
-    given = emulated_gpu.asarray(weights) if weights_there else weights
+    given = gpu.cupy.asarray(weights) if weights_there else weights
     expected = partial_sketch(rows, feature_map, weights)
-    assert_near(partial_sketch(emulated_gpu.asarray(rows), feature_map, given), expected)
-    assert_near(sketch(emulated_gpu.asarray(rows), feature_map, given), expected)
+    assert_near(partial_sketch(gpu.cupy.asarray(rows), feature_map, given), expected)
+    assert_near(sketch(gpu.cupy.asarray(rows), feature_map, given), expected)
     if weights_there:
         with pytest.raises(InputError, match="on a GPU and the samples are not"):
             partial_sketch(rows, feature_map, given)
         assert_near(partial_sketch(rows, feature_map, given, device="cuda"), expected)
 
 
-def test_dask_blocks_of_the_gpu(emulated_gpu, feature_map, rows, rng):
+def test_dask_blocks_of_the_gpu(gpu, feature_map, rows, rng):
     weights = rng.random(90)
-    x = on_gpu(emulated_gpu, rows, (40, 3))
+    x = on_gpu(gpu.cupy, rows, (40, 3))
     lazy = sketch(x, feature_map)
-    assert not emulated_gpu.launches
+    assert not gpu.launches
     assert_near(lazy.compute(), partial_sketch(rows, feature_map))
-    assert emulated_gpu.launches.count("take_rows") == 3
-    w = on_gpu(emulated_gpu, weights, 40)
+    assert gpu.launches.count("take_rows") == 3
+    w = on_gpu(gpu.cupy, weights, 40)
     for given in (weights, w):
         assert_near(
             sketch(x, feature_map, given).compute(), partial_sketch(rows, feature_map, weights)
         )
 
 
-def test_blocks_of_the_host_are_sent_on_request(emulated_gpu, feature_map, rows):
+def test_blocks_of_the_host_are_sent_on_request(gpu, feature_map, rows):
     x = da.from_array(rows, chunks=(40, 3))
     assert_near(sketch(x, feature_map, device="cuda").compute(), sketch(x, feature_map).compute())
-    assert emulated_gpu.launches.count("sum_moments") == 3
-    emulated_gpu.launches.clear()
+    assert gpu.launches.count("sum_moments") == 3
+    gpu.launches.clear()
     sketch(x, feature_map).compute()
     sketch(rows, feature_map)
-    assert not emulated_gpu.launches
+    assert not gpu.launches
     assert_near(sketch(rows, feature_map, device="cuda"), partial_sketch(rows, feature_map))
 
 
-def test_a_refused_row_names_its_chunk(emulated_gpu, feature_map, rows):
+def test_a_refused_row_names_its_chunk(gpu, feature_map, rows):
     rows[50, 1] = np.nan
-    x = on_gpu(emulated_gpu, rows, (40, 3))
+    x = on_gpu(gpu.cupy, rows, (40, 3))
     with pytest.raises(
         ChunkError, match=r"chunk 1 of .*: row 10 of this chunk has nan in feature 1"
     ):
@@ -93,7 +93,7 @@ def test_a_refused_row_names_its_chunk(emulated_gpu, feature_map, rows):
     assert sketch(x, feature_map, nan_policy="omit").compute().omitted == 1
 
 
-def test_workers_are_prepared(emulated_gpu, feature_map, rows, thread_client):
+def test_workers_are_prepared(gpu, feature_map, rows, thread_client):
     x = da.from_array(rows, chunks=(40, 3))
     got = sketch(x, feature_map, device="cuda").compute()
     assert_near(got, partial_sketch(rows, feature_map))
