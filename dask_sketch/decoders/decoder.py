@@ -17,6 +17,7 @@ from dask_sketch.decoders.clomp import grow_until_explained, matching_pursuit
 from dask_sketch.decoders.coarse import coarsened, settle
 from dask_sketch.decoders.coincident import merge_coincident
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
+from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.families import MODELS, Array
 from dask_sketch.decoders.iht import N_ITERATIONS, hard_thresholding
@@ -52,6 +53,7 @@ def decode(
     seed: int = 0,
     replicates: int = 1,
     variance_floor: float = VARIANCE_FLOOR,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> GaussianMixture | Centroids:
     """Fit a model to a sketch; time and memory do not depend on the number of samples.
@@ -111,6 +113,9 @@ def decode(
         Smallest variance of a component, as a fraction of the mean variance that the frequency law
         expects, or of the data's where that is less, in (0, 1). Efficient refinement goes down to a
         tenth of it. The paper's is 1e-15; 0.3 suits data without clusters, such as speech.
+    device
+        ``"cuda"``: sums over frequencies are made on the current GPU, in float64; the model is the
+        same up to rounding. For many frequencies, and not for methods that find centroids.
     progress
         Called as ``progress(done, total, cost)`` after each iteration.
 
@@ -126,6 +131,8 @@ def decode(
     DecodeError
         If the sketch is empty or too short for the model, or an argument is out of range; the
         message names it.
+    DeviceError
+        If a GPU is asked for, and there is none, or no CuPy.
 
     References
     ----------
@@ -161,6 +168,8 @@ def decode(
         raise DecodeError(f"refine={refine!r} is unknown; give 'efficient' or leave it out.")
     if not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
+    if device not in (None, "cuda"):
+        raise DecodeError(f"device={device!r} is unknown; give 'cuda' or leave it out.")
     given: dict[str, Any] = {"box": arguments.box_of(bounds, sketch), "covariance": covariance}
     if method in CENTROID_METHODS and start is None:
         if merge or refine is not None or covariance is not None:
@@ -168,11 +177,16 @@ def decode(
                 f"method={method!r} finds centroids and takes no merge, refine or covariance: "
                 "leave them out, or decode model='gaussian' by 'cl-ompr' or 'splitting'."
             )
+        if device is not None:
+            raise DecodeError(
+                f"device={device!r}: method={method!r} runs on the processor only; leave it out."
+            )
         return decode_centroids(
             sketch, n_components, method, model, given["box"], maxima, seed, replicates, progress
         )
 
-    objective = Objective(sketch, model, variance_floor=variance_floor, **given)
+    kind = Objective if device is None else DeviceObjective
+    objective = kind(sketch, model, variance_floor=variance_floor, **given)
     if refine is not None:
         arguments.require_noise_model(objective.family)
         if n_components is not None:
@@ -206,7 +220,7 @@ def decode(
             fit = merge_coincident(objective, fit)
         errors = None
         if refine is not None:
-            released = Objective(sketch, model, variance_floor=_RELEASED * variance_floor, **given)
+            released = kind(sketch, model, variance_floor=_RELEASED * variance_floor, **given)
             refined = refine_efficiently(released, fit, reporter)
             fit, errors = refined.fit, refined.standard_errors
     n_evaluations = objective.n_evaluations

@@ -1,0 +1,259 @@
+"""The objective on the GPU: all frequencies of all atoms at once, in float64.
+
+The formulas are those of :mod:`dask_sketch.decoders.objective`, written for an array namespace:
+with NumPy in place of CuPy they run on the processor, as the tests do. Parameters come from the
+host and sums go back to it, a few thousand numbers; whatever has the length of the sketch stays.
+Decoders do not know the difference. It pays where ``n_components * n_frequencies`` is large: each
+call costs about twenty launches, a quarter of a millisecond. Gram matrices are in float64 whatever
+precision is enough: the GPU's matrix products are as fast in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.normal_equations import GramSums
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.features.cuda import cupy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dask_sketch.sketching import Sketch
+
+_NUMBERS = 2**23  # of one array of a block of frequencies: 64 MiB
+
+
+class DeviceObjective(Objective):
+    """An objective whose sums over frequencies are made on the current GPU.
+
+    Parameters
+    ----------
+    sketch, model, options
+        As for :class:`~dask_sketch.decoders.objective.Objective`.
+    xp
+        Array namespace; CuPy by default.
+
+    Raises
+    ------
+    DeviceError
+        If there is no GPU, or no CuPy.
+    """
+
+    def __init__(
+        self, sketch: Sketch, model: str = "gaussian", *, xp: Any = None, **options: Any
+    ) -> None:
+        super().__init__(sketch, model, **options)
+        self._xp = cupy() if xp is None else xp
+        self._send()
+
+    def _send(self) -> None:
+        """Put on the device what does not change from call to call."""
+        asarray = self._xp.asarray
+        self._at_omega = asarray(self.omega)
+        self._at_factors = asarray(self._factors)
+        self._at_even_factors = asarray(self._even_factors)
+        self._at_envelope = asarray(self._envelope * np.log(2.0))
+        self._at_target = tuple(map(asarray, self.target))
+        self._residual: tuple[Any, Any] = (None, None)  # on the host, and on the device
+
+    def thinned(self, n_frequencies: int) -> Self:
+        """As in the base class."""
+        fewer = super().thinned(n_frequencies)
+        fewer._send()
+        return fewer
+
+    def facing(self, target: tuple[Array, Array]) -> Self:
+        """As in the base class."""
+        other = super().facing(target)
+        other._at_target = tuple(map(self._xp.asarray, target))
+        return other
+
+    # -- blocks of frequencies ------------------------------------------------------------
+
+    def _spans(self, n_rows: int) -> Iterator[slice]:
+        width = max(_NUMBERS // max(n_rows, 1), 64)
+        for start in range(0, self.n_frequencies, width):
+            yield slice(start, min(start + width, self.n_frequencies))
+
+    def _sum(
+        self,
+        theta: Array,
+        step: Callable[[slice, Any, Any], tuple[Any, ...]],
+        lift: Any = None,
+    ) -> list[Array]:
+        """Sums over blocks, on the host, of what ``step(block, real, imag)`` returns."""
+        given = self._xp.asarray(theta)
+        parts = [
+            step(block, *self._atoms_on_device(given, block, lift))
+            for block in self._spans(len(theta))
+        ]
+        return self._receive(*(sum(part[1:], part[0]) for part in zip(*parts, strict=True)))
+
+    def _exponents(self, theta: Any, block: slice) -> Any:
+        """Logarithms of the amplitudes of atoms, shape (K, B), or (B,) if they have no shape."""
+        if not self.n_shapes:
+            return self._at_envelope[block]
+        d = self.n_features
+        return theta[:, d:] @ self._at_factors[1 + d :, block] + self._at_envelope[block]
+
+    def _atoms_on_device(self, theta: Any, block: slice, lift: Any) -> tuple[Any, Any]:
+        """Real and imaginary part (K, B) of atoms, multiplied by ``exp(lift)``, shape (K, 1)."""
+        exponents = self._exponents(theta, block)
+        amplitudes = self._xp.exp(exponents if lift is None else exponents + lift)
+        phases = theta[:, : self.n_features] @ self._at_omega[:, block]
+        return amplitudes * self._xp.cos(phases), -amplitudes * self._xp.sin(phases)
+
+    def _lift_on_device(self, theta: Array) -> Any:
+        """What brings the largest amplitude of each atom to one, as in the base class."""
+        if not self.n_shapes:
+            return None
+        given = self._xp.asarray(theta)
+        largest = [
+            self._exponents(given, block).max(axis=1, keepdims=True)
+            for block in self._spans(len(theta))
+        ]
+        return -self._xp.concatenate(largest, axis=1).max(axis=1, keepdims=True)
+
+    def _receive(self, *arrays: Any) -> list[Array]:
+        """Arrays of the device, on the host, in one transfer."""
+        flat = self._xp.concatenate([array.reshape(-1) for array in arrays])
+        host = np.asarray(flat.get() if hasattr(flat, "get") else flat)
+        ends = np.cumsum([array.size for array in arrays])[:-1]
+        return [
+            part.reshape(array.shape)
+            for part, array in zip(np.split(host, ends), arrays, strict=True)
+        ]
+
+    def _sent(self, residual: tuple[Array, Array]) -> tuple[Any, Any]:
+        """A residual on the device; the optimisers give the same one many times."""
+        if self._residual[0] is not residual:
+            self._residual = residual, tuple(map(self._xp.asarray, residual))
+        return self._residual[1]
+
+    # -- the methods of an objective -----------------------------------------------------
+
+    def residual(self, weights: Array, theta: Array) -> tuple[Array, Array]:
+        """As in the base class."""
+        w, given = self._xp.asarray(weights), self._xp.asarray(theta)
+        parts: list[list[Any]] = [[], []]
+        for block in self._spans(len(theta)):
+            atoms = self._atoms_on_device(given, block, None)
+            for part, target, atom in zip(parts, self._at_target, atoms, strict=True):
+                part.append(target[block] - w @ atom)
+        real, imag = self._receive(*map(self._xp.concatenate, parts))
+        return real, imag
+
+    def correlation_gradients(
+        self, theta: Array, residual: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """As in the base class."""
+        self.n_evaluations += len(theta)
+        rho = self._sent(residual)
+
+        def step(block: slice, real: Any, imag: Any) -> tuple[Any, ...]:
+            factors = self._at_even_factors[:, block].T
+            even, odd = _products(real, imag, rho[0][block], rho[1][block])
+            power = real * real + imag * imag
+            return even @ factors, power @ factors, odd @ self._at_omega[:, block].T
+
+        products, powers, odd = self._sum(theta, step, self._lift_on_device(theta))
+        energies = powers[:, :1]
+        norms = np.sqrt(energies)
+        values = products[:, :1] / norms
+        by_shape = products[:, 1:] / norms - values * powers[:, 1:] / energies
+        return values[:, 0], np.concatenate([-odd / norms, by_shape], axis=1)
+
+    def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
+        """As in the base class."""
+        self.n_evaluations += len(theta)
+        rho = self._sent(residual)
+
+        def step(block: slice, real: Any, imag: Any) -> tuple[Any, ...]:
+            energies = (real * real + imag * imag).sum(axis=1)
+            return real @ rho[0][block] + imag @ rho[1][block], energies
+
+        products, energies = self._sum(theta, step, self._lift_on_device(theta))
+        return products / np.sqrt(energies)
+
+    def cost(self, weights: Array, theta: Array) -> float:
+        """As in the base class."""
+        w = self._xp.asarray(weights)
+
+        def step(block: slice, real: Any, imag: Any) -> tuple[Any]:
+            rho_real = self._at_target[0][block] - w @ real
+            rho_imag = self._at_target[1][block] - w @ imag
+            return (rho_real @ rho_real + rho_imag @ rho_imag,)
+
+        return float(self._sum(theta, step)[0])
+
+    def cost_gradient(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
+        """As in the base class."""
+        self.n_evaluations += 1
+        w = self._xp.asarray(weights)
+
+        def step(block: slice, real: Any, imag: Any) -> tuple[Any, ...]:
+            rho_real = self._at_target[0][block] - w @ real
+            rho_imag = self._at_target[1][block] - w @ imag
+            even, odd = _products(real, imag, rho_real, rho_imag)
+            return (
+                rho_real @ rho_real + rho_imag @ rho_imag,
+                even @ self._at_even_factors[:, block].T,
+                odd @ self._at_omega[:, block].T,
+            )
+
+        cost, even, odd = self._sum(theta, step)
+        by_theta = 2.0 * weights[:, None] * np.concatenate([odd, -even[:, 1:]], axis=1)
+        return float(cost), -2.0 * even[:, 0], by_theta
+
+    def curvatures(self, weights: Array, theta: Array) -> tuple[Array, Array]:
+        """As in the base class."""
+
+        def step(block: slice, real: Any, imag: Any) -> tuple[Any]:
+            return ((real * real + imag * imag) @ (self._at_factors[:, block] ** 2).T,)
+
+        (total,) = self._sum(theta, step)
+        return total[:, 0], weights[:, None] ** 2 * total[:, 1:]
+
+    def _gram_sums(self, theta: Array) -> GramSums:
+        sums = _DeviceGramSums(len(theta), self.n_features, self.n_shapes)
+        given = self._xp.asarray(theta)
+        total = None
+        for block in self._spans(sums.n_rows):
+            atoms = self._atoms_on_device(given, block, None)
+            part = sums.of_block(self._xp, *atoms, self._at_factors[:, block])
+            total = part if total is None else total + part
+        (found,) = self._receive(total)
+        return sums.with_sums(found)
+
+
+def _products(real: Any, imag: Any, rho_real: Any, rho_imag: Any) -> tuple[Any, Any]:
+    """Real and imaginary part of ``conj(a) rho``."""
+    return real * rho_real + imag * rho_imag, real * rho_imag - imag * rho_real
+
+
+class _DeviceGramSums(GramSums):
+    """Products of pairs summed by two matrix products for a block of frequencies."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the largest array of a block."""
+        return max(len(self._first), len(self._left))
+
+    def of_block(self, xp: Any, real: Any, imag: Any, factors: Any) -> Any:
+        """Sums (n_pairs, n_products) over the frequencies of a block."""
+        first, second, left, right = map(
+            xp.asarray, (self._first, self._second, self._left, self._right)
+        )
+        same, cross = _products(real[first], imag[first], real[second], imag[second])
+        table = (factors[left] * factors[right]).T
+        even, odd = table[:, : self._n_even], table[:, self._n_even :]
+        return xp.concatenate([same @ even, cross @ odd], axis=1)
+
+    def with_sums(self, sums: Array) -> GramSums:
+        """These sums, brought to the host."""
+        self._sums[...] = sums
+        return self
