@@ -59,6 +59,11 @@ def device_array(x: Any) -> Any:
     return cupy().asarray(x)
 
 
+def on_host(x: Any) -> NDArray[Any]:
+    """An array as one of NumPy; copied from the memory of a GPU if it lies there."""
+    return np.asarray(device_array(x).get() if on_device(x) else x)
+
+
 def cupy() -> Any:
     """CuPy, once there is a GPU that it can use.
 

@@ -19,6 +19,8 @@ from dask_sketch.features import (
     fit_pilot,
     observe_scale,
 )
+from dask_sketch.features.cuda import device_array, on_device, on_host
+from dask_sketch.features.laws import default_law
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.run import active_client
@@ -69,7 +71,9 @@ def design(
         (``model="dirac"``), with the law ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`.
     law
-        One of ``features.LAWS``, see :class:`FeatureMap`; ``"sparse-radius"`` for mixtures.
+        One of ``features.LAWS``, see :class:`FeatureMap`. For mixtures ``"sparse-sums"``, the
+        fastest to sketch, or with one feature or under 20 frequencies for each,
+        ``"sparse-radius"``.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
@@ -122,8 +126,6 @@ def design(
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if task not in TASKS:
         raise InputError(f"task={task!r}: choose 'mixture' or 'clustering'.")
-    if law is None:
-        law = "sparse-radius" if task == "mixture" else "gaussian"
     if whitening is not None and whitening not in KINDS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
     samples = open_samples(x, weights=weights, **options)
@@ -141,6 +143,8 @@ def design(
         else:
             warn_if_few(n_frequencies, d, n_components, task)
     assert n_frequencies is not None
+    if law is None:
+        law = default_law(d, n_frequencies, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
@@ -275,11 +279,13 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
 
 
 def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
-    rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
+    there = on_device(block)
+    rows = (device_array(block) if there else np.asarray(block)).reshape(-1, block.shape[-1])
     rng = np.random.default_rng(seed)
     p = None
     if weights is not None:
-        share = np.maximum(np.nan_to_num(np.asarray(weights, dtype=np.float64).reshape(-1)), 0.0)
+        share = on_host(weights).astype(np.float64).reshape(-1)
+        share = np.maximum(np.nan_to_num(share), 0.0)
         if len(share) != len(rows):
             raise InputError(
                 f"weights of {label} have length {len(share)}, the samples have {len(rows)} rows."
@@ -287,7 +293,8 @@ def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> 
         p = share / share.sum() if share.sum() > 0 else None
         n_rows = min(n_rows, int((share > 0).sum())) if p is not None else 0
     picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
-    out = np.asarray(rows[np.sort(picked)], dtype=np.float64)
+    picked = np.sort(picked)
+    out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64)
     return out[np.isfinite(out).all(axis=1)]
 
 

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import device_array, on_device, prepare_device, sum_chunk
+from dask_sketch.features.cuda import (
+    device_array,
+    on_device,
+    on_host,
+    prepare_device,
+    sum_chunk,
+)
 from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
 from dask_sketch.sketching.sketch import Sketch
 
@@ -165,8 +171,8 @@ def _sketch_on_device(
     sums = sum_chunk(x, w, feature_map, omit=nan_policy == "omit")
     if sums.refused >= 0:
         at = slice(sums.refused, sums.refused + 1)
-        share = None if w is None else _on_host(w[at]).astype(np.float64)
-        _refuse(_on_host(x[at])[0], share, 0, sums.refused, label)
+        share = None if w is None else on_host(w[at]).astype(np.float64)
+        _refuse(on_host(x[at])[0], share, 0, sums.refused, label)
     _require_finite(sums.moment_sum, feature_map, sums.minimum, sums.maximum, label)
     return Sketch(
         feature_map=feature_map,
@@ -180,10 +186,6 @@ def _sketch_on_device(
         first_moment=sums.first_moment,
         second_moment=sums.second_moment,
     )
-
-
-def _on_host(x: Any) -> NDArray[Any]:
-    return np.asarray(x.get() if on_device(x) else x)
 
 
 def _require_finite(

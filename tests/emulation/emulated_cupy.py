@@ -70,7 +70,7 @@ class ndarray:
         return len(self._host)
 
     def __getitem__(self, index):
-        return ndarray(self._host[index])
+        return ndarray(self._host[index._host if isinstance(index, ndarray) else index])
 
     def reshape(self, *shape):
         return ndarray(self._host.reshape(*shape))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from strategies import assert_same_sketch
 
-from dask_sketch import FeatureMap, partial_sketch, sketch
+from dask_sketch import FeatureMap, design, partial_sketch, sketch
 from dask_sketch.errors import ChunkError, DeviceError, InputError
 
 
@@ -81,6 +81,15 @@ def test_blocks_of_the_host_are_sent_on_request(gpu, feature_map, rows):
     sketch(rows, feature_map)
     assert not gpu.launches
     assert_near(sketch(rows, feature_map, device="cuda"), partial_sketch(rows, feature_map))
+
+
+def test_a_map_is_designed_on_blocks_of_the_gpu(gpu, rows, rng):
+    weights = rng.random(90)
+    there, w = on_gpu(gpu.cupy, rows, (40, 3)), on_gpu(gpu.cupy, weights, 40)
+    here = da.from_array(rows, chunks=(40, 3), name=False)
+    expected = design(here, n_components=1, weights=weights)
+    assert design(there, n_components=1, weights=w) == expected
+    assert design(gpu.cupy.asarray(rows), n_components=1) == design(rows, n_components=1)
 
 
 def test_a_refused_row_names_its_chunk(gpu, feature_map, rows):
