@@ -6,8 +6,8 @@ follow in registers (:mod:`dask_sketch.features.vectors`), and the sums over the
 float64. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` vector
 operations, counted in lanes.
 
-Features are added one after the other and samples in their order, whatever the width of the
-vectors and however the loop over features is unrolled: neither changes any bit.
+Features are added in one order and samples in theirs, whatever the width of the vectors and
+however loops are unrolled: neither changes any bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dask_sketch.features.vectors import Vectors, real
 ROWS = 8  # samples that share one load of the frequencies, and one float64 addition
 # of a pair after its projection: multiply(-add)s, all but two: a rounding and a subtraction
 OPERATIONS = {"float32": 14, "float64": 28}
-UNROLLED = 4  # features of one turn of the projection's loop
+TOGETHER = 32  # features of a group: rounding grows with the number added one after the other
+UNROLLED = 4  # of these, in one turn of the loop
 _WORD = ir.IntType(64)
 
 
@@ -31,8 +32,8 @@ def _at(b: Any, pointer: Any, offset: Any) -> Any:
     return b.gep(pointer, [_WORD(offset) if isinstance(offset, int) else offset])
 
 
-def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
-    """Phases of ROWS samples in turns."""
+def _products(vec: Vectors, n_features: int, x: Any, panel: Any, count: int) -> list[Any]:
+    """``count`` features of ROWS samples, times their frequencies, one after the other."""
     b = vec.builder
     turns = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM: in registers
 
@@ -46,15 +47,37 @@ def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
                 b.store(vec.multiply_add(value, frequencies, b.load(slot)), slot)
 
     add(x, panel, 0, first=True)
-    looped = (n_features - 1) // UNROLLED * UNROLLED
+    looped = (count - 1) // UNROLLED * UNROLLED
     with cgutils.for_range(b, _WORD(looped // UNROLLED)) as loop:
         done = b.mul(loop.index, _WORD(UNROLLED))
         here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
         for feature in range(1, 1 + UNROLLED):
             add(*here, feature)
-    for feature in range(1 + looped, n_features):
+    for feature in range(1 + looped, count):
         add(x, panel, feature)
     return [b.load(slot) for slot in turns]
+
+
+def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
+    """Phases of ROWS samples in turns; many features are added in groups, then these."""
+    b = vec.builder
+    whole, rest = divmod(n_features, TOGETHER)
+    if n_features <= 2 * TOGETHER:
+        return _products(vec, n_features, x, panel, n_features)
+    slots = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]
+    for slot, turns in zip(slots, _products(vec, n_features, x, panel, TOGETHER), strict=True):
+        b.store(turns, slot)
+
+    def add(done: Any, count: int) -> None:
+        here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
+        for slot, turns in zip(slots, _products(vec, n_features, *here, count), strict=True):
+            b.store(b.fadd(b.load(slot), turns), slot)
+
+    with cgutils.for_range(b, _WORD(whole - 1)) as loop:
+        add(b.mul(b.add(loop.index, _WORD(1)), _WORD(TOGETHER)), TOGETHER)
+    if rest:
+        add(_WORD(whole * TOGETHER), rest)
+    return [b.load(slot) for slot in slots]
 
 
 def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weights: Any) -> None:

@@ -52,6 +52,13 @@ def test_moments_agree_with_exp(n_features, dtype, rng):
                 assert error <= bound, (n_frequencies, n_rows)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_hundreds_of_features_are_as_exact(dtype, rng):
+    fm = FeatureMap(784, 400, scale=1.0, dtype=dtype)
+    error, bound = error_and_bound(within(rng, 1000, fm, 50.0), fm)
+    assert error <= bound
+
+
 @pytest.mark.parametrize("n_rows", [0, 1, 7, 8, 9, 2047, 2048, 4095, 4096, 4097, 4100])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_moments_agree_for_every_number_of_rows(n_rows, dtype, rng):
