@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 import dask_sketch as ds
@@ -18,7 +21,8 @@ from tests.benchmarks.scale.rivals import RIVALS
 
 SCRIPT = Path(__file__).with_name("rivals.py")
 PACKAGES = {"coreset": "bico", "dask-ml": "dask_ml"}  # of the others it is sklearn
-GRACE = 120  # seconds of wall time beyond four times the cap: reading, and a busy machine
+LONGER = 4  # times the cap, for a rival that cannot stop by itself; CPU, as the machine may be busy
+HUNG = 3600  # seconds of wall time after which a rival is taken for dead
 FEWER = 10  # times fewer samples, after a failure
 LEAST = 10_000
 
@@ -78,22 +82,38 @@ def run_rival(
     python: Path, name: str, store: Path, n: int, cap: float, heldout: NDArray[np.floating]
 ) -> dict[str, Any]:
     """One run of a rival in a process of its own."""
-    limit = 4 * cap + GRACE
     with tempfile.TemporaryDirectory(prefix="rival-") as folder:
-        out = Path(folder) / "found.npz"
+        out, said, wrong = (Path(folder) / file for file in ("found.npz", "said", "wrong"))
         # -P: the folder of the script is no place to import from
         command = [python, "-P", SCRIPT, name, store, n, cap, out]
-        try:
-            done = subprocess.run(
-                list(map(str, command)), capture_output=True, text=True, check=False, timeout=limit
-            )
-        except subprocess.TimeoutExpired:
-            return {"name": name, "tried": n, "note": f"not done in {limit:.0f} s of wall time"}
-        if done.returncode:
-            return {"name": name, "tried": n, "note": _last_line(done.stderr)}
-        told = json.loads(done.stdout.splitlines()[-1])
+        with said.open("w") as told_to, wrong.open("w") as complained_to:
+            child = subprocess.Popen(list(map(str, command)), stdout=told_to, stderr=complained_to)
+            cpu = _wait(child, LONGER * cap)
+        if cpu is not None:
+            note = f"stopped by us, not done after {cpu:,.0f} CPU s of all its processes"
+            return {"name": name, "tried": n, "note": note}
+        if child.returncode:
+            return {"name": name, "tried": n, "note": _last_line(wrong.read_text())}
+        told = json.loads(said.read_text().splitlines()[-1])
         found = dict(np.load(out))
     return {"name": name, "tried": n, **told, **scores(_model(found), heldout)}
+
+
+def _wait(child: subprocess.Popen[bytes], limit: float) -> float | None:
+    """Wait for a process; stop it, and give its CPU seconds, when they are over the limit."""
+    started = time.perf_counter()
+    process, cpu = psutil.Process(child.pid), 0.0
+    while child.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended, or a child of it
+            family = [process, *process.children(recursive=True)]
+            cpu = max(cpu, sum(sum(member.cpu_times()[:2]) for member in family))
+            if cpu > limit or time.perf_counter() - started > HUNG:
+                for member in reversed(family):
+                    member.kill()
+                child.wait()
+                return cpu
+        time.sleep(0.2)
+    return None
 
 
 def _model(found: dict[str, NDArray[Any]]) -> ds.GaussianMixture | ds.Centroids:
