@@ -5,11 +5,12 @@ is one subtraction of a rounded number. :mod:`dask_sketch.features.step` is the 
 is compiled for one number of features and run over a block of samples. No fast-math flag is used
 anywhere, and the bits do not depend on the machine: see :mod:`dask_sketch.features.vectors`.
 
-Errors, for ``float32``: cosines and sines are exact to 2e-7; the phase is rounded to float32 at
-each addition, that is to 2**-24 of its own size, at random. For phases within 50 radians of the
-center the moments, averages over a thousand samples or more, are within 2e-7 of float64; with
-fewer samples, or beyond 50 radians, the error is what that rounding explains: up to 1e-5 for a
-single sample, in proportion to the phase. The kernel for ``float64`` is the reference: 1e-13.
+Errors, for ``float32``: the polynomials are exact to 1e-7 and, as rounded, a cosine or sine is
+within 5e-7, at random; the phase is rounded to float32 at each addition, that is to 2**-24 of its
+own size, at random. For phases within 50 radians of the center the moments, averages over a
+thousand samples or more, are within 2e-7 of float64; with fewer samples, or beyond 50 radians, the
+error is what that rounding explains: up to 1e-5 for a single sample, in proportion to the phase.
+The kernel for ``float64`` is the reference: 1e-13.
 """
 
 from __future__ import annotations

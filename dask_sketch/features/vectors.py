@@ -18,7 +18,8 @@ contribution has the same bits wherever it stands in a chunk, whatever the chunk
 width of the vectors or the machine. What each flag would change: ``contract`` fuses products with
 sums and ``reassoc`` reorders sums, as each width likes it; ``arcp`` and ``afn`` approximate
 divisions and functions, of which there are none; ``nsz`` loses the sign of zeros; ``nnan`` and
-``ninf`` make undefined what tells that a phase has overflowed. None would save an operation.
+``ninf`` make undefined what tells that a phase has overflowed. None would save an operation. On a
+processor without fused multiply-adds the same bits come from the C library, far more slowly.
 """
 
 from __future__ import annotations
