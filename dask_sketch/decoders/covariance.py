@@ -8,16 +8,25 @@ fit, both are combined. Divided by the number of samples, it is the covariance o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.kernels import power_of_two
+from dask_sketch.decoders.threads import SERIAL, Threads
 
 _TILE = 256  # frequencies: the four sums of a pair of tiles (2 MiB) stay in the second cache
 
 
-def feature_covariance(weights: Array, means: Array, variances: Array, frequencies: Array) -> Array:
+def feature_covariance(
+    weights: Array,
+    means: Array,
+    variances: Array,
+    frequencies: Array,
+    threads: Threads = SERIAL,
+) -> Array:
     """Covariance matrix of the real and imaginary parts of ``exp(-i w.x)`` under a mixture.
 
     Parameters
@@ -28,6 +37,8 @@ def feature_covariance(weights: Array, means: Array, variances: Array, frequenci
         Shape (K, n_features).
     frequencies
         Shape (n_features, m).
+    threads
+        What works on the tiles of the matrix; the calling thread by default.
 
     Returns
     -------
@@ -54,11 +65,13 @@ def feature_covariance(weights: Array, means: Array, variances: Array, frequenci
     mean = np.concatenate([(amplitude * cosine).sum(axis=0), -(amplitude * sine).sum(axis=0)])
     shaped = [(frequencies * (v * log2)[:, None]).T.copy() for v in variances]
     out = np.zeros((2 * m, 2 * m))
-    pair = np.empty((2, min(_TILE, m)))
-    for top in range(0, m, _TILE):
-        rows = slice(top, min(top + _TILE, m))
-        for left in range(0, top + 1, _TILE):
-            columns = slice(left, min(left + _TILE, m))
+    tiles = [slice(start, min(start + _TILE, m)) for start in range(0, m, _TILE)]
+
+    def prepare() -> Callable[[tuple[slice, slice]], None]:
+        pair = np.empty((2, min(_TILE, m)))
+
+        def fill(tile: tuple[slice, slice]) -> None:
+            (rows, columns), (top, left) = tile, (tile[0].start, tile[1].start)
             sums = np.zeros((4, rows.stop - top, columns.stop - left))
             for k in range(len(weights)):
                 _add_component(
@@ -74,6 +87,10 @@ def feature_covariance(weights: Array, means: Array, variances: Array, frequenci
             out[down, right] = sums[1] - np.outer(mean[down], mean[right])
             out[down, columns] = sums[2] - np.outer(mean[down], mean[columns])
             out[right, rows] = -sums[3].T - np.outer(mean[right], mean[rows])
+
+        return fill
+
+    threads.each(prepare, [(a, b) for i, a in enumerate(tiles) for b in tiles[: i + 1]])
     return out
 
 

@@ -20,7 +20,7 @@ _LIGHT = 0.1
 # average. Before the end, a longer approach spares dear steps of Levenberg-Marquardt: at K = 64
 # (d = 12, m = 8000) 400 iterations instead of 100 halved the time, 26 to 14 CPU seconds.
 APPROACH = Effort(tolerance=1e-4, n_iterations=100)
-_LONG_APPROACH = Effort(tolerance=1e-5, n_iterations=400)
+LONG_APPROACH = Effort(tolerance=1e-5, n_iterations=400)
 LOCAL = Effort(tolerance=1e-3, n_iterations=30)  # of one or two atoms among others that rest
 # Where the data is such a mixture, a few steps end at the minimum. Where it is none, the valley is
 # long and flat: on speech (d = 12, K = 64, m = 4000), 100 steps took 23 CPU seconds and ended at
@@ -88,7 +88,7 @@ def descend_fully(objective: Objective, theta: Array, weights: Array | None = No
     """
     if not is_solvable(objective, len(theta)):
         return descend(objective, theta, weights, _END)
-    return converge(objective, descend(objective, theta, weights, _LONG_APPROACH), CONVERGE)
+    return converge(objective, descend(objective, theta, weights, LONG_APPROACH), CONVERGE)
 
 
 def is_solvable(objective: Objective, n_components: int) -> bool:

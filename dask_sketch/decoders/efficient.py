@@ -25,6 +25,7 @@ from dask_sketch.decoders.covariance import feature_covariance
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
+from dask_sketch.decoders.tiled import Cholesky, gram_of_columns
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
 # nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10).
@@ -159,7 +160,8 @@ class _Metric:
     """Weighted derivatives ``J S^-1`` at one mixture, and the information ``J S^-1 J^T``."""
 
     def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
-        m, d = objective.n_frequencies, objective.n_features
+        m, d, threads = objective.n_frequencies, objective.n_features, objective.threads
+        self._threads = threads
         self.parameters = _Free(objective, weights, theta)
         rows = self.parameters.rows(objective.jacobian(weights, theta))
         self.weighted = np.empty_like(rows)
@@ -170,7 +172,11 @@ class _Metric:
         for first in range(self._n_blocks):
             chosen = np.arange(first, m, self._n_blocks)
             covariance = feature_covariance(
-                weights, theta[:, :d], objective.variances(theta), objective.omega[:, chosen]
+                weights,
+                theta[:, :d],
+                objective.variances(theta),
+                objective.omega[:, chosen],
+                threads,
             )
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
             diagonal += objective.rounding + _CANCELLED
@@ -178,16 +184,12 @@ class _Metric:
             covariance /= deviation
             covariance /= deviation[:, None]
             diagonal += _RIDGE
-            # transposed, so that LAPACK finds its order of columns and copies nothing
-            factor = linalg.cholesky(covariance.T, overwrite_a=True, check_finite=False)
+            factor = Cholesky(covariance, threads)
             columns = np.concatenate([chosen, m + chosen])
             scale = deviation * np.tile(unit[chosen], 2)
-            white = linalg.solve_triangular(
-                factor, (rows[:, columns] / scale).T, trans="T", check_finite=False
-            )
-            self.information += white.T @ white
-            back = linalg.solve_triangular(factor, white, overwrite_b=True, check_finite=False)
-            self.weighted[:, columns] = (back / scale[:, None]).T
+            white = factor.forward((rows[:, columns] / scale).T)
+            self.information += gram_of_columns(white, threads)
+            self.weighted[:, columns] = (factor.backward(white) / scale[:, None]).T
             self._scale[columns] = scale
         # in units of one standard error of each parameter alone; components that coincide leave
         # directions of which nothing is known, and in these nothing moves
@@ -213,8 +215,8 @@ class _Metric:
         """
         vectors = self._vectors * (self._known / self._values)
         inverse = self._unit[:, None] * (vectors @ self._vectors.T) * self._unit
-        scaled = self.weighted * self._scale
-        noise = (self.information - _RIDGE * (scaled @ scaled.T)) * self._n_blocks
+        scaled = gram_of_columns((self.weighted * self._scale).T, self._threads)
+        noise = (self.information - _RIDGE * scaled) * self._n_blocks
         return np.asarray(inverse @ noise @ inverse)
 
 

@@ -16,11 +16,19 @@ On data that is no mixture the moves go on for longer: with K = 64 on spectral f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.descent import LOCAL, descend, descend_fully, is_solvable
+from dask_sketch.decoders.descent import (
+    CONVERGE,
+    LOCAL,
+    LONG_APPROACH,
+    descend,
+    descend_fully,
+    is_solvable,
+)
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.lbfgs import Effort
 from dask_sketch.decoders.levenberg import converge
@@ -36,11 +44,16 @@ _SHARE = 8  # one in so many atoms may be exchanged at once
 _GAIN = 0.1  # part of the cost that an exchange must save
 _HOPE = 2.0  # times the cost before: what Levenberg-Marquardt may turn into a gain
 _TRIAL = Effort(tolerance=1e-4, n_iterations=20)
+_NO_TRIAL = Effort(tolerance=1e-4, n_iterations=0)
+_LOOK = 5  # steps of a trial after which it is asked how it goes:
+_FAITH = 3.0  # it ends when so many times the last gain would not be enough
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
 _LIGHT = 1e-3  # of the mean weight: taken for the weight of lighter atoms
 
 
-def exchange(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit:
+def exchange(
+    objective: Objective, fit: Fit, rng: np.random.Generator, *, at_rest: bool = True
+) -> Fit:
     """Exchange atoms until noise explains the cost, or no exchange lowers it.
 
     Parameters
@@ -48,40 +61,54 @@ def exchange(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit:
     objective
         Atoms and cost.
     fit
-        A local minimum of ``K`` atoms.
+        A local minimum of ``K`` atoms, or what is on the way to one.
     rng
         Source of the starting points of Step 1.
+    at_rest
+        Whether the fit is at a minimum. If it is not and costs more than noise does, exchanges come
+        first: the last steps to a poor minimum are the dearest.
 
     Returns
     -------
     fit
-        A local minimum of ``K`` atoms, its cost no higher; the same where normal equations are too
-        large to be solved.
+        A local minimum of ``K`` atoms, its cost no higher; without exchanges where normal equations
+        are too large to be solved.
     """
     if not is_solvable(objective, len(fit.theta)):
-        return fit
-    best = fit
+        return fit if at_rest else descend_fully(objective, fit.theta, fit.weights)
     for _ in range(2 * len(fit.theta)):
-        if is_explained(objective, best, rng):
-            break
-        lower = _exchange_once(objective, best, rng)
+        lower = None
+        if not at_rest and fit.cost > objective.unit:
+            lower = _exchange_once(objective, fit, rng, _NO_TRIAL)
         if lower is None:
-            break
-        best = lower
-    return fit if best is fit else descend_fully(objective, best.theta, best.weights)
+            if not at_rest:
+                fit, at_rest = converge(objective, fit, CONVERGE), True
+            if is_explained(objective, fit, rng):
+                break
+            lower = _exchange_once(objective, fit, rng, _TRIAL)
+            if lower is None:
+                break
+        fit, at_rest = descend(objective, lower.theta, lower.weights, LONG_APPROACH), False
+    return fit if at_rest else converge(objective, fit, CONVERGE)
 
 
-def _exchange_once(objective: Objective, fit: Fit, rng: np.random.Generator) -> Fit | None:
+def _exchange_once(
+    objective: Objective, fit: Fit, rng: np.random.Generator, trial: Effort
+) -> Fit | None:
     """The first exchange found that lowers the cost, not yet at its minimum; or None."""
     for theta, weights in _grown(objective, fit, rng):
         grown = descend(objective, theta, weights)
         moved = descend(objective, prune(objective, grown, len(fit.theta)))
         if _saves(moved, fit):
             return moved
-        if moved.cost < _HOPE * fit.cost:  # most descents are long over there, and dear
-            moved = converge(objective, moved, _TRIAL)
+        steps = trial.n_iterations
+        while steps > 0 and moved.cost < _HOPE * fit.cost:  # else a long way, and dear
+            before, steps = moved.cost, steps - _LOOK
+            moved = converge(objective, moved, replace(trial, n_iterations=_LOOK))
             if _saves(moved, fit):
                 return moved
+            if moved.cost - _FAITH * (before - moved.cost) > (1.0 - _GAIN) * fit.cost:
+                break
     return None
 
 
@@ -139,10 +166,8 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
         least = int(costs.argmin())
         gone = rows[kept[least]]
         kept = np.delete(kept, least)
-        others = rows[kept].ravel()
-        beside = inverse[np.ix_(others, gone)]
-        own = np.linalg.inv(inverse[np.ix_(gone, gone)])
-        inverse[np.ix_(others, others)] -= (beside @ own) @ beside.T
+        beside = inverse[:, gone]
+        inverse -= (beside @ np.linalg.inv(inverse[np.ix_(gone, gone)])) @ beside.T
     return fit.theta[kept]
 
 

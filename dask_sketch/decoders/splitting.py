@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.descent import descend, descend_fully
+from dask_sketch.decoders.descent import APPROACH, LONG_APPROACH, descend
 from dask_sketch.decoders.exchange import exchange
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.search import find_atom
@@ -50,9 +50,10 @@ def hierarchical_splitting(
     for level in range(last + 1):
         if n_components > 1:
             theta = threshold(objective, objective.split(theta), n_components)
-        fit = (descend_fully if level == last else descend)(objective, theta)
+        effort = LONG_APPROACH if level == last else APPROACH
+        fit = descend(objective, theta, effort=effort)
         theta = fit.theta
         if level == last:
-            fit = exchange(objective, fit, rng)
+            fit = exchange(objective, fit, rng, at_rest=False)
         report(fit.cost)
     return fit
