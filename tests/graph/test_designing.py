@@ -26,7 +26,7 @@ def test_sizes_and_defaults(rng):
     x = gaussian(rng, 20_000, 3, scale=2.0, offset=100.0)
     fm = ds.design(x, n_components=4)
     assert (fm.n_features, fm.n_frequencies) == (3, 5 * 7 * 4)
-    assert (fm.law, fm.seed, fm.dtype) == ("sparse-radius", 0, "float32")
+    assert (fm.law, fm.seed, fm.dtype) == ("sparse-sums", 0, "float32")
     assert fm.scale is None
     # four components share the one there is: theirs are narrower, or lie on top of each other
     assert (np.sqrt(fm.mean_variances) > 1.0).all()
