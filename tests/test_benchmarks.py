@@ -10,8 +10,8 @@ import pytest
 
 from dask_sketch import FeatureMap, partial_sketch
 from tests.benchmarks import compare, floor, memory, table
-from tests.benchmarks.__main__ import MODULES
 from tests.benchmarks.kernel import blocked_float32, complex_exponential
+from tests.benchmarks.run import MODULES, main
 from tests.benchmarks.table import Row, row
 
 
@@ -75,6 +75,19 @@ def test_a_run_is_written_with_its_machine_and_read_again(tmp_path, monkeypatch)
     assert table.read(path) == (found, ROWS)
     assert found["cpu"]
     assert found["packages"]["numpy"] == np.__version__
+
+
+def test_one_table_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["--quick", "memory"])
+    head, columns, line = capsys.readouterr().out.splitlines()
+    assert table.machine()["cpu"] in head
+    assert " ".join(columns.split()) == "case unit ours against rival ratio floor share of floor"
+    assert line.startswith("memory beyond a chunk")
+    (path,) = (tmp_path / ".bench").iterdir()
+    assert len(table.read(path)[1]) == 1
+    with pytest.raises(SystemExit):
+        main(["nonsense"])
 
 
 def moved(speed=2.0, tasks=130.0, rival=0.5):
