@@ -26,6 +26,7 @@ BATCH = 10_000  # rows of one step of MiniBatchKMeans: better centroids than who
 EM_STEPS = 5  # between two looks at the time
 EM_TOLERANCE = 1e-5  # nats; at the default of 1e-3 it stops too early
 LLOYD_STEPS = 20
+BLOCK = 100_000  # rows of dask-ml's blocks: of 500,000 the distances to 64 centres take all memory
 PILOTS = (40_000, 80_000)  # rows of two small fits, which tell the memory a row needs
 
 
@@ -101,7 +102,7 @@ def dask_ml_kmeans(store, n, cap):
         ) as cluster,
         Client(cluster) as client,
     ):
-        x = da.from_zarr(store)[:n]
+        x = da.from_zarr(store)[:n].rechunk((BLOCK, -1))
         # with its own 2 candidates a round it finds fewer than K, and fills up from all row numbers
         model = KMeans(
             K, random_state=0, oversampling_factor=K, init_max_iter=5, max_iter=LLOYD_STEPS
