@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,22 +12,18 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders import arguments
+from dask_sketch.decoders.algorithms import Search
 from dask_sketch.decoders.centroids import CENTROID_METHODS, decode_centroids
-from dask_sketch.decoders.clomp import grow_until_explained, matching_pursuit
-from dask_sketch.decoders.coarse import coarsened, settle
 from dask_sketch.decoders.coincident import merge_coincident
 from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.families import MODELS, Array
-from dask_sketch.decoders.iht import N_ITERATIONS, hard_thresholding
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.replicates import fit_all
 from dask_sketch.decoders.reporter import Progress, Reporter
-from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
-from dask_sketch.decoders.support import Fit
-from dask_sketch.decoders.warm import resume
+from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.errors import DecodeError
-from dask_sketch.features.size import default_n_frequencies
 from dask_sketch.models import Centroids, Decoding, GaussianMixture, StandardErrors
 from dask_sketch.sketching.sketch import Sketch
 
@@ -54,6 +50,8 @@ def decode(
     replicates: int = 1,
     variance_floor: float = VARIANCE_FLOOR,
     device: str | None = None,
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> GaussianMixture | Centroids:
     """Fit a model to a sketch; time and memory do not depend on the number of samples.
@@ -116,6 +114,14 @@ def decode(
     device
         ``"cuda"``: sums over frequencies are made on the current GPU, in float64; the model is the
         same up to rounding. For many frequencies, and not for methods that find centroids.
+    threads
+        Number of threads ``>= 1`` that share the work; it changes no bit of the result. By default
+        the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``, and one
+        outside of the main thread, as in a task of Dask.
+    executor
+        Where replicates run, each in one thread: any :class:`concurrent.futures.Executor`, such as
+        that of a Dask cluster, ``client.get_executor()``. A task takes the sketch along, and draws
+        the frequencies for itself. The result is the one without.
     progress
         Called as ``progress(done, total, cost)`` after each iteration.
 
@@ -168,6 +174,7 @@ def decode(
         raise DecodeError(f"refine={refine!r} is unknown; give 'efficient' or leave it out.")
     if not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
+    n_threads = default_n_threads() if threads is None else arguments.whole("threads", threads, 1)
     if device not in (None, "cuda"):
         raise DecodeError(f"device={device!r} is unknown; give 'cuda' or leave it out.")
     given: dict[str, Any] = {"box": arguments.box_of(bounds, sketch), "covariance": covariance}
@@ -182,35 +189,43 @@ def decode(
                 f"device={device!r}: method={method!r} runs on the processor only; leave it out."
             )
         return decode_centroids(
-            sketch, n_components, method, model, given["box"], maxima, seed, replicates, progress
+            sketch,
+            n_components,
+            method,
+            model,
+            given["box"],
+            maxima,
+            seed,
+            replicates,
+            progress,
+            n_threads,
+            executor,
         )
 
     kind = Objective if device is None else DeviceObjective
-    objective = kind(sketch, model, variance_floor=variance_floor, **given)
-    if refine is not None:
-        arguments.require_noise_model(objective.family)
-        if n_components is not None:
-            arguments.require_memory(memory_needed(objective, n_components), n_components)
-    arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
-    coarse = objective
-    if n_components is not None and method != "iht":
-        coarse = coarsened(objective, n_components)
-    run, n_iterations = _algorithm(coarse, n_components, method, start)
-    total = replicates * (n_iterations + (coarse is not objective))
-    total += N_ROUNDS if refine is not None else 0
-    reporter = Reporter(progress, total)
     # One BLAS thread: the matrices are small, so that more of them are slower (3 times at 64
     # components, 12 features and 8000 frequencies), and rounding would depend on their number.
-    with threadpool_limits(1, user_api="blas"):
-        fits = []
-        for replicate in range(replicates):
-            reporter.begin()
-            fit = run(np.random.default_rng((seed, replicate)), reporter)
-            if coarse is not objective:
-                fit = settle(objective, fit)
-                reporter(fit.cost)
-            fits.append((fit, reporter.trace))
-        fit, trace = min(fits, key=lambda pair: pair[0].cost)
+    with threadpool_limits(1, user_api="blas"), Threads(n_threads) as pool:
+        objective = kind(sketch, model, variance_floor=variance_floor, threads=pool, **given)
+        if refine is not None:
+            arguments.require_noise_model(objective.family)
+            if n_components is not None:
+                arguments.require_memory(memory_needed(objective, n_components), n_components)
+        arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
+        search = Search(
+            sketch=sketch,
+            kind=kind,
+            options={"model": model, "variance_floor": variance_floor, **given},
+            n_components=n_components,
+            method=method,
+            start=None if start is None else arguments.start_of(start, objective.n_features),
+            seed=seed,
+        )
+        total = replicates * search.n_iterations(objective)
+        reporter = Reporter(progress, total + (N_ROUNDS if refine is not None else 0))
+        found = fit_all(search, replicates, executor, pool, reporter)
+        (fit, _), trace = min(found, key=lambda each: each[0][0].cost)
+        n_evaluations = sum(spent for (_, spent), _ in found)
         if not fit.weights.sum() > 0:
             raise DecodeError(
                 "no component explains the sketch: all weights are zero. The frequencies do not "
@@ -220,24 +235,23 @@ def decode(
             fit = merge_coincident(objective, fit)
         errors = None
         if refine is not None:
-            released = kind(sketch, model, variance_floor=_RELEASED * variance_floor, **given)
+            floor = _RELEASED * variance_floor
+            released = kind(sketch, model, variance_floor=floor, threads=pool, **given)
             refined = refine_efficiently(released, fit, reporter)
             fit, errors = refined.fit, refined.standard_errors
-    n_evaluations = objective.n_evaluations
-    if coarse is not objective:
-        n_evaluations += coarse.n_evaluations
-    order = np.argsort(-fit.weights, kind="stable")
-    theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
+        order = np.argsort(-fit.weights, kind="stable")
+        theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
+        cost = objective.cost(weights, theta)
     record = Decoding(
         method="start" if start is not None else method,
         model=model,
-        cost=objective.cost(weights, theta),
+        cost=cost,
         noise_level=objective.noise_level,
         trace=tuple(trace),
         seconds=time.perf_counter() - begun,
         seed=seed,
         replicates=replicates,
-        n_evaluations=n_evaluations,
+        n_evaluations=n_evaluations + objective.n_evaluations,
         converged=fit.converged,
         message=fit.message,
         refine=refine,
@@ -273,39 +287,6 @@ def _method(
             f"n_components=None with method={method!r}: say how many, or let 'cl-omp' find out."
         )
     return method
-
-
-def _algorithm(
-    objective: Objective,
-    n_components: int | None,
-    method: str,
-    start: GaussianMixture | Centroids | None,
-) -> tuple[Callable[[np.random.Generator, Callable[[float], None]], Fit], int]:
-    """What to run, given a source of starting points and a reporter, and its iterations."""
-    if start is not None:
-        earlier, places, variances = arguments.start_of(start, objective.n_features)
-        theta = objective.from_data_units(places, variances)
-        k = n_components or len(earlier)
-
-        def again(rng: np.random.Generator, report: Callable[[float], None]) -> Fit:
-            fit = resume(objective, earlier, theta, k, rng)
-            report(fit.cost)
-            return fit
-
-        return again, 1
-    if n_components is None:
-        most = objective.n_frequencies // default_n_frequencies(objective.n_features, 1)
-        most = max(most, 1)
-        return lambda rng, report: grow_until_explained(objective, most, rng, report), most
-    k = n_components
-    if method == "splitting":
-        return lambda rng, report: hierarchical_splitting(objective, k, rng, report), n_levels(k)
-    if method == "iht":
-        return lambda rng, report: hard_thresholding(objective, k, rng, report), N_ITERATIONS
-    n_iterations = 2 * k if method == "cl-ompr" else k
-    return lambda rng, report: matching_pursuit(
-        objective, k, n_iterations, rng, report
-    ), n_iterations
 
 
 def _warn_of_collapse(variances: Array, data: Array) -> None:

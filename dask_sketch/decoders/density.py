@@ -24,6 +24,7 @@ from dask_sketch.decoders.maxima import climb
 from dask_sketch.decoders.moments import MomentObjective
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit, fit_weights, nothing
+from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.lloyd import lloyd
 from dask_sketch.sketching.sketch import Sketch
@@ -97,6 +98,7 @@ def divide_density(
     maxima: str = "shift",
     n_starts: int = 1000,
     n_candidates: int | None = None,
+    threads: Threads = SERIAL,
 ) -> Division:
     """Fit a density of Gaussian atoms to a sketch, and divide it by k-means.
 
@@ -127,6 +129,8 @@ def divide_density(
         Number of starting points of each atom.
     n_candidates
         Number of atoms, at least ``k``; see :func:`default_n_candidates`.
+    threads
+        What works on the blocks of frequencies.
 
     Returns
     -------
@@ -148,8 +152,8 @@ def divide_density(
     if n_starts < 1:
         raise DecodeError(f"n_starts={n_starts!r}: give a whole number of at least 1.")
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
-    points = Objective(sketch, "dirac", box=box)
-    objective = MomentObjective(sketch, "scaled", box=box)
+    points = Objective(sketch, "dirac", box=box, threads=threads)
+    objective = MomentObjective(sketch, "scaled", box=box, threads=threads)
     # no atom is wider than the data: what is far from all others would be one wide atom's tail
     widest = float(np.max(sketch.variance / objective.scale**2))
     objective.lower[d:] = _NARROWEST

@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.threads import SERIAL, Threads
 
 if TYPE_CHECKING:
     from dask_sketch.sketching import Sketch
@@ -31,12 +32,19 @@ class MomentObjective(Objective):
 
     Parameters
     ----------
-    sketch, model, box
+    sketch, model, box, threads
         As of :class:`Objective`.
     """
 
-    def __init__(self, sketch: Sketch, model: str, *, box: Array | None = None) -> None:
-        super().__init__(sketch, model, box=box)
+    def __init__(
+        self,
+        sketch: Sketch,
+        model: str,
+        *,
+        box: Array | None = None,
+        threads: Threads = SERIAL,
+    ) -> None:
+        super().__init__(sketch, model, box=box, threads=threads)
         variance = sketch.variance / self.scale**2
         self._data_variance = variance
         # a feature that does not vary is measured by the law's variance instead

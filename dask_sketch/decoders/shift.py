@@ -12,6 +12,7 @@ from dask_sketch.decoders.local_covariance import kernel_bandwidth, local_covari
 from dask_sketch.decoders.maxima import climb
 from dask_sketch.decoders.non_negative import non_negative_weights
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
 
@@ -34,6 +35,8 @@ class Candidates:
         ``||z - sum_i alpha_i a_i||**2`` with all candidates.
     n_evaluations
         Evaluations of correlation.
+    converged, message
+        How it ended, which is always the same.
     """
 
     weights: Array
@@ -41,6 +44,8 @@ class Candidates:
     covariances: Array
     cost: float
     n_evaluations: int
+    converged: bool = True
+    message: str = "all candidates found"
 
 
 def sketch_and_shift(
@@ -54,6 +59,7 @@ def sketch_and_shift(
     maxima: str = "shift",
     n_starts: int = 100,
     n_candidates: int | None = None,
+    threads: Threads = SERIAL,
 ) -> Candidates:
     """Collect local maxima of the residual's correlation, weigh them, keep the heaviest.
 
@@ -88,6 +94,8 @@ def sketch_and_shift(
         Number ``L`` of starting points of each candidate.
     n_candidates
         Number ``T >= k`` of candidates; ``2 k``, the paper's, when not given.
+    threads
+        What works on the blocks of frequencies.
 
     Returns
     -------
@@ -109,7 +117,7 @@ def sketch_and_shift(
             f"n_candidates={n_candidates!r}: give at least n_components={n_components}."
         )
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
-    objective = Objective(sketch, "dirac", box=box)
+    objective = Objective(sketch, "dirac", box=box, threads=threads)
     unit = np.outer(objective.scale, objective.scale)
     bandwidth = kernel_bandwidth(sketch.feature_map) / unit if model == "gaussian" else None
     d, target = objective.n_features, np.concatenate(objective.target)
