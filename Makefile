@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-compare accuracy paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs estimates accuracy paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -47,8 +47,20 @@ test-slow: $(READY)  ## the tests that take minutes
 bench: $(READY)  ## ours beside rivals, in .bench too: make bench [QUICK=1] [ONLY="kernel memory"]
 	$(BIN)/python -m tests.benchmarks $(if $(QUICK),--quick) $(ONLY)
 
+bench-gpu: $(READY)  ## the GPU beside the processor; needs one, and the extra `gpu`
+	$(BIN)/python -m tests.benchmarks.gpu $(if $(QUICK),--quick)
+
+bench-decode: $(READY)  ## the decoders beside plain NumPy: make bench-decode [M="2100 10000"]
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.decoding $(M)
+
 bench-compare: $(READY)  ## what moved between two runs: make bench-compare A=file B=file
 	@$(BIN)/python -m tests.benchmarks.compare $(A) $(B)
+
+bench-graphs: $(READY)  ## tiny chunks by the hundred thousand: make bench-graphs [N=1000000] [KINDS=files,shards,array]
+	$(BIN)/python -m tests.benchmarks.million $(or $(N),100000) $(KINDS)
+
+estimates: $(READY)  ## time for 10^8 to 10^12 samples on 2 to 2000 cores, by rates measured here
+	$(BIN)/python -m tests.benchmarks.estimates
 
 paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")

@@ -64,6 +64,8 @@ def _variances(
               help="The variance of each feature, for --model known.")  # fmt: skip
 @click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Independent fits, of which the best is kept.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+              help="Threads; by default as many as cores, at most 16.")  # fmt: skip
 @click.option("--variance-floor", type=float, metavar="F",
               help="Least variance of a component, as a share of that which the map expects; 0.1 "
               "by default, 0.3 suits data without clusters.")  # fmt: skip
