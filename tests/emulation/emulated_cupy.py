@@ -15,6 +15,7 @@ import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ settings = SimpleNamespace(backwards=False)  # the order in which threads take t
 class _Device:
     id = 0
     compute_capability = "90"
+    attributes: ClassVar = {"MultiProcessorCount": 132, "ClockRate": 1_980_000}
 
     def __enter__(self):
         return self
