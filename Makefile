@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-gpu bench-compare bench-graphs estimates accuracy paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs estimates accuracy paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -52,9 +52,6 @@ bench-gpu: $(READY)  ## the GPU beside the processor; needs one, and the extra `
 
 bench-decode: $(READY)  ## the decoders beside plain NumPy: make bench-decode [M="2100 10000"]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.decoding $(M)
-
-bench-gpu: $(READY)  ## the GPU beside the processor; needs one, and the extra `gpu`
-	$(BIN)/python -m tests.benchmarks.gpu $(if $(QUICK),--quick)
 
 bench-compare: $(READY)  ## what moved between two runs: make bench-compare A=file B=file
 	@$(BIN)/python -m tests.benchmarks.compare $(A) $(B)
