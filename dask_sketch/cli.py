@@ -76,7 +76,11 @@ def main() -> None:
     cli(prog_name="dask-sketch")
 
 
-@cli.command(epilog=examples("plan frames.zarr -k 64"))
+@cli.command(
+    epilog=examples(
+        "plan frames.zarr -k 64", "plan frames.zarr --map map.json --calibrate --workers 2"
+    )
+)
 @click.argument("data")
 @map_option
 @size_options
@@ -86,6 +90,8 @@ def main() -> None:
     metavar="SIZE",
     help="Plan for this much, such as 2GiB; by default for what there is.",
 )
+@click.option("--calibrate", is_flag=True,
+              help="Estimate the time too: reads a few chunks, computes for seconds.")  # fmt: skip
 @cluster_options
 @run_options
 def plan(
@@ -96,9 +102,13 @@ def plan(
     n_frequencies: int | None,
     task: Task | None,
     memory_per_thread: str | None,
+    calibrate: bool,
     opening: dict[str, Any],
 ) -> None:
     """Say what sketching DATA will cost: tasks, bytes, memory. Reads no data.
+
+    With --calibrate also the time, here or on the cluster, and whether the kernel, reading or the
+    scheduler bounds it.
 
     Ends with exit code 3 if a chunk cannot fit in the memory of a thread.
     """
@@ -118,7 +128,9 @@ def plan(
             assert d is not None  # every path tells
             m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
             feature_map = FeatureMap(d, m, scale=1.0)
-        made = make_plan(samples, feature_map, memory_per_thread=memory_per_thread)
+        made = make_plan(
+            samples, feature_map, memory_per_thread=memory_per_thread, calibrate=calibrate
+        )
     run.answer(made.as_dict(), str(made))
 
 

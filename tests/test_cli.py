@@ -75,6 +75,10 @@ def test_from_store_to_score(data: str, here: Path) -> None:
     assert designed["n_frequencies"] == 50
     planned = answer("plan", data, "--map", "map.json")
     assert (planned["passes"], planned["n_samples"]) == (1, 6000)
+    measured = answer("plan", data, "--map", "map.json", "--calibrate")
+    assert measured["calibration"]["pairs_per_second"] > 1e3
+    assert measured["estimate"]["bottleneck"] in ("kernel", "read", "scheduler", "chunks")
+    assert planned["estimate"] is None
     sketched = answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
     assert (sketched["count"], sketched["omitted"]) == (6000, 0)
     decoded = answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import dask.array as da
@@ -108,7 +109,7 @@ def _reduce_array(
         blocks,
         *([] if weights is None else [weights]),
         drop_axis=blocks.ndim - 1 if join else (),
-        chunks=tuple((1,) * n for n in kept),
+        chunks=tuple(map(_ones, kept)),
         dtype=object,
         meta=np.empty((0,) * len(kept), dtype=object),
         token=name,
@@ -134,6 +135,12 @@ def _reduce_array(
         meta=np.empty((), dtype=object),
         name=name,
     )
+
+
+@lru_cache(maxsize=8)
+def _ones(n: int) -> tuple[int, ...]:
+    """One tuple for all batches: Dask keeps sums of chunk sizes, for each tuple that it sees."""
+    return (1,) * n
 
 
 def _in_a_row(parts: Any, name: str, chosen: range) -> da.Array:

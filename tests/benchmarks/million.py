@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -64,9 +63,11 @@ def source(kind: str, n_chunks: int, folder: Path) -> Any:
 
 
 def usage() -> dict[str, float]:
-    """CPU seconds and largest resident size, in MB, of this process."""
+    """CPU seconds and largest resident size, in MB, of this process; on Linux."""
     times = psutil.Process().cpu_times()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # not getrusage, whose peak may be that of the process that started this one
+    status = Path("/proc/self/status").read_text()
+    peak = float(status.split("VmHWM:")[1].split()[0]) / 1e3
     return {"cpu": times.user + times.system, "peak": peak}
 
 
