@@ -32,6 +32,7 @@ def test_a_tiny_run_fills_every_row(name):
     text = table.table(rows)
     assert len(text.splitlines()) == len(rows) + 1
     assert "nan" not in text
+    assert len({compare.key(one) for one in rows}) == len(rows)
     for one in rows:
         assert set(one) <= set(Row.__annotations__)
         assert math.isfinite(one["ours"])

@@ -11,27 +11,29 @@ from tests.benchmarks.table import Row, read, times_better
 FACTOR = 1.3
 
 
+def key(one: Row) -> tuple[str, str, str]:
+    """What makes two rows of two runs the same case."""
+    return one["case"], one["unit"], one["against"]
+
+
 def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[str], bool]:
     """Lines about every row that moved by more than FACTOR, came or went; whether any got worse.
 
     The movement of the rival, measured beside it, tells a change of ours from one of the machine.
     """
-
-    def keyed(rows: Sequence[Row]) -> dict[tuple[str, str, str], Row]:
-        return {(r["case"], r["unit"], r["against"]): r for r in rows}
-
-    old, new = keyed(before), keyed(after)
+    old, new = ({key(one): one for one in rows} for rows in (before, after))
     lines, worse = [], False
-    for key in [*old, *(key for key in new if key not in old)]:
-        name = f"{key[0]} ({key[1]}{', against ' + key[2] if key[2] else ''})"
-        if key not in new:
+    for place in dict.fromkeys([*old, *new]):
+        case, unit, against = place
+        name = f"{case} ({unit}{', against ' + against if against else ''})"
+        if place not in new:
             lines.append(f"gone    {name}")
             continue
-        if key not in old:
+        if place not in old:
             lines.append(f"new     {name}")
             continue
-        a, b = old[key], new[key]
-        factor = times_better(b["ours"], a["ours"], key[1])
+        a, b = old[place], new[place]
+        factor = times_better(b["ours"], a["ours"], unit)
         if 1 / FACTOR <= factor <= FACTOR:
             continue
         worse |= factor < 1
@@ -40,7 +42,7 @@ def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[str], boo
         )
         line += f", {factor:.2f} times as good"
         if a["rival"] is not None and b["rival"] is not None:
-            line += f"; the rival {times_better(b['rival'], a['rival'], key[1]):.2f}"
+            line += f"; the rival {times_better(b['rival'], a['rival'], unit):.2f}"
         lines.append(line)
     return lines, worse
 
