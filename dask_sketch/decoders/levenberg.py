@@ -137,31 +137,42 @@ def _reach(objective: Objective, weights: Array, theta: Array) -> tuple[Array, A
 def _step(gram: Array, right: Array, damping: float, low: Array, high: Array) -> Array:
     """Minimise the damped model of the cost over steps between two bounds.
 
-    Variables whose step would leave the bounds are put on them and the others solved for again.
+    Variables whose step would leave the bounds are held there and the others follow. One
+    factorisation is enough: a multiplier for each held variable makes it stay.
     """
     curvature = np.diagonal(gram)
     largest = max(float(curvature.max()), np.finfo(float).tiny)
-    scaling = 1.0 / np.sqrt(np.maximum(curvature, _FLAT * largest))
     step = np.zeros_like(right)
-    free = ~(((low >= 0.0) & (right <= 0.0)) | ((high <= 0.0) & (right >= 0.0)))
-    for _ in range(_PASSES):
-        if not free.any():
+    free = np.flatnonzero(~(((low >= 0.0) & (right <= 0.0)) | ((high <= 0.0) & (right >= 0.0))))
+    if not len(free):
+        return step
+    s = 1.0 / np.sqrt(np.maximum(curvature[free], _FLAT * largest))
+    low, high = low[free] / s, high[free] / s
+    factor = _factor(gram, s, damping, free)
+    start = np.asarray(cho_solve(factor, s * right[free], check_finite=False))
+    held, follow = np.empty(0, dtype=np.intp), np.empty((len(free), 0))
+    x = start
+    for _ in range(_PASSES - 1):
+        outside = (x < low) | (x > high)
+        outside[held] = False
+        left = np.flatnonzero(outside)
+        if not len(left):
             break
-        side = right - gram @ np.where(free, 0.0, step)
-        step[free] = _solve(gram, side, scaling, damping, free)
-        outside = free & ((step < low) | (step > high))
-        if not outside.any():
-            break
-        step = np.clip(step, low, high)
-        free &= ~outside
+        forces = np.zeros((len(free), len(left)))
+        forces[left, np.arange(len(left))] = 1.0
+        held = np.concatenate([held, left])
+        follow = np.hstack([follow, cho_solve(factor, forces, check_finite=False)])
+        bound = np.clip(x, low, high)[held]
+        x = start + follow @ np.linalg.solve(follow[held], bound - start[held])
+        x[held] = bound
+    step[free] = s * np.clip(x, low, high)
     return step
 
 
-def _solve(
-    gram: Array, side: Array, scaling: Array, damping: float, free: npt.NDArray[np.bool_]
-) -> Array:
-    """Solve the damped equations of the free variables, in units of their curvature."""
-    s = scaling[free]
+def _factor(
+    gram: Array, s: Array, damping: float, free: npt.NDArray[np.intp]
+) -> tuple[Array, bool]:
+    """Cholesky factor of the damped equations of the free variables, in units ``s``."""
     matrix = gram[np.ix_(free, free)]
     matrix *= s
     matrix *= s[:, None]
@@ -169,8 +180,8 @@ def _solve(
     while True:
         diagonal += damping
         try:
-            factor = cho_factor(matrix, lower=True, check_finite=False)
+            factor, lower = cho_factor(matrix, lower=True, check_finite=False)
         except np.linalg.LinAlgError:  # rounding of a singular matrix
             damping = max(10.0 * damping, 1e-12)
-            continue
-        return s * np.asarray(cho_solve(factor, s * side[free], check_finite=False))
+        else:
+            return factor, lower

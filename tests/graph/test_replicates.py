@@ -1,0 +1,48 @@
+"""Replicates of a decoding on the workers of a cluster."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_sketch import FeatureMap, decode, partial_sketch
+from dask_sketch.decoders.algorithms import Search
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.models import random_mixture
+
+
+@pytest.fixture(scope="module")
+def sketch():
+    truth = random_mixture(3, 2, seed=9)
+    return partial_sketch(truth.sample(20_000, seed=5), FeatureMap(2, 150, scale=1.3, seed=6))
+
+
+def test_the_executor_of_a_client_gives_the_same_model(sketch):
+    here = decode(sketch, 3, method="splitting", replicates=3, seed=1, threads=2)
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        there = decode(sketch, 3, method="splitting", replicates=3, seed=1, executor=executor)
+        ran = client.run(lambda: "dask_sketch.decoders.algorithms" in __import__("sys").modules)
+        assert any(ran.values())
+    for a, b in zip(
+        (here.weights, here.means, here.covariances),
+        (there.weights, there.means, there.covariances),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert here.decoding.trace == there.decoding.trace
+
+
+def test_a_task_carries_no_frequencies():
+    sketch = partial_sketch(np.zeros((5, 12)), FeatureMap(12, 2000, scale=1.0))
+    _ = sketch.feature_map.frequencies  # drawn, and not sent
+    search = Search(sketch, Objective, {"model": "gaussian"}, 3, "splitting", None, 0)
+    assert len(pickle.dumps(search)) < 16 * 2000 + 5000
