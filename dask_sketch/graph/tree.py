@@ -95,10 +95,14 @@ def _reduce_array(
     arguments: Any,
     chosen: range | None,
 ) -> da.Array:
-    blocks, weights, first = samples.blocks, samples.weights, 0
-    if chosen is not None and samples.cut is not None:
-        (blocks, weights), first, chosen = samples.cut(chosen), chosen.start, None
+    blocks, weights = samples.blocks, samples.weights
     assert isinstance(blocks, da.Array)
+    first: tuple[int, ...] = (0,) * (blocks.ndim - 1)
+    if chosen is not None and samples.cut is not None:
+        (blocks, weights), first, chosen = samples.cut(chosen), (chosen.start,), None
+    elif chosen is not None and len(chosen) == 1:
+        first = tuple(map(int, np.unravel_index(chosen.start, blocks.numblocks[:-1])))
+        blocks, weights, chosen = _alone(blocks, first), _alone(weights, first), None
     # Features in one chunk keep their axis, which leaves this call without a contraction, so that
     # Dask fuses it with the reading before and the reduction after. Feature chunks are joined here,
     # row block by row block.
@@ -143,6 +147,20 @@ def _ones(n: int) -> tuple[int, ...]:
     return (1,) * n
 
 
+def _alone(array: Any, place: tuple[int, ...]) -> Any:
+    """One block of the leading axes; `Array.blocks` would list the keys of all blocks first."""
+    if array is None:
+        return None
+    name = f"chunk-{tokenize(array.name, place)}"
+    zeros = (0,) * len(place)
+    layer: dict[Any, Any] = {
+        (name, *zeros, i): (array.name, *place, i) for i in range(array.numblocks[-1])
+    }
+    sizes = ((along[i],) for along, i in zip(array.chunks, place, strict=False))
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[array])
+    return da.Array(graph, name, chunks=(*sizes, array.chunks[-1]), meta=array)
+
+
 def _in_a_row(parts: Any, name: str, chosen: range) -> da.Array:
     """Some of the parts, on one axis."""
     place = np.unravel_index(chosen, parts.numblocks)
@@ -164,7 +182,7 @@ def _chunk_of_array(
     label: str,
     weight_column: bool,
     ndim: int,
-    first: int,
+    first: tuple[int, ...],
     arguments: dict[str, Any],
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
@@ -172,7 +190,7 @@ def _chunk_of_array(
         block, weights = block[..., :-1], block[..., -1]
     elif weights is not None:
         weights = weights[..., 0]
-    place = (first + block_id[0], *block_id[1 : block.ndim - 1])
+    place = tuple(a + b for a, b in zip(first, block_id, strict=False))
     result = np.empty((1,) * ndim, dtype=object)
     result[(0,) * ndim] = chunk(block, weights, chunk_label(label, place), **arguments)
     return result
