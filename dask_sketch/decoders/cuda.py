@@ -218,16 +218,20 @@ class DeviceObjective(Objective):
         (total,) = self._sum(theta, step)
         return total[:, 0], weights[:, None] ** 2 * total[:, 1:]
 
-    def _gram_sums(self, theta: Array) -> GramSums:
-        sums = _DeviceGramSums(len(theta), self.n_features, self.n_shapes)
+    def gram(self, weights: Array, theta: Array) -> Array:
+        """As in the base class."""
+        pairs = _DevicePairs(self._xp, len(theta), self.n_features, self.n_shapes)
         given = self._xp.asarray(theta)
         total = None
-        for block in self._spans(sums.n_rows):
+        for block in self._spans(pairs.n_rows):
             atoms = self._atoms_on_device(given, block, None)
-            part = sums.of_block(self._xp, *atoms, self._at_factors[:, block])
+            part = pairs.of_block(*atoms, self._at_factors[:, block])
             total = part if total is None else total + part
-        (found,) = self._receive(total)
-        return sums.with_sums(found)
+        matrix = pairs.placed(total)
+        multipliers = np.concatenate([np.ones(len(theta)), np.repeat(weights, self.n_parameters)])
+        scale = self._xp.asarray(multipliers)
+        (found,) = self._receive(matrix * scale * scale[:, None])
+        return found
 
 
 def _products(real: Any, imag: Any, rho_real: Any, rho_imag: Any) -> tuple[Any, Any]:
@@ -235,25 +239,34 @@ def _products(real: Any, imag: Any, rho_real: Any, rho_imag: Any) -> tuple[Any, 
     return real * rho_real + imag * rho_imag, real * rho_imag - imag * rho_real
 
 
-class _DeviceGramSums(GramSums):
-    """Products of pairs summed by two matrix products for a block of frequencies."""
+class _DevicePairs(GramSums):
+    """Products of pairs of atoms: two matrix products for each block of frequencies."""
 
-    @property
-    def n_rows(self) -> int:
-        """Rows of the largest array of a block."""
-        return max(len(self._first), len(self._left))
+    def __init__(self, xp: Any, n_atoms: int, n_features: int, n_shapes: int) -> None:
+        super().__init__(n_atoms, n_features, n_shapes)
+        self._xp = xp
+        self._index = [
+            xp.asarray(index) for index in (self._first, self._second, self._left, self._right)
+        ]
+        self.n_rows = max(len(self._first), len(self._left))  # of the largest array of a block
 
-    def of_block(self, xp: Any, real: Any, imag: Any, factors: Any) -> Any:
+    def of_block(self, real: Any, imag: Any, factors: Any) -> Any:
         """Sums (n_pairs, n_products) over the frequencies of a block."""
-        first, second, left, right = map(
-            xp.asarray, (self._first, self._second, self._left, self._right)
-        )
+        first, second, left, right = self._index
         same, cross = _products(real[first], imag[first], real[second], imag[second])
         table = (factors[left] * factors[right]).T
         even, odd = table[:, : self._n_even], table[:, self._n_even :]
-        return xp.concatenate([same @ even, cross @ odd], axis=1)
+        return self._xp.concatenate([same @ even, cross @ odd], axis=1)
 
-    def with_sums(self, sums: Array) -> GramSums:
-        """These sums, brought to the host."""
-        self._sums[...] = sums
-        return self
+    def placed(self, sums: Any) -> Any:
+        """The Gram matrix of the sums, on the device: weights first, then each atom's rest."""
+        xp, k = self._xp, self._n_atoms
+        first, second = self._index[:2]
+        entries = sums[:, xp.asarray(self._column)] * xp.asarray(self._sign)
+        p = entries.shape[1]
+        matrix = xp.empty((k, k, p, p))
+        matrix[second, first] = entries.transpose(0, 2, 1)
+        matrix[first, second] = entries
+        by_atom = np.arange(k * p).reshape(k, p)
+        order = xp.asarray(np.concatenate([by_atom[:, 0], by_atom[:, 1:].ravel()]))
+        return matrix.transpose(0, 2, 1, 3).reshape(k * p, k * p)[order][:, order]

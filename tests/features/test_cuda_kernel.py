@@ -41,7 +41,7 @@ def error_and_bound(x, fm, weights=None):
     return error, SINGLE + 2.0**-24 * (np.abs(x - fm.center) @ np.abs(fm.frequencies)).max()
 
 
-@pytest.mark.parametrize("n_features", [1, 2, 12, 16, 17, 40])
+@pytest.mark.parametrize("n_features", [1, 2, 12, 16, 17, 300])
 def test_moments_agree_with_exp(n_features, rng):
     fm = FeatureMap(n_features, 129 if n_features == 12 else 20, scale=1.0)
     for n_rows in (1, 7, 16, 65, 1000):
@@ -83,6 +83,12 @@ def test_cpu_and_gpu_make_the_same_sketch(rng):
         assert_same_sketch(there, here)
         assert np.abs(there.z - here.z).max() * np.sqrt(50) <= 2e-7
         assert merge([there, here]).count == 2000
+
+
+def test_wide_rows_are_described_feature_by_feature(rng):
+    fm = FeatureMap(300, 5, scale=1.0, dtype="float64")
+    x = rng.normal(size=(100, 300))
+    assert_same_sketch(gpu_sketch(x, fm), partial_sketch(x, fm), rel=1e-13)
 
 
 def test_double_precision(rng):
