@@ -22,6 +22,7 @@ from tests.benchmarks.scale.rivals import RIVALS
 SCRIPT = Path(__file__).with_name("rivals.py")
 PACKAGES = {"coreset": "bico", "dask-ml": "dask_ml"}  # of the others it is sklearn
 LONGER = 4  # times the cap, for a rival that cannot stop by itself; CPU, as the machine may be busy
+START = 60  # CPU seconds more
 HUNG = 3600  # seconds of wall time after which a rival is taken for dead
 FEWER = 10  # times fewer samples, after a failure
 LEAST = 10_000
@@ -88,7 +89,7 @@ def run_rival(
         command = [python, "-P", SCRIPT, name, store, n, cap, out]
         with said.open("w") as told_to, wrong.open("w") as complained_to:
             child = subprocess.Popen(list(map(str, command)), stdout=told_to, stderr=complained_to)
-            cpu = _wait(child, LONGER * cap)
+            cpu = _wait(child, START + LONGER * cap)
         if cpu is not None:
             note = f"stopped by us, not done after {cpu:,.0f} CPU s of all its processes"
             return {"name": name, "tried": n, "note": note}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster
 import dask_sketch as ds
 from dask_sketch.diagnostics.watch import watch
 from dask_sketch.features.kernel import MomentKernel
+from dask_sketch.features.sums_kernel import SumsKernel
 from dask_sketch.sketching.partial import prepare
 
 SETTINGS = Path(__file__).parents[3] / "deploy" / "dask.yaml"
@@ -39,7 +40,7 @@ class Cost:
     workers
         CPU seconds of each worker process, all its threads, system time included.
     kernel
-        CPU seconds that the workers were inside ``MomentKernel.add``, measured around each call.
+        CPU seconds that the workers were inside the kernel's ``add``, measured around each call.
     scheduler
         CPU seconds of the event loop, which serves scheduler, nannies and client: those of the
         client's process but for its main thread.
@@ -128,22 +129,24 @@ def measured_pass(
 
 
 def start_clock() -> None:
-    """Measure the thread's CPU time around every call of the kernel in this process.
+    """Measure the thread's CPU time around every call of a kernel in this process.
 
     A call takes a block of some thousand rows, milliseconds; the two readings of the clock about
     a microsecond.
     """
-    add = MomentKernel.add
-    if hasattr(add, "timed"):
-        return
+    for kind in (MomentKernel, SumsKernel):
+        if not hasattr(kind.add, "timed"):
+            kind.add = _timed(kind.add)  # type: ignore[method-assign]
 
+
+def _timed(add: Callable[..., None]) -> Callable[..., None]:
     def timed(*args: Any) -> None:
         start = time.thread_time()
         add(*args)
         _CLOCK["kernel"] += time.thread_time() - start
 
     timed.timed = True  # type: ignore[attr-defined]
-    MomentKernel.add = timed  # type: ignore[method-assign]
+    return timed
 
 
 def probe() -> dict[str, float]:

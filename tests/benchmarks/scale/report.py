@@ -35,12 +35,13 @@ def text(held: dict[str, Any]) -> str:
 
 def _passes(entries: list[dict[str, Any]]) -> str:
     header = (
-        "samples", "m", "wall s", "CPU s", "G pairs/s", "kernel", "tasks", "ms/task",
+        "samples", "law", "m", "wall s", "CPU s", "G pairs/s", "kernel", "tasks", "ms/task",
         "peak MB", "read MB", "store MB",
     )  # fmt: skip
     lines = [
         (
             f"{e['n_samples']:,}",
+            e["law"],
             str(e["n_frequencies"]),
             f"{e['wall']:.1f}",
             f"{e['cpu']:.1f}",
@@ -63,10 +64,11 @@ def _pairs(entry: dict[str, Any]) -> float:
 
 def contenders(held: dict[str, Any]) -> list[dict[str, Any]]:
     """Ours, with the cost of the pass added to that of decoding, and the rivals."""
-    largest = {e["n_frequencies"]: e for e in held.get("sketch", {}).get("entries", [])}
+    passes = held.get("sketch", {}).get("entries", [])
+    largest = {(e["law"], e["n_frequencies"]): e for e in passes}
     entries = []
     for entry in held.get("decode", {}).get("entries", []):
-        taken = largest.get(entry.get("n_frequencies"))
+        taken = largest.get((entry.get("law"), entry.get("n_frequencies")))
         if taken is not None:
             entry = entry | {
                 "used": taken["n_samples"],
@@ -114,14 +116,14 @@ def rows(held: dict[str, Any]) -> list[Row]:
     """Plain rows (case, ours, rival, ratio, unit) of all parts that were done."""
     made = []
     for e in held.get("sketch", {}).get("entries", []):
-        case = f"sketch of {e['n_samples']:,}, m={e['n_frequencies']}"
+        case = f"sketch of {e['n_samples']:,}, {e['law']}, m={e['n_frequencies']}"
         made.append(row(f"{case}: wall", e["wall"], "s"))
         made.append(row(f"{case}: CPU", e["cpu"], "s", floor=e["kernel"]))
         made.append(row(f"{case}: peak of a worker", e["peak"] / MB, "MB"))
         made.append(row(f"{case}: tasks", e["n_tasks"], "tasks"))
     made += _contest_rows(contenders(held))
     for e in held.get("workers", {}).get("entries", []):
-        case = f"two workers against one, {e['n_samples']:,}, m={e['n_frequencies']}"
+        case = f"two workers against one, {e['n_samples']:,}, {e['law']}, m={e['n_frequencies']}"
         made.append(row(case, e["speedup"], "times", floor=e["machine"]))
     for e in held.get("merge", {}).get("entries", []):
         case = f"{e['n_parts']:,} sketches of m={e['n_frequencies']:,}, {e['where']}"

@@ -28,6 +28,8 @@ from tests.benchmarks.scale.store import (
 )
 from tests.benchmarks.table import machine
 
+INDEPENDENT = "sparse-radius"  # frequencies without structure, beside the law by default
+
 
 @dataclass
 class Walk:
@@ -67,7 +69,7 @@ class Walk:
     few: int = 1000
     enough: int = 8000
     smaller: tuple[int, ...] = (100, 10)
-    shared: int = 10_000_000
+    shared: int = 20_000_000
     n_parts: int = 10_000
     part_frequencies: int = 10_000
 
@@ -92,8 +94,7 @@ class Walk:
         held = self.read()
         held["machine"] = machine()
         held[part] = {"seconds": time.perf_counter() - start, "entries": given}
-        held["rows"] = report.rows(held)
-        self.results.write_text(json.dumps(held, indent=1) + "\n")
+        self.results.write_text(json.dumps(held | {"rows": report.rows(held)}, indent=1) + "\n")
 
     def report(self) -> str:
         """All parts done so far, as text."""
@@ -114,9 +115,9 @@ def write(walk: Walk) -> list[dict[str, Any]]:
 
 def sketch(walk: Walk) -> list[dict[str, Any]]:
     """Every pass, each on fresh workers; that of few frequencies on smaller stores first."""
-    runs = [(walk.folder / f"{n}.zarr", walk.few) for n in _smaller(walk)]
-    runs += [(walk.store, m) for m in (walk.few, walk.enough)]
-    return [sketch_store(store, m, walk.n_components) for store, m in runs]
+    runs = [(walk.folder / f"{n}.zarr", walk.few, None) for n in _smaller(walk)]
+    runs += [(walk.store, m, law) for law in (None, INDEPENDENT) for m in (walk.few, walk.enough)]
+    return [sketch_store(store, m, walk.n_components, law) for store, m, law in runs]
 
 
 def decode(walk: Walk) -> list[dict[str, Any]]:
