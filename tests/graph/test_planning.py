@@ -114,17 +114,33 @@ def test_chunks_as_large_as_they_should_be_are_not_warned_of():
         assert ds.plan(x, FM).warnings == ()
 
 
-@pytest.mark.parametrize(("rows", "warned"), [(32, True), (512, False)])
-@pytest.mark.parametrize("shards", [None, (51_200, 12)])
-def test_tiny_stored_chunks_are_joined_and_warned_of(rows, warned, shards, tmp_path):
-    n = 20_000 * rows // 51_200 * 51_200
-    path = str(tmp_path / "x.zarr")
-    zarr.create_array(path, shape=(n, 12), chunks=(rows, 12), shards=shards, dtype="f4")
+STORED = {
+    "v2": {"chunks": (32, 12), "zarr_format": 2},
+    "v3": {"chunks": (32, 12)},
+    "shards": {"chunks": (32, 12), "shards": (32_000, 12)},
+    "features": {"chunks": (384, 1)},
+    "both": {"chunks": (96, 4), "shards": (32_160, 12)},
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_million_stored_chunks_are_read_by_a_few_tasks(kind, tmp_path):
+    path, layout = str(tmp_path / "x.zarr"), STORED[kind]
+    n = 32_000_000
+    zarr.create_array(path, shape=(n, 12), dtype="f4", **layout)
     plan = ds.plan(path, FM)
-    assert plan.n_chunks <= 160
-    assert [f"{n // rows:,} stored chunks are of" in text for text in plan.warnings] == [True][
-        :warned
-    ]
+    whole = layout.get("shards", layout["chunks"])[0]
+    rows = plan.largest_chunk // 48
+    assert rows % whole == 0  # no stored chunk or shard is read by two tasks
+    assert plan.n_chunks == -(-n // rows) < 80
+    pieces = -(-n // layout["chunks"][0]) * (12 // layout["chunks"][1])
+    assert f"{pieces:,} stored chunks are of 1.50 kiB" in plan.warnings[0]
+
+
+def test_larger_stored_chunks_are_not_warned_of(tmp_path):
+    path = str(tmp_path / "x.zarr")
+    zarr.create_array(path, shape=(32_000_000, 12), chunks=(512, 12), dtype="f4")
+    assert ds.plan(path, FM).warnings == ()
 
 
 def test_small_data_stays_in_enough_tasks(store):
