@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs estimates accuracy paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs estimates accuracy structured paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -61,6 +61,9 @@ bench-graphs: $(READY)  ## tiny chunks by the hundred thousand: make bench-graph
 
 estimates: $(READY)  ## time for 10^8 to 10^12 samples on 2 to 2000 cores, by rates measured here
 	$(BIN)/python -m tests.benchmarks.estimates
+
+structured: $(READY)  ## frequencies that share work, at equal CPU time: make structured [QUICK=1]
+	$(BIN)/python -m tests.benchmarks.structured $(if $(QUICK),--quick)
 
 paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")

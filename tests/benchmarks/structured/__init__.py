@@ -1,0 +1,1 @@
+"""Sketches that could cost less: frequencies that share work, at equal size and equal CPU time."""
