@@ -15,7 +15,9 @@ from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
 
-_POINTS = 64  # drawn from the mixture to estimate the covariance of a sketch's entries
+# Drawn from the mixture to estimate the covariance of a sketch's entries: the mean cost is then
+# known to an eighth of its deviation.
+_POINTS = 64
 _DEVIATIONS = 3.0  # above the expected cost that noise explains
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
 
