@@ -35,6 +35,7 @@ from dask_sketch.features.vectors import VECTOR_BITS, Vectors, real
 
 BLOCK = 256  # rows; the waves of a group stay in the first cache
 _AHEAD = 4  # vectors of rows whose cosines and sines are computed together
+_TOGETHER = 32  # features of a base frequency that are added before they join the rest
 _WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
 _WORD = ir.IntType(64)
 
@@ -77,16 +78,22 @@ def _wave(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: An
         def at(pointer: Any, n: int) -> Any:
             return b.gep(pointer, [_number(n * vec.lanes)])
 
-        slots = _zeros(b, vec, _AHEAD)
-        with cgutils.for_range(b, used) as loop:
-            feature = b.fptosi(b.load(b.gep(pb, [loop.index])), _WORD)
-            turns = vec.spread(b.load(b.gep(pb, [b.add(used, loop.index)])))
-            column = b.gep(px, [b.mul(feature, pitched)])
-            for n, slot in enumerate(slots):
-                rows = vec.load(at(column, n), vec.type, size)
-                b.store(vec.multiply_add(turns, rows, b.load(slot)), slot)
-        for n, slot in enumerate(slots):
-            pair = vec.cosine_sine(b.load(slot))
+        totals = _zeros(b, vec, _AHEAD)
+        with cgutils.for_range_slice(b, _number(0), used, _number(_TOGETHER)) as (first, _):
+            slots = _zeros(b, vec, _AHEAD)
+            end = b.add(first, _number(_TOGETHER))
+            last = b.select(b.icmp_signed("<", end, used), end, used)
+            with cgutils.for_range_slice(b, first, last, _number(1)) as (entry, _):
+                feature = b.fptosi(b.load(b.gep(pb, [entry])), _WORD)
+                turns = vec.spread(b.load(b.gep(pb, [b.add(used, entry)])))
+                column = b.gep(px, [b.mul(feature, pitched)])
+                for n, slot in enumerate(slots):
+                    rows = vec.load(at(column, n), vec.type, size)
+                    b.store(vec.multiply_add(turns, rows, b.load(slot)), slot)
+            for slot, total in zip(slots, totals, strict=True):
+                b.store(b.fadd(b.load(total), b.load(slot)), total)
+        for n, total in enumerate(totals):
+            pair = vec.cosine_sine(b.load(total))
             for wave, pointer in zip(pair, (po, b.gep(po, [pitched])), strict=True):
                 value = wave
                 if use_weights:

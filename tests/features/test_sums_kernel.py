@@ -78,9 +78,10 @@ def test_moments_agree_for_every_number_of_rows(n_rows, n_features, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_whitened_frequencies_use_every_feature(dtype, rng):
-    fm = sums_map(5, 100, dtype, whitening=np.eye(5) + 0.3 * rng.normal(size=(5, 5)))
-    assert fm.packed.shape == (32, 2, 5)
+@pytest.mark.parametrize("d", [5, 32, 33, 500])
+def test_whitened_frequencies_use_every_feature(d, dtype, rng):
+    fm = sums_map(d, 100, dtype, whitening=np.eye(d) + 0.5 * rng.normal(size=(d, d)) / d**0.5)
+    assert fm.packed.shape == (32, 2, d)
     x = within(rng, 2000, fm, 50.0)
     error = np.abs(partial_sketch(x, fm).moment_sum - reference_sums(x, fm)) / 2000
     assert error.max() <= TOLERANCE[dtype]
