@@ -202,4 +202,4 @@ def _inverse_gram(
     rows = np.concatenate(
         [np.arange(n_atoms)[:, None], n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)], axis=1
     )
-    return np.asarray(np.linalg.inv(gram)), rows, scale
+    return objective.inverse(gram), rows, scale

@@ -10,12 +10,12 @@ often, which is why it does not begin the descent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.lbfgs import Effort
@@ -84,7 +84,7 @@ def converge(objective: Objective, fit: Fit, effort: Effort) -> Fit:
         enough = effort.tolerance * max(cost, objective.unit)
         low, high = _reach(objective, *parts(x))
         low, high = np.maximum(low, lower - x), np.minimum(high, upper - x)
-        step = _step(gram, right, damping, low, high)
+        step = _step(objective, gram, right, damping, low, high)
         predicted = float(2.0 * right @ step - step @ (gram @ step))
         moved = np.clip(x + step, lower, upper)
         gain = cost - objective.cost(*parts(moved))
@@ -134,7 +134,9 @@ def _reach(objective: Objective, weights: Array, theta: Array) -> tuple[Array, A
     )
 
 
-def _step(gram: Array, right: Array, damping: float, low: Array, high: Array) -> Array:
+def _step(
+    objective: Objective, gram: Array, right: Array, damping: float, low: Array, high: Array
+) -> Array:
     """Minimise the damped model of the cost over steps between two bounds.
 
     Variables whose step would leave the bounds are held there and the others follow. One
@@ -148,8 +150,8 @@ def _step(gram: Array, right: Array, damping: float, low: Array, high: Array) ->
         return step
     s = 1.0 / np.sqrt(np.maximum(curvature[free], _FLAT * largest))
     low, high = low[free] / s, high[free] / s
-    factor = _factor(gram, s, damping, free)
-    start = np.asarray(cho_solve(factor, s * right[free], check_finite=False))
+    solve = _factored(objective, gram, s, damping, free)
+    start = solve(s * right[free])
     held, follow = np.empty(0, dtype=np.intp), np.empty((len(free), 0))
     x = start
     for _ in range(_PASSES - 1):
@@ -161,7 +163,7 @@ def _step(gram: Array, right: Array, damping: float, low: Array, high: Array) ->
         forces = np.zeros((len(free), len(left)))
         forces[left, np.arange(len(left))] = 1.0
         held = np.concatenate([held, left])
-        follow = np.hstack([follow, cho_solve(factor, forces, check_finite=False)])
+        follow = np.hstack([follow, solve(forces)])
         bound = np.clip(x, low, high)[held]
         x = start + follow @ np.linalg.solve(follow[held], bound - start[held])
         x[held] = bound
@@ -169,10 +171,10 @@ def _step(gram: Array, right: Array, damping: float, low: Array, high: Array) ->
     return step
 
 
-def _factor(
-    gram: Array, s: Array, damping: float, free: npt.NDArray[np.intp]
-) -> tuple[Array, bool]:
-    """Cholesky factor of the damped equations of the free variables, in units ``s``."""
+def _factored(
+    objective: Objective, gram: Array, s: Array, damping: float, free: npt.NDArray[np.intp]
+) -> Callable[[Array], Array]:
+    """What solves the damped equations of the free variables, in units ``s``."""
     matrix = gram[np.ix_(free, free)]
     matrix *= s
     matrix *= s[:, None]
@@ -180,8 +182,6 @@ def _factor(
     while True:
         diagonal += damping
         try:
-            factor, lower = cho_factor(matrix, lower=True, check_finite=False)
+            return objective.factored(matrix)
         except np.linalg.LinAlgError:  # rounding of a singular matrix
             damping = max(10.0 * damping, 1e-12)
-        else:
-            return factor, lower

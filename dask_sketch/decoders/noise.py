@@ -9,7 +9,6 @@ are so correlated that it is a third to a half of the noise level at ``m = 5 P``
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
@@ -64,7 +63,7 @@ def expected_cost(
     inner = np.zeros((len(gram), _POINTS))
     for block, rows in objective.jacobian_blocks(weights, theta):
         inner += np.tensordot(rows, halves[:, :, block], axes=((1, 2), (1, 2)))
-    solved = scale[:, None] * cho_solve(cho_factor(gram), scale[:, None] * inner)
+    solved = scale[:, None] * objective.factored(gram)(scale[:, None] * inner)
     # |Q v|^2 and products of pairs: those of v less those of its projection
     products = noise @ noise.T - inner.T @ solved
     n = objective.effective_count

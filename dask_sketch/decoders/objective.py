@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders import kernels
 from dask_sketch.decoders.atoms import Atoms
@@ -25,7 +26,7 @@ from dask_sketch.decoders.normal_equations import GramSums
 from dask_sketch.decoders.threads import SERIAL, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dask_sketch.sketching import Sketch
 
@@ -300,6 +301,23 @@ class Objective(Atoms):
 
         total = np.sum(self._each(sums, theta), axis=0)
         return total[:, 0], weights[:, None] ** 2 * total[:, 1:]
+
+    # -- equations of parameters ------------------------------------------------------
+
+    def factored(self, matrix: Array) -> Callable[[Array], Array]:
+        """What solves the equations of a positive definite matrix (n, n), for many right sides.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If the matrix is not positive definite.
+        """
+        factor = cho_factor(matrix, lower=True, check_finite=False)
+        return lambda right: np.asarray(cho_solve(factor, right, check_finite=False))
+
+    def inverse(self, matrix: Array) -> Array:
+        """Inverse of a matrix (n, n)."""
+        return np.asarray(np.linalg.inv(matrix))
 
 
 def _totals(parts: Sequence[tuple[Array, ...]]) -> list[Array]:

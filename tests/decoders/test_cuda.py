@@ -112,6 +112,20 @@ def test_a_part_of_the_frequencies(pair):
     assert there.noise_level == here.noise_level
 
 
+def test_equations_are_solved_alike(data, xp):
+    here, there = Objective(data), DeviceObjective(data, xp=xp)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 30))
+    matrix, right = rows @ rows.T, rng.normal(size=(20, 2))
+    assert_close(there.inverse(matrix), here.inverse(matrix))
+    for side in (right, right[:, 0]):
+        assert_close(there.factored(matrix)(side), here.factored(matrix)(side))
+    matrix[3, 3] = -1.0
+    for objective in (here, there):
+        with pytest.raises(np.linalg.LinAlgError):
+            objective.factored(matrix)
+
+
 def test_a_residual_is_sent_once(data):
     uploads = Uploads()
     there = DeviceObjective(data, xp=uploads)
