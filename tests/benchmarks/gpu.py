@@ -90,7 +90,7 @@ def moments(
     """Chunks of at most so many rows on the GPU, beside one core; the floor is the target."""
     d, m = feature_map.n_features, feature_map.n_frequencies
     n = max(int(pairs / m) // 64 * 64, 64)
-    x = drawn(min(n, most), d)  # and the same rows again
+    x = drawn(min(n, most, 2**28 // d), d)  # and the same rows again
     there = cp.asarray(x)
     times = -(-n // len(x))
 
