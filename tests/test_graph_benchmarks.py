@@ -88,3 +88,13 @@ def test_an_estimate_beside_its_pass(tmp_path, thread_client):
     text = estimates.validation_table([found]).splitlines()
     assert len(text) == 3
     assert "measured (m=1,000)" in estimates.assumptions(RATES)
+
+
+def test_rates_by_the_clock_of_the_processor(tmp_path):
+    path = str(tmp_path / "x.zarr")
+    estimates.write_store(path, 200_000)
+    rates = estimates.cpu_rates(path, 100, per_task=0.002)
+    assert rates.rows_per_chunk == estimates.STORED_ROWS
+    assert 1e7 < rates.pairs_per_second < 1e11
+    assert 0 < rates.read_seconds < 5
+    assert rates.task_seconds == 0.002
