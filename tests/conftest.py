@@ -53,14 +53,14 @@ def gpu(request, monkeypatch):
     from emulation import emulated_cupy
 
     from dask_sketch.errors import DeviceError
-    from dask_sketch.features import cuda
+    from dask_sketch.features import cuda, device
 
     if request.param == "emulated":
         if emulated_cupy.COMPILER is None:
             pytest.skip("needs g++ to run CUDA kernels on the processor")
         monkeypatch.setitem(sys.modules, "cupy", emulated_cupy)
     try:
-        found = cuda.cupy()
+        found = device.cupy()
     except DeviceError as error:
         pytest.skip(f"no GPU: {error.__cause__ or error}")
     launches = []

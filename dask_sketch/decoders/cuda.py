@@ -18,7 +18,7 @@ import numpy as np
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.normal_equations import GramSums
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.features.cuda import cupy
+from dask_sketch.features.device import cupy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

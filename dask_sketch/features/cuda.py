@@ -4,7 +4,7 @@ CuPy is imported when a chunk asks for it, and nothing here touches a GPU before
 are drawn on the host, as ever, and only their parts travel; what comes back is a few float64 sums.
 A chunk is read in batches, so that the memory used beyond it is bounded; one synchronisation ends
 each of them. The order of all sums depends on the numbers of rows and frequencies alone: the same
-chunk has the same bits on every device.
+chunk has the same bits in every run, and on every device whose tensor cores round alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import DeviceError
+from dask_sketch.features.device import cupy, on_device
 from dask_sketch.features.rows import native_type
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ GROUP = 128  # frequencies of one block
 EXACT_GROUP = 512  # the same, of the float64 kernel
 BLOCKS = 8192  # of one launch, so that every device of today is full to the end
 BATCH_BYTES = 128 * 1024**2  # of one batch's rows as the kernel wants them
-CAPABILITY = 80  # bfloat16 tensor operations
 
 _RAW = {
     "float32": "float",
@@ -41,59 +40,6 @@ _RAW = {
     "uint64": "unsigned long long",
 }
 _TAKEN, _FAR_AWAY = 0, 3  # states of rows in the source
-
-
-def on_device(x: Any) -> bool:
-    """Whether an array lies in the memory of a GPU.
-
-    Examples
-    --------
-    >>> on_device(np.zeros(3))
-    False
-    """
-    return hasattr(x, "__cuda_array_interface__")
-
-
-def device_array(x: Any) -> Any:
-    """What lies in the memory of a GPU as a CuPy array, without copying it."""
-    return cupy().asarray(x)
-
-
-def on_host(x: Any) -> NDArray[Any]:
-    """An array as one of NumPy; copied from the memory of a GPU if it lies there."""
-    return np.asarray(device_array(x).get() if on_device(x) else x)
-
-
-def cupy() -> Any:
-    """CuPy, once there is a GPU that it can use.
-
-    Raises
-    ------
-    DeviceError
-        If CuPy is not installed, there is no GPU, or the GPU is too old.
-    """
-    try:
-        import cupy as found
-    except ImportError as error:
-        raise DeviceError(
-            "device='cuda' needs CuPy, which cannot be imported here "
-            f"({error}). Install dask-sketch[gpu] on every worker, or leave device out to use the "
-            "processor."
-        ) from error
-    try:
-        count = int(found.cuda.runtime.getDeviceCount())
-    except Exception as error:  # the type belongs to CuPy: no driver, or an older one
-        raise DeviceError(
-            f"CuPy finds no GPU here ({error}). Check the driver with nvidia-smi and "
-            "CUDA_VISIBLE_DEVICES, or leave device out to use the processor."
-        ) from error
-    capability = int(found.cuda.Device().compute_capability) if count else 0
-    if capability < CAPABILITY:
-        raise DeviceError(
-            f"there are {count} GPUs here, of compute capability {capability / 10:g}; the kernel "
-            f"needs one of at least {CAPABILITY / 10:g}. Leave device out to use the processor."
-        )
-    return found
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@
 // that omitted rows and padding need no branch. Per pair: 7/4 tensor operations, 15 others.
 //
 // Each lane adds 8 pairs in float32, then goes on in float64, in an order that depends on the
-// numbers of rows and frequencies alone: no atomics, the same bits on every device.
+// numbers of rows and frequencies alone: no atomics, the same bits in every run. Tensor cores of
+// another generation may round the small products otherwise, which is below 2^-30 of a phase.
 
 #ifndef N_FEATURES
 #define N_FEATURES 12

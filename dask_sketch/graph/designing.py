@@ -19,7 +19,7 @@ from dask_sketch.features import (
     fit_pilot,
     observe_scale,
 )
-from dask_sketch.features.cuda import device_array, on_device, on_host
+from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.laws import default_law
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix

@@ -10,13 +10,8 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import (
-    device_array,
-    on_device,
-    on_host,
-    prepare_device,
-    sum_chunk,
-)
+from dask_sketch.features.cuda import prepare_device, sum_chunk
+from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
 from dask_sketch.sketching.sketch import Sketch
 

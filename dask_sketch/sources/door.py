@@ -12,7 +12,7 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.cuda import device_array, on_device
+from dask_sketch.features.device import device_array, on_device
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.samples import Samples, array_samples
 

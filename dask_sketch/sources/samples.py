@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.cuda import on_device
+from dask_sketch.features.device import on_device
 
 if TYPE_CHECKING:
     import dask.bag as db

@@ -17,7 +17,7 @@ from dask_sketch import FeatureMap, decode, partial_sketch
 from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DeviceError
-from dask_sketch.features.cuda import cupy
+from dask_sketch.features.device import cupy
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import Sketch
 from tests.benchmarks import table

@@ -13,7 +13,7 @@ from dask_sketch.decoders.families import MODELS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError, DeviceError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import cupy
+from dask_sketch.features.device import cupy
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import partial_sketch
 
