@@ -24,7 +24,7 @@
 //
 // Each lane adds 8 pairs in float32, then goes on in float64, in an order that depends on the
 // numbers of rows and frequencies alone: no atomics, the same bits in every run. Tensor cores of
-// another generation may round the small products otherwise, which is below 2^-30 of a phase.
+// another generation may round the small products otherwise: by 2^-30 or so of the largest product.
 
 #ifndef N_FEATURES
 #define N_FEATURES 12
