@@ -10,7 +10,7 @@ good as maximum likelihood on all samples to the extent that the features span t
 
 One round is a factorisation of ``S`` at the current mixture and a few Newton steps on
 ``J S^-1 (z - A P) = 0``, ``J S^-1`` held fixed. The metric changes little from a good fit on, and
-two or three rounds are enough.
+two or three rounds are enough; of a long sketch, all but the last on part of the frequencies.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
+from dask_sketch.decoders.coarse import coarsened
 from dask_sketch.decoders.covariance import feature_covariance
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
@@ -41,6 +42,7 @@ BLOCK = 4096
 
 N_ROUNDS = 3  # metrics at most; fewer when the mixture no longer moves
 _UNKNOWN = 1e-12  # of the largest eigenvalue of the information: less is none
+_STOP = 0.01  # squared length of the way of a round after which no metric follows, as of _newton
 _STEPS = 8  # Newton steps of one round, at most
 _STILL = 1e-3  # a step that improves the weighted cost by less, in units of one parameter's noise
 
@@ -87,11 +89,16 @@ def refine_efficiently(
     efficiency of empirical characteristic function procedures, JRSS B 43(1).
     """
     weights, theta = fit.weights / fit.weights.sum(), fit.theta
-    for _ in range(N_ROUNDS):
-        metric = _Metric(objective, weights, theta)
-        moved, weights, theta = _newton(objective, metric, weights, theta)
+    coarse = coarsened(objective, len(theta))
+    moved = np.inf
+    for left in reversed(range(N_ROUNDS)):
+        # the way there on part of the frequencies, and the last round, which counts, on all
+        last = moved < _STOP or left == 0
+        used = objective if last else coarse
+        metric = _Metric(used, weights, theta)
+        moved, weights, theta = _newton(used, metric, weights, theta)
         report(objective.cost(weights, theta))
-        if moved < 0.01:
+        if used is objective and moved < _STOP:
             break
     variances = metric.parameters.spread(metric.covariance()) / objective.effective_count
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders import coarse, decode
+from dask_sketch.decoders import coarse, decode, efficient
 from dask_sketch.decoders.coarse import coarsened, settle
 from dask_sketch.decoders.descent import descend_fully
 from dask_sketch.decoders.objective import Objective
@@ -84,3 +84,33 @@ def test_steps_with_part_of_the_gram_matrix(long_sketch, truth, monkeypatch):
     monkeypatch.setattr("dask_sketch.decoders.levenberg._ENOUGH", 10**6)
     exact = descend_fully(objective, theta, truth.weights)
     assert whole.cost == pytest.approx(exact.cost, rel=1e-5)
+
+
+def test_refinement_ends_with_all_frequencies(long_sketch, truth, monkeypatch):
+    seen = []
+    metric = efficient._Metric
+    monkeypatch.setattr(
+        efficient,
+        "_Metric",
+        lambda objective, *rest: seen.append(objective.n_frequencies) or metric(objective, *rest),
+    )
+    objective = Objective(long_sketch)
+    theta = objective.from_data_units(truth.means, truth.covariances)
+    start = descend_fully(objective, theta, truth.weights)
+    short = efficient.refine_efficiently(objective, start, lambda cost: None)
+    assert seen[0] == 84
+    assert seen[-1] == 1000
+    assert len(seen) <= efficient.N_ROUNDS
+    seen.clear()
+    monkeypatch.setattr(coarse, "_FEWEST", 10**6)
+    plain = efficient.refine_efficiently(objective, start, lambda cost: None)
+    assert set(seen) == {1000}
+    for one, other, error in zip(
+        (short.fit.weights, short.fit.theta[:, :3]),
+        (plain.fit.weights, plain.fit.theta[:, :3]),
+        plain.standard_errors,
+        strict=False,
+    ):
+        assert (np.abs(one - other) < 0.2 * error).all()
+    for one, other in zip(short.standard_errors, plain.standard_errors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0.05)
