@@ -23,20 +23,19 @@ def test_the_store_is_one_that_zarr_reads(sharded, tmp_path):
     assert np.abs(rows).sum(axis=1).min() > 0  # no chunk is missing
 
 
-@pytest.mark.parametrize("kind", ["files", "array"])
-def test_a_pass_with_processes_of_its_own(kind, tmp_path):
-    cost = million.measured(kind, 300, tmp_path)
-    assert cost["tasks"] == (2 if kind == "files" else 300 + 19 + 2 + 1)
+def test_a_pass_with_processes_of_its_own(tmp_path):
+    cost = million.measured("array", 300, tmp_path)
+    assert cost["tasks"] == 300 + 19 + 2 + 1
     assert cost["batches"] == 1
     for key in ("wall s", "client s", "scheduler s", "workers s"):
         assert 0 <= cost[key] < 60
-    assert f"{kind:<10}       300 chunks" in million.table([cost])
+    assert "array            300 chunks" in million.table([cost])
 
 
 def test_tiny_stored_chunks_and_chunks_of_an_array():
     found = {row["case"]: row for row in graphs.rows(quick=True)}
-    assert found["tasks for 2,000 stored chunks of 32 rows"]["ours"] <= 4
-    blocks = found["tasks for an array of 2,000 chunks"]
+    assert found["tasks for 500 stored chunks of 32 rows"]["ours"] <= 4
+    blocks = found["tasks for an array of 500 chunks"]
     assert 1 < blocks["ours"] < 1.1
     assert blocks["rival"] > 2
     assert found["one chunk more of it"]["ours"] < 500

@@ -61,7 +61,7 @@ def rows(quick: bool = False) -> list[Row]:
     quick
         Fewer chunks.
     """
-    n = 2_000 if quick else 20_000
+    n = 500 if quick else 20_000
     with tempfile.TemporaryDirectory() as place:
         path = tiny_chunks(n, Path(place))
         stored = counts(ds.sketch(path, feature_map())), counts(plain(da.from_zarr(path)))
