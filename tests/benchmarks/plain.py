@@ -2,7 +2,7 @@
 
 The rival of the decoders: no compiled loop, no part of the frequencies, no second-order step, no
 exchange. It has the same coordinates, bounds and unit of cost, and SciPy's L-BFGS-B with SciPy's
-own stops.
+own tolerances and at most 1000 iterations a level.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dask_sketch import Sketch
 
 Array = NDArray[np.float64]
 FLOOR = 0.1  # smallest variance, as that of `decode`
+ITERATIONS = 1000
 
 
 class OutOfTime(Exception):
@@ -125,6 +126,7 @@ class PlainSplitting:
             args=(n,),
             jac=True,
             method="L-BFGS-B",
+            options={"maxiter": ITERATIONS},
             bounds=[(0, None)] * n + [(None, None)] * (n * d) + [(low, None) for low in floor] * n,
         )
         means, variances = found.x[n:].reshape(2, n, d)
