@@ -69,7 +69,7 @@ def test_the_whole_walk(tiny):
     for part in walk.PARTS:
         tiny.do(part)
     held = json.loads(tiny.results.read_text())
-    passed = held["sketch"]["entries"]
+    passed = held["sketch"]["entries"] + held["independent"]["entries"]
     assert [e["n_samples"] for e in passed] == [2 * CHUNK, *[4 * CHUNK] * 4]
     for entry in passed:
         assert 0 < entry["kernel_share"] < 1

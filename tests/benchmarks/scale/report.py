@@ -19,8 +19,8 @@ ROWS = "every figure for comparison; a ratio above one speaks for ours"
 def text(held: dict[str, Any]) -> str:
     """All tables, of the parts that were done."""
     blocks = []
-    if "sketch" in held:
-        blocks.append(f"{PASSES}\n\n{_passes(held['sketch']['entries'])}")
+    if _all_passes(held):
+        blocks.append(f"{PASSES}\n\n{_passes(_all_passes(held))}")
     contest = contenders(held)
     if contest:
         blocks.append(f"{CONTEST}\n\n{_contest(contest)}")
@@ -31,6 +31,10 @@ def text(held: dict[str, Any]) -> str:
         took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts.items())
         blocks.append(f"{held['machine']['cores']} cores of {held['machine']['cpu']}; {took}")
     return "\n\n".join(blocks)
+
+
+def _all_passes(held: dict[str, Any]) -> list[dict[str, Any]]:
+    return [e for part in ("sketch", "independent") for e in held.get(part, {}).get("entries", [])]
 
 
 def _passes(entries: list[dict[str, Any]]) -> str:
@@ -64,8 +68,7 @@ def _pairs(entry: dict[str, Any]) -> float:
 
 def contenders(held: dict[str, Any]) -> list[dict[str, Any]]:
     """Ours, with the cost of the pass added to that of decoding, and the rivals."""
-    passes = held.get("sketch", {}).get("entries", [])
-    largest = {(e["law"], e["n_frequencies"]): e for e in passes}
+    largest = {(e["law"], e["n_frequencies"]): e for e in _all_passes(held)}
     entries = []
     for entry in held.get("decode", {}).get("entries", []):
         taken = largest.get((entry.get("law"), entry.get("n_frequencies")))
@@ -115,7 +118,7 @@ def _line(entry: dict[str, Any]) -> tuple[str, ...]:
 def rows(held: dict[str, Any]) -> list[Row]:
     """Plain rows (case, ours, rival, ratio, unit) of all parts that were done."""
     made = []
-    for e in held.get("sketch", {}).get("entries", []):
+    for e in _all_passes(held):
         case = f"sketch of {e['n_samples']:,}, {e['law']}, m={e['n_frequencies']}"
         made.append(row(f"{case}: wall", e["wall"], "s"))
         made.append(row(f"{case}: CPU", e["cpu"], "s", floor=e["kernel"]))
