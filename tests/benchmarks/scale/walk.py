@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,50 +86,48 @@ class Walk:
         return json.loads(self.results.read_text()) if self.results.exists() else {}
 
     def do(self, part: str) -> None:
-        """Do one part and keep what it gave."""
-        start = time.perf_counter()
-        given = PARTS[part](self)
-        held = self.read()
-        held["machine"] = machine()
-        held[part] = {"seconds": time.perf_counter() - start, "entries": given}
-        self.results.write_text(json.dumps(held | {"rows": report.rows(held)}, indent=1) + "\n")
+        """Do one part; what it gives is kept as it comes."""
+        start, entries = time.perf_counter(), []
+        for entry in PARTS[part](self):
+            entries.append(entry)
+            held = self.read() | {"machine": machine()}
+            held[part] = {"seconds": time.perf_counter() - start, "entries": entries}
+            text = json.dumps(held | {"rows": report.rows(held)}, indent=1)
+            self.results.write_text(text + "\n")
 
     def report(self) -> str:
         """All parts done so far, as text."""
         return report.text(self.read())
 
 
-def write(walk: Walk) -> list[dict[str, Any]]:
+def write(walk: Walk) -> Iterator[dict[str, Any]]:
     """The store and the smaller ones, or what is missing of them."""
-    entries = []
     with small_cluster() as client:
         for n in (*_smaller(walk), walk.n_samples):
             start = time.perf_counter()
             path, written = write_store(walk.folder, n, walk.seed, client, walk.chunk_rows)
             wall = time.perf_counter() - start
-            entries.append({"store": path.name, "chunks_written": written, "wall": wall})
-    return entries
+            yield {"store": path.name, "chunks_written": written, "wall": wall}
 
 
-def sketch(walk: Walk) -> list[dict[str, Any]]:
+def sketch(walk: Walk) -> Iterator[dict[str, Any]]:
     """Every pass, each on fresh workers; that of few frequencies on smaller stores first."""
     runs = [(walk.folder / f"{n}.zarr", walk.few) for n in _smaller(walk)]
     runs += [(walk.store, m) for m in (walk.few, walk.enough)]
-    return [sketch_store(store, m, walk.n_components) for store, m in runs]
+    for store, m in runs:
+        yield sketch_store(store, m, walk.n_components)
 
 
-def independent(walk: Walk) -> list[dict[str, Any]]:
+def independent(walk: Walk) -> Iterator[dict[str, Any]]:
     """The same passes with independent frequencies, which cost the kernel several times more."""
-    return [
-        sketch_store(walk.store, m, walk.n_components, "sparse-radius")
-        for m in (walk.few, walk.enough)
-    ]
+    for m in (walk.few, walk.enough):
+        yield sketch_store(walk.store, m, walk.n_components, "sparse-radius")
 
 
-def decode(walk: Walk) -> list[dict[str, Any]]:
+def decode(walk: Walk) -> Iterator[dict[str, Any]]:
     """Models from the kept sketches, and the truth, scored on held-out samples."""
     fresh = heldout(walk.seed)
-    entries = [{"name": "the truth", **scores(truth(walk.seed), fresh)}]
+    yield {"name": "the truth", **scores(truth(walk.seed), fresh)}
     for m, kind, refine in (
         (walk.few, "gaussian", None),
         (walk.enough, "dirac", None),
@@ -137,36 +135,33 @@ def decode(walk: Walk) -> list[dict[str, Any]]:
         (walk.enough, "gaussian", "efficient"),
     ):
         model, told = decode_sketch(walk.store, m, walk.n_components, kind, refine)
-        entries.append({"name": f"ours, m={m}", **told, **scores(model, fresh)})
-    return entries
+        yield {"name": f"ours, m={m}", **told, **scores(model, fresh)}
 
 
-def rivals(walk: Walk) -> list[dict[str, Any]]:
+def rivals(walk: Walk) -> Iterator[dict[str, Any]]:
     """The others on the same store."""
     fresh = heldout(walk.seed)
-    return list(rival_entries(walk.rivals, walk.store, walk.n_samples, fresh, walk.cap))
+    yield from rival_entries(walk.rivals, walk.store, walk.n_samples, fresh, walk.cap)
 
 
-def workers(walk: Walk) -> list[dict[str, Any]]:
+def workers(walk: Walk) -> Iterator[dict[str, Any]]:
     """One worker against two, in turn."""
     n = min(walk.n_samples, walk.shared)
     with small_cluster() as client:
         path, _ = write_store(walk.folder, n, walk.seed, client, walk.chunk_rows)
-    return [{"n_samples": n, **one_against_two(path, walk.enough, walk.n_components, rounds=3)}]
+    yield {"n_samples": n, **one_against_two(path, walk.enough, walk.n_components, rounds=3)}
 
 
-def merge(walk: Walk) -> list[dict[str, Any]]:
+def merge(walk: Walk) -> Iterator[dict[str, Any]]:
     """Partial sketches off the wire and through the tree, and the same in a real run."""
-    return [
-        {"where": "off the wire", **merge_received(walk.n_parts, walk.part_frequencies)},
-        {"where": "on the cluster", **merge_on_cluster(walk.n_parts, walk.part_frequencies)},
-    ]
+    yield {"where": "off the wire", **merge_received(walk.n_parts, walk.part_frequencies)}
+    yield {"where": "on the cluster", **merge_on_cluster(walk.n_parts, walk.part_frequencies)}
 
 
 def _smaller(walk: Walk) -> list[int]:
     return [walk.n_samples // times for times in walk.smaller]
 
 
-PARTS: dict[str, Callable[[Walk], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[Walk], Iterator[dict[str, Any]]]] = {
     part.__name__: part for part in (write, sketch, independent, decode, rivals, workers, merge)
 }
