@@ -89,9 +89,12 @@ def one_against_two(
     """Wall seconds of the same pass on one worker and on two, in turn, and medians.
 
     ``machine`` is the same ratio for the kernel alone, on rows in memory: what the cores can give.
+    ``work`` is the CPU time of one worker over that of two: near one, two workers get in nobody's
+    way, whatever else the machine does.
     """
     walls: dict[int, list[float]] = {1: [], 2: []}
     alone: dict[int, list[float]] = {1: [], 2: []}
+    spent: dict[int, list[float]] = {1: [], 2: []}
     with small_cluster() as client:
         feature_map = ds.design(str(store), n_frequencies, n_components)
         ready(client, feature_map)
@@ -101,6 +104,7 @@ def one_against_two(
                 some = addresses[:count]
                 sketch, cost = measured_pass(client, store, feature_map, workers=some)
                 walls[count].append(cost.wall)
+                spent[count].append(sum(cost.workers))
                 pairs = min(float(sketch.count) * n_frequencies, PAIRS)
                 each = client.run(kernel_alone, feature_map, pairs, workers=some)
                 alone[count].append(max(each.values()))
@@ -110,6 +114,7 @@ def one_against_two(
         "one": walls[1],
         "two": walls[2],
         "speedup": median(walls[1]) / median(walls[2]),
+        "work": median(spent[1]) / median(spent[2]),
         "machine": 2 * median(alone[1]) / median(alone[2]),
     }
 

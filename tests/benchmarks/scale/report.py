@@ -128,6 +128,7 @@ def rows(held: dict[str, Any]) -> list[Row]:
     for e in held.get("workers", {}).get("entries", []):
         case = f"two workers against one, {e['n_samples']:,}, {e['law']}, m={e['n_frequencies']}"
         made.append(row(case, e["speedup"], "times", floor=e["machine"]))
+        made.append(row(f"{case}: CPU time", e["work"], "times", floor=1.0))
     for e in held.get("merge", {}).get("entries", []):
         case = f"{e['n_parts']:,} sketches of m={e['n_frequencies']:,}, {e['where']}"
         made.append(row(f"{case}: merging", e["merge"], "s"))
