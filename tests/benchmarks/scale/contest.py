@@ -94,7 +94,8 @@ def run_rival(
             note = f"stopped by us, not done after {cpu:,.0f} CPU s of all its processes"
             return {"name": name, "tried": n, "note": note}
         if child.returncode:
-            return {"name": name, "tried": n, "note": _last_line(wrong.read_text())}
+            note = f"ended with {child.returncode}: {_last_line(wrong.read_text())}"
+            return {"name": name, "tried": n, "note": note}
         told = json.loads(said.read_text().splitlines()[-1])
         found = dict(np.load(out))
     return {"name": name, "tried": n, **told, **scores(_model(found), heldout)}
