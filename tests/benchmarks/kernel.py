@@ -15,6 +15,7 @@ from tests.benchmarks.table import Row, row
 BLOCK = 1000  # rows of the cache-blocked NumPy reference
 UNIT = "G pairs/s"
 CASES = [(2, 1024), (12, 1024), (12, 8000), (20, 2048), (64, 1024), (128, 1024), (784, 1024)]
+SUMS = "sparse-sums"  # the law whose frequencies share work; it has a kernel of its own
 VARIANTS = (12, 1024)  # where weights, whitening and the omit policy are told too
 
 
@@ -51,6 +52,8 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
     single = FeatureMap(n_features, n_frequencies, scale=1.0)
     double = FeatureMap(n_features, n_frequencies, scale=1.0, dtype="float64")
     whitened = FeatureMap(n_features, n_frequencies, scale=1.0, whitening=whitening)
+    sums = FeatureMap(n_features, n_frequencies, scale=1.0, law=SUMS)
+    white_sums = FeatureMap(n_features, n_frequencies, scale=1.0, law=SUMS, whitening=whitening)
     omega = single.frequencies
     few = x[: max(n // 10, 8)]  # the slow rivals are timed on fewer rows
     variants: dict[str, tuple[Callable[[], object], int]] = {
@@ -59,6 +62,10 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
         "omit": (lambda: partial_sketch(x, single, nan_policy="omit"), n),
         "whitened": (lambda: partial_sketch(x, whitened), n),
         "float64": (lambda: partial_sketch(few, double), len(few)),
+        SUMS: (lambda: partial_sketch(x, sums), n),
+        f"{SUMS} weighted": (lambda: partial_sketch(x, sums, weights), n),
+        f"{SUMS} omit": (lambda: partial_sketch(x, sums, nan_policy="omit"), n),
+        f"{SUMS} whitened": (lambda: partial_sketch(x, white_sums), n),
         "numpy float32": (lambda: blocked_float32(x, omega), n),
         "numpy complex128": (lambda: complex_exponential(few, omega), len(few)),
     }
@@ -109,10 +116,28 @@ def _rows(d: int, m: int, rates: dict[str, float], variants: bool) -> list[Row]:
             floor=best,
         ),
     ]
+    out += [
+        row(f"{case} {SUMS}", rates[SUMS], UNIT, against=against, rival=rates[rival])
+        for against, rival in (
+            ("NumPy float32, blocked", "numpy float32"),
+            ("NumPy complex128", "numpy complex128"),
+        )
+    ]
     if variants:
+        ways = ("weighted", "whitened", "omit")
         out += [
             row(f"{case} {name}", rates[name], UNIT, against="ours, plain", rival=ours, floor=best)
-            for name in ("weighted", "whitened", "omit")
+            for name in ways
+        ]
+        out += [
+            row(
+                f"{case} {SUMS} {way}",
+                rates[f"{SUMS} {way}"],
+                UNIT,
+                against=SUMS,
+                rival=rates[SUMS],
+            )
+            for way in ways
         ]
         out.append(
             row(
