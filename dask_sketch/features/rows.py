@@ -2,7 +2,8 @@
 
 Conversion, the check for NaN, centring, bounds and the first two moments each need a pass over the
 rows when written with array operations: at 12 features and 1000 frequencies that was a quarter of
-all time. Here it is one loop, under three percent.
+all time. Here it is done block by block in the first cache: 7 percent with the law of sparse sums,
+whose kernel is the fastest, and 2 with the others.
 """
 
 from __future__ import annotations
@@ -21,10 +22,70 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernel import COMPILING
 
 LARGEST_WEIGHT = 1e30  # float32 sums of a few weights stay finite
+RUN = 256  # values, at most, of several rows: what is kept for them stays in the first cache
 
 
-def _take(raw, weights, weighted, omit, center, out, out_weights, low, high, first, second):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Fill ``out`` with the usable rows; give (rows taken, rows omitted, first refused row)."""
+@numba.njit(nogil=True, error_model="numpy")
+def _finite(x):  # type: ignore[no-untyped-def]
+    fine = True
+    for k in range(x.size):
+        fine &= math.isfinite(x[k])
+    return fine
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _take_two(x, y, center, out_x, out_y, low, high, first, second):  # type: ignore[no-untyped-def]
+    """Two runs at once: what is kept for each place in a run is read and written half as often."""
+    for k in range(center.size):
+        a, b = np.float64(x[k]), np.float64(y[k])
+        low[k] = min(low[k], min(a, b))
+        high[k] = max(high[k], max(a, b))
+    for k in range(center.size):
+        a, b = np.float64(x[k]) - center[k], np.float64(y[k]) - center[k]
+        first[k] += a + b
+        second[k] += a * a + b * b
+        out_x[k], out_y[k] = a, b
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _take_runs(raw, center, out, low, high, first, second):  # type: ignore[no-untyped-def]
+    """Take rows of weight one, in runs, up to a pair of runs with a bad row; give their number.
+
+    A loop over a few features is mostly beginning and end, so that rows side by side are read as
+    one run of values: each place in it has its own bounds and moments, brought together last.
+    """
+    n, d = raw.shape
+    rows = max(RUN // d, 1)
+    run = rows * d
+    x, y = raw.reshape(-1), out.reshape(-1)
+    if 2 * rows > n or not _finite(x[: 2 * run]):
+        return 0  # where bad rows are many, nothing is prepared in vain
+    centers = np.empty(run)
+    for r in range(rows):
+        centers[r * d : (r + 1) * d] = center
+    lows, highs = np.full(run, np.inf), np.full(run, -np.inf)
+    firsts, seconds = np.zeros(run), np.zeros(run)
+    taken = 0
+    while taken + 2 * rows <= n:
+        i = taken * d
+        j, end = i + run, i + 2 * run
+        if not _finite(x[i:end]):
+            break
+        _take_two(x[i:j], x[j:end], centers, y[i:j], y[j:end], lows, highs, firsts, seconds)
+        taken += 2 * rows
+    for r in range(rows):
+        for f in range(d):
+            k = r * d + f
+            low[f] = min(low[f], lows[k])
+            high[f] = max(high[f], highs[k])
+            first[f] += firsts[k]
+            second[f] += seconds[k]
+    return taken
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _take_each(raw, weights, weighted, omit, center, out, out_weights, low, high, first, second):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Take the usable rows one by one, as weights and bad rows need it."""
     d = center.size
     taken = 0
     omitted = 0
@@ -55,6 +116,16 @@ def _take(raw, weights, weighted, omit, center, out, out_weights, low, high, fir
             out[taken, f] = value
         taken += 1
     return taken, omitted, -1
+
+
+def _take(raw, weights, weighted, omit, center, out, out_weights, low, high, first, second):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Fill ``out`` with the usable rows; give (rows taken, rows omitted, first refused row)."""
+    done = 0 if weighted else _take_runs(raw, center, out, low, high, first, second)
+    taken, omitted, refused = _take_each(
+        raw[done:], weights, weighted, omit, center, out[done:], out_weights,
+        low, high, first, second,
+    )  # fmt: skip
+    return done + taken, omitted, refused if refused < 0 else done + refused
 
 
 @lru_cache(maxsize=64)
@@ -155,6 +226,9 @@ class RowReader:
             first,
             second,
         )
+        # a bound of zero has no sign, whichever zero came first
+        self.minimum += 0.0
+        self.maximum += 0.0
         # block by block: rounding grows with the number of blocks, not of rows
         self.first_moment += first
         self.second_moment += second
