@@ -71,7 +71,7 @@ paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [
 accuracy: $(READY)  ## the decoders beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
-scale: $(READY) $(RIVALS)/.ready  ## a store of any size, ours beside rivals: make scale [N=100000000] [AT=folder] [PARTS="..."]
+scale: $(READY) $(if $(and $(PARTS),$(if $(findstring rivals,$(PARTS)),,x)),,$(RIVALS)/.ready)  ## a store of any size, ours beside rivals: make scale [N=100000000] [AT=folder] [PARTS="..."]
 	$(BIN)/python -m tests.benchmarks.scale $(or $(N),100000000) $(PARTS) $(if $(AT),--at "$(AT)")
 
 # an environment of their own: their requirements contradict ours

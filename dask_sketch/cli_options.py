@@ -177,7 +177,7 @@ def input_options(function: Command) -> Command:
         "--columns",
         metavar="A,B,...",
         multiple=True,
-        help="Columns that are features; all numeric ones by default. May be repeated.",
+        help="Columns that are features; all by default, which must be numeric. May be repeated.",
     )
     @click.option("--array", metavar="NAME", help="Which array of a Zarr group holds the rows.")
     @click.option("--chunk-size", metavar="SIZE", help="What one task reads, such as 64MiB.")

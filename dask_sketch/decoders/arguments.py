@@ -34,6 +34,20 @@ def whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def require_callables(executor: object, progress: object) -> None:
+    """Refuse an executor that takes no tasks, and a progress that cannot be called."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise DecodeError(
+            f"executor={executor!r}: give a concurrent.futures.Executor, such as "
+            "client.get_executor() of a Dask client, or leave it out."
+        )
+    if progress is not None and not callable(progress):
+        raise DecodeError(
+            f"progress={progress!r}: give a function, called as progress(done, total, cost), or "
+            "leave it out."
+        )
+
+
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     """Refuse a word that is not known."""
     if value not in known:

@@ -175,6 +175,7 @@ def decode(
     if not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     n_threads = default_n_threads() if threads is None else arguments.whole("threads", threads, 1)
+    arguments.require_callables(executor, progress)
     if device not in (None, "cuda"):
         raise DecodeError(f"device={device!r} is unknown; give 'cuda' or leave it out.")
     given: dict[str, Any] = {"box": arguments.box_of(bounds, sketch), "covariance": covariance}

@@ -84,7 +84,9 @@ def design(
         of the features times what :func:`estimate_scale` says of the standardised samples.
     whitening
         ``"diagonal"`` divides each feature by its standard deviation in the pilot samples, for a
-        ``scale`` in these units; ``"full"`` also removes their correlations.
+        ``scale`` in these units; ``"full"`` also removes their correlations. What is decoded stays
+        diagonal in the axes of the data: to fit components along other axes, transform the samples
+        before they are sketched.
     seed
         Seed of the pilot samples and of the frequencies.
     dtype

@@ -152,10 +152,10 @@ def estimate_pass(
     >>> round(made.seconds), made.bottleneck
     (255, 'kernel')
     """
-    if not isinstance(n_cores, (int, np.integer)) or n_cores < 1:
-        raise InputError(f"n_cores={n_cores!r}: give a whole number of at least 1.")
+    require_cores(n_cores)
     for name, value in (("bandwidth", bandwidth), ("task_seconds", task_seconds)):
-        if value is not None and not (isinstance(value, (int, float)) and value > 0):
+        real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if value is not None and not (real and value > 0):
             raise InputError(f"{name}={value!r}: give a positive number.")
     kernel = n_samples * n_frequencies / calibration.pairs_per_second
     read = n_chunks * calibration.read_seconds
@@ -182,6 +182,13 @@ def estimate_pass(
         scheduler_seconds=scheduler,
         store_seconds=store,
     )
+
+
+def require_cores(n_cores: Any) -> None:
+    """Raise unless ``n_cores`` is a number of cores."""
+    whole = isinstance(n_cores, (int, np.integer)) and not isinstance(n_cores, bool)
+    if not whole or n_cores < 1:
+        raise InputError(f"n_cores={n_cores!r}: give a whole number of at least 1.")
 
 
 def measure(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import dask.bag as db
 import dask.base
 import numpy as np
+from dask.system import CPU_COUNT
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.speech.files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
@@ -223,7 +225,13 @@ def write_features(
 def _compute(bag: db.Bag) -> list[Any]:
     # A bag of its own accord starts processes; as delayed partitions it follows the active
     # scheduler, and threads where there is none, which suits NumPy and needs no guarded script.
-    return [item for partition in dask.base.compute(*bag.to_delayed()) for item in partition]
+    # A pool that ends here: after an error, shards that other threads write are waited for, or
+    # they would go on in whatever is made in the same place next.
+    with (
+        ThreadPoolExecutor(dask.config.get("num_workers", CPU_COUNT)) as pool,
+        dask.config.set(pool=pool),
+    ):
+        return [item for partition in dask.base.compute(*bag.to_delayed()) for item in partition]
 
 
 def _count(recording: Recording, front_end: FrontEnd) -> _Count:

@@ -48,7 +48,7 @@ def compare(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[str], boo
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what moved; 1 if anything got worse, 2 if the files are not two runs."""
+    """Print what moved; 1 if anything got worse, 2 if the files have no case in common."""
     if len(arguments) != 2:
         print("name two runs: make bench-compare A=file B=file", file=sys.stderr)  # noqa: T201
         return 2
@@ -60,6 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     if machine_a["cpu"] != machine_b["cpu"]:
         print(f"other machines: {machine_a['cpu']} and {machine_b['cpu']}")  # noqa: T201
     lines, worse = compare(before, after)
+    if not {key(one) for one in before} & {key(one) for one in after}:
+        print("the two runs have no case in common", file=sys.stderr)  # noqa: T201
+        return 2
     print("\n".join(lines) or f"nothing moved by more than {FACTOR}")  # noqa: T201
     return int(worse)
 

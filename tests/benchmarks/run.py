@@ -32,4 +32,5 @@ def main(arguments: Sequence[str]) -> None:
     found = table.machine()
     print(f"{found['cpu']}, {found['cores']} cores, {found['commit']}, {found['date']}")  # noqa: T201
     print(table.table(rows), flush=True)  # noqa: T201
+    print("ratio: times better than the rival; floor: what the machine would allow")  # noqa: T201
     print(f"written to {table.write(rows, found)}", file=sys.stderr)  # noqa: T201

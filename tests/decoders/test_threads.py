@@ -132,3 +132,10 @@ def test_what_fails_there_fails_here(sketch):
 def test_refuses_no_threads(sketch, threads):
     with pytest.raises(DecodeError, match=f"threads={threads!r}"):
         decode(sketch, 3, threads=threads)
+
+
+def test_what_is_no_executor_or_progress_is_refused(sketch):
+    with pytest.raises(DecodeError, match="executor=3: give a concurrent"):
+        decode(sketch, 3, executor=3)
+    with pytest.raises(DecodeError, match="progress=True: give a function"):
+        decode(sketch, 3, progress=True)

@@ -70,6 +70,8 @@ def test_chunks_that_do_not_divide_among_the_cores():
     [
         {"n_cores": 0},
         {"n_cores": 1.5},
+        {"n_cores": True},
+        {"bandwidth": True},
         {"bandwidth": 0},
         {"bandwidth": "1GB"},
         {"task_seconds": -1},
