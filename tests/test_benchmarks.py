@@ -81,10 +81,11 @@ def test_a_run_is_written_with_its_machine_and_read_again(tmp_path, monkeypatch)
 def test_one_table_is_printed_and_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     main(["--quick", "memory"])
-    head, columns, line = capsys.readouterr().out.splitlines()
+    head, columns, line, legend = capsys.readouterr().out.splitlines()
     assert table.machine()["cpu"] in head
     assert " ".join(columns.split()) == "case unit ours against rival ratio floor share of floor"
     assert line.startswith("memory beyond a chunk")
+    assert legend.startswith("ratio: times better")
     (path,) = (tmp_path / ".bench").iterdir()
     assert len(table.read(path)[1]) == 1
     with pytest.raises(SystemExit):
