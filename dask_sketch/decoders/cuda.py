@@ -17,7 +17,7 @@ import numpy as np
 
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.normal_equations import GramSums
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objective import Objective, normalised
 from dask_sketch.features.device import cupy
 
 if TYPE_CHECKING:
@@ -161,12 +161,7 @@ class DeviceObjective(Objective):
             power = real * real + imag * imag
             return even @ factors, power @ factors, odd @ self._at_omega[:, block].T
 
-        products, powers, odd = self._sum(theta, step, self._lift_on_device(theta))
-        energies = powers[:, :1]
-        norms = np.sqrt(energies)
-        values = products[:, :1] / norms
-        by_shape = products[:, 1:] / norms - values * powers[:, 1:] / energies
-        return values[:, 0], np.concatenate([-odd / norms, by_shape], axis=1)
+        return normalised(*self._sum(theta, step, self._lift_on_device(theta)))
 
     def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
         """As in the base class."""

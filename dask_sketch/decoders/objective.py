@@ -192,12 +192,7 @@ class Objective(Atoms):
             return real @ factors, power @ factors, imag @ self.omega[:, block].T
 
         parts = self._each(sums, theta, self._lift(theta))
-        products, powers, odd = _totals(parts)
-        energies = powers[:, :1]
-        norms = np.sqrt(energies)
-        values = products[:, :1] / norms
-        by_shape = products[:, 1:] / norms - values * powers[:, 1:] / energies
-        return values[:, 0], np.concatenate([-odd / norms, by_shape], axis=1)
+        return normalised(*_totals(parts))
 
     def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
         """Correlations (n,) of several atoms (n, n_parameters) with a residual."""
@@ -323,3 +318,20 @@ class Objective(Atoms):
 def _totals(parts: Sequence[tuple[Array, ...]]) -> list[Array]:
     """Sums over blocks of each thing that they return, always in the same order."""
     return [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
+
+
+def normalised(products: Array, powers: Array, odd: Array) -> tuple[Array, Array]:
+    """Correlations of normalised atoms and their gradients, from sums over the frequencies.
+
+    Parameters
+    ----------
+    products, powers
+        Of the residual, and of the atoms' energy, with the even factors, shape (n, 1 + n_shapes).
+    odd
+        Of the residual with the frequencies, shape (n, n_features).
+    """
+    energies = powers[:, :1]
+    norms = np.sqrt(energies)
+    values = products[:, :1] / norms
+    by_shape = products[:, 1:] / norms - values * powers[:, 1:] / energies
+    return values[:, 0], np.concatenate([-odd / norms, by_shape], axis=1)
