@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import zarr
-from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
+from dask_sketch.clusters import ClusterSettings, connect
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
@@ -160,7 +159,8 @@ def run_demo(
     require_extras()
     m = n_frequencies or default_n_frequencies(N_FEATURES, n_components)
     truth = speech_like_mixture(n_components, seed)
-    with walk_folder(directory, "frames.zarr") as folder, _cluster() as client:
+    here = ClusterSettings("local")
+    with walk_folder(directory, "frames.zarr") as folder, connect(here) as client:
         walk = Walk(folder, seed, progress, say)
         say(f"dashboard: {client.dashboard_link}")
         store = folder / "frames.zarr"
@@ -224,14 +224,3 @@ def run_demo(
             )
         say("")
     return comparison
-
-
-@contextlib.contextmanager
-def _cluster() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=CPU_COUNT, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
