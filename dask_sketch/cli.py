@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from dask_sketch import cli_models
+from dask_sketch import cli_certificates, cli_models
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
@@ -67,7 +67,12 @@ def cli() -> None:
     """
 
 
-for command in (cli_models.decode, cli_models.score, cli_models.diagnose):
+for command in (
+    cli_models.decode,
+    cli_models.score,
+    cli_models.diagnose,
+    cli_certificates.certificates,
+):
     cli.add_command(command)
 
 

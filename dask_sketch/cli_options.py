@@ -16,11 +16,10 @@ from typing import Any
 
 import click
 
-from dask_sketch.errors import ArtifactError, InputError, PlanError
+from dask_sketch.errors import ArtifactError, PlanError
 from dask_sketch.terminal import fields_text, first_line, jsonable
 
 FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
-CONNECT_SECONDS = 10
 
 Command = Callable[..., None]
 
@@ -31,39 +30,24 @@ class Run:
 
     scheduler: str | None
     workers: int | None
+    tls: str | None
     progress: bool
     as_json: bool
 
     @contextlib.contextmanager
     def cluster(self) -> Iterator[Any]:
         """The client to compute with, ``None`` for the threads of this process."""
-        if self.scheduler is None and self.workers is None:
-            yield None
-            return
-        from distributed import Client, LocalCluster
+        from dask_sketch.clusters import ClusterSettings, connect
 
         if self.scheduler is not None:
-            try:
-                client = Client(self.scheduler, timeout=CONNECT_SECONDS)
-            except (OSError, ValueError, TimeoutError) as error:
-                raise InputError(
-                    f"--scheduler {self.scheduler}: no scheduler answers there "
-                    f"({first_line(error)}). Check the address, such as tcp://host:8786."
-                ) from error
-            with client:
-                yield client
-            return
-        with (
-            LocalCluster(
-                n_workers=self.workers,
-                threads_per_worker=1,
-                dashboard_address=":0",
-                # a failed task is told once, by this command
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            click.echo(f"dashboard: {client.dashboard_link}", err=True)
+            settings = ClusterSettings("address", address=self.scheduler, tls=self.tls)
+        elif self.workers is not None:
+            settings = ClusterSettings("local", n_workers=self.workers)
+        else:
+            settings = ClusterSettings("threads")
+        with connect(settings) as client:
+            if self.workers is not None:
+                click.echo(f"dashboard: {client.dashboard_link}", err=True)
             yield client
 
     def path(self, data: str) -> str:
@@ -101,12 +85,15 @@ def run_options(function: Command) -> Command:
         debug: bool,
         scheduler: str | None = None,
         workers: int | None = None,
+        tls: str | None = None,
         **rest: Any,
     ) -> None:
         if scheduler is not None and workers is not None:
             raise click.UsageError("give --scheduler or --workers, not both.")
+        if tls is not None and scheduler is None:
+            raise click.UsageError("--tls goes with --scheduler; --workers needs no certificates.")
         shown = sys.stderr.isatty() if progress is None else progress
-        run = Run(scheduler=scheduler, workers=workers, progress=shown, as_json=as_json)
+        run = Run(scheduler=scheduler, workers=workers, tls=tls, progress=shown, as_json=as_json)
         with _notices(debug):
             try:
                 function(run=run, **rest)
@@ -153,13 +140,18 @@ def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
 
 
 def cluster_options(function: Command) -> Command:
-    """Add ``--scheduler`` and ``--workers``; to be placed above :func:`run_options`."""
+    """Add ``--scheduler``, ``--tls`` and ``--workers``; placed above :func:`run_options`."""
     for option in (
         click.option(
             "--workers",
             type=click.IntRange(min=1),
             metavar="N",
             help="Start N worker processes of one thread here; by default, threads of this one.",
+        ),
+        click.option(
+            "--tls",
+            metavar="DIR",
+            help="Certificates for --scheduler tls://..., as `dask-sketch certificates` writes.",
         ),
         click.option(
             "--scheduler", metavar="ADDRESS", help="Use the Dask cluster at this address."

@@ -25,7 +25,8 @@ from dask_sketch.features.laws import LAWS
 from dask_sketch.graph.designing import TASKS
 
 COMMANDS = (
-    "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose", "info",
+    "certificates", "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose",
+    "info",
 )  # fmt: skip
 
 
@@ -446,9 +447,9 @@ def test_on_a_cluster(data: str, here: Path) -> None:
 
 
 def test_unreachable_scheduler(data: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dask_sketch.cli_options as options
+    import dask_sketch.clusters as clusters
 
-    monkeypatch.setattr(options, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(clusters, "CONNECT_SECONDS", 1)
     message = refusal(1, "plan", data, "-k", 2, "--scheduler", "tcp://127.0.0.1:1")
     assert "no scheduler answers" in message
 
