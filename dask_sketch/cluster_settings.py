@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import dask.config
 from dask.utils import parse_bytes
 
 from dask_sketch.errors import InputError
@@ -58,7 +59,8 @@ class ClusterSettings:
         Memory of each worker, such as ``"2GiB"`` or a number of bytes. For ``"local"`` an equal
         share of this machine's by default.
     address
-        Of the scheduler, such as ``"tls://scheduler:8786"``.
+        Of the scheduler, such as ``"tls://scheduler:8786"``; by default what Dask's configuration
+        holds (``scheduler-address``, environment variable ``DASK_SCHEDULER_ADDRESS``).
     tls
         A folder that ``dask-sketch certificates`` wrote: for ``"address"`` and ``"slurm"``.
         By default ``"address"`` takes what Dask's configuration
@@ -104,6 +106,8 @@ class ClusterSettings:
         if self.kind not in kinds:
             raise InputError(f"kind={self.kind!r}: a cluster is of kind {_listed(kinds, 'or')}.")
         taken = _TAKES[self.kind]
+        if self.kind == "address" and self.address is None:
+            object.__setattr__(self, "address", dask.config.get("scheduler-address", None))
         for name in [one.name for one in fields(self)][1:]:
             value = getattr(self, name)
             if value != _DEFAULTS.get(name) and name not in taken:
@@ -111,7 +115,10 @@ class ClusterSettings:
                 raise InputError(f'{name}={value!r}: a cluster of kind "{self.kind}" {only}.')
         for name in _NEEDS.get(self.kind, ()):
             if getattr(self, name) is None:
-                raise InputError(f'{name}: a cluster of kind "{self.kind}" needs this setting.')
+                way = ", or DASK_SCHEDULER_ADDRESS in the environment" if name == "address" else ""
+                raise InputError(
+                    f'{name}: a cluster of kind "{self.kind}" needs this setting{way}.'
+                )
         self._check_numbers()
         self._check_texts()
 
