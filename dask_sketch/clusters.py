@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import ipaddress
 import logging
+import ssl
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,15 +138,10 @@ def _reach(settings: ClusterSettings) -> Iterator[Client]:
             who = "everyone on the network in between"
             warnings.warn(f"{address} {_PLAIN.format(who=who, way=way)}", stacklevel=4)
         client = Client(address, timeout=timeout, security=security)
-    except (OSError, ValueError, TimeoutError, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{address}: no scheduler answers there within {timeout:g} s "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
-            "Check the address, such as tls://host:8786, and that the certificates are those of "
-            "the scheduler."
-        ) from error
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{address}: {_why_not(error, timeout)}") from error
     with client:
         yield client
 
@@ -237,6 +233,20 @@ def _package(name: str, extra: str, what: str) -> Any:
             f"kind={extra!r}: {what} need the package {package} "
             f"({error}): pip install 'dask-sketch[{extra}]'."
         ) from error
+
+
+def _why_not(error: Exception, timeout: float) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"the certificates were refused ({cause.verify_message}). Client and scheduler need "
+            "those of one run of `dask-sketch certificates`, and before they end."
+        )
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (
+        f"no scheduler answers there within {timeout:g} s ({said}). Check the address, such as "
+        "tls://host:8786: one that uses TLS answers to tls:// alone."
+    )
 
 
 def _here(place: str) -> bool:
