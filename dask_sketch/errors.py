@@ -28,6 +28,10 @@ class MergeError(SketchError):
     """Two sketches of different feature maps were combined; the message names the field."""
 
 
+class CapacityError(SketchError):
+    """Sums are larger than a sketch can hold exactly."""
+
+
 class ArtifactError(SketchError):
     """A stored sketch, model or feature map is truncated, edited or of another schema."""
 
@@ -42,3 +46,19 @@ class DecodeError(SketchError):
 
 class DeviceError(SketchError):
     """A GPU was asked for, and none can be used here."""
+
+
+class LedgerError(SketchError):
+    """A ledger cannot be read or written, or was asked for what it does not hold."""
+
+
+class LedgerLocked(LedgerError):
+    """Another process is writing to the ledger; the message says which, and since when."""
+
+
+class JobError(SketchError):
+    """A job file is wrong; the message has a line for each thing that is, with its place."""
+
+
+class ClusterError(SketchError):
+    """The scheduler of a cluster, or all of its workers, were lost for good during a pass."""

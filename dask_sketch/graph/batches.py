@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dask_sketch.graph.one_pass import LazySketch
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
+REDRAW = 0.1  # seconds for which a bar is left as it is
 
 
 def batch_chunks(n_chunks: int, split_every: int) -> int | None:
@@ -154,7 +155,7 @@ def compute_in_batches(
     batches = [range(i, min(i + size, n_chunks)) for i in range(0, n_chunks, size)]
     tree = RunningTree(lazy.split_every)
     run = _here(lazy, batches, options) if client is None else _on(client, lazy, batches, options)
-    with _bar(progress, len(batches)) as show, contextlib.closing(run) as results:
+    with bar(progress, len(batches), "batches") as show, contextlib.closing(run) as results:
         for done, result in enumerate(results, 1):
             tree.add(result)
             show(done)
@@ -191,15 +192,19 @@ def _on(
 
 
 @contextlib.contextmanager
-def _bar(progress: bool, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar over all batches on the standard error stream, if asked for."""
+def bar(progress: bool, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """A bar over all batches or the like on the standard error stream, if asked for."""
     start = time.monotonic()
+    drawn = start - REDRAW
 
     def show(done: int) -> None:
-        if progress:
-            bar = ("#" * (40 * done // total)).ljust(40)
-            spent = time.monotonic() - start
-            sys.stderr.write(f"\r[{bar}] | {done:,} of {total:,} batches, {spent:,.0f} s ")
+        nonlocal drawn
+        now = time.monotonic()
+        if progress and (now >= drawn + REDRAW or done == total):
+            drawn = now
+            signs = ("#" * (40 * done // max(total, 1))).ljust(40)
+            spent = f"{now - start:,.0f} s"
+            sys.stderr.write(f"\r[{signs}] | {done:,} of {total:,} {unit}, {spent} ")
             sys.stderr.flush()
 
     try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.bag as db
 import numpy as np
 from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.optimization import cull
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.bags import blocks_of_partition
@@ -69,6 +73,58 @@ def reduce_samples(
     return reduce(samples, chunk, merge, int(split_every), name, arguments or {}, chosen)
 
 
+def read_apart(samples: Samples, chosen: Sequence[int]) -> list[tuple[dict[Any, Any], Any]]:
+    """Graphs that read some chunks, each by itself.
+
+    Parameters
+    ----------
+    samples
+        The input.
+    chosen
+        Numbers of the chunks, ascending.
+
+    Returns
+    -------
+    graphs
+        For each chunk a graph, of one task where the source can be fused into one, and its key. The
+        key computes to what :func:`blocks_read` takes.
+    """
+    read: Any
+    if samples.is_bag:
+        read = _parts_of_bag(samples, _blocks_of_bag, "read", chosen)
+    else:
+        read = _parts_of_array(samples, _as_read, "read", {}, chosen)
+    (optimised,) = dask.optimize(read)
+    graph = dict(optimised.__dask_graph__())
+    return [(cull(graph, [key])[0], key) for key in flatten(optimised.__dask_keys__())]
+
+
+def blocks_read(result: Any) -> Iterator[tuple[Any, Any, str]]:
+    """Blocks of rows, their weights or none, and their names, of one chunk that was read."""
+    return iter([result.item()] if isinstance(result, np.ndarray) else result)
+
+
+def _as_read(block: Any, weights: Any, label: str) -> tuple[Any, Any, str]:
+    return block, weights, label
+
+
+def require_apart(samples: Samples) -> None:
+    """Raise for input that a cluster holds: :func:`read_apart` gives graphs that stand alone."""
+    if "distributed" not in sys.modules:  # then nobody can have persisted anything
+        return
+    from distributed import futures_of
+
+    collections: list[Any] = [x for x in (samples.blocks, samples.weights) if x is not None]
+    for collection in collections:
+        layers = HighLevelGraph.from_collections("", {}, [collection]).layers.values()
+        # layers of another kind say how tasks are made, and hold none
+        if any(futures_of(dict(layer)) for layer in layers if isinstance(layer, MaterializedLayer)):
+            raise InputError(
+                f"{samples.label} is held by a cluster, and can be lost with it: give what "
+                "persist() was called on."
+            )
+
+
 def unwrap(result: Any) -> Any:
     """The partial result in what such a collection computes to; ``None`` if there is none."""
     while isinstance(result, list) or (
@@ -95,13 +151,34 @@ def _reduce_array(
     arguments: Any,
     chosen: range | None,
 ) -> da.Array:
+    parts = _parts_of_array(samples, chunk, name, arguments, chosen)
+    return da.reduction(
+        parts,
+        chunk=_keep,
+        combine=_MergeBlocks(merge),
+        aggregate=_MergeBlocks(merge),
+        axis=tuple(range(parts.ndim)),
+        split_every={axis: split_every if n > 1 else 1 for axis, n in enumerate(parts.numblocks)},
+        concatenate=False,
+        dtype=object,
+        meta=np.empty((), dtype=object),
+        name=name,
+    )
+
+
+def _parts_of_array(
+    samples: Samples, chunk: Chunk, name: str, arguments: Any, chosen: Sequence[int] | None
+) -> da.Array:
+    """What ``chunk`` gives for each chunk: object arrays of one element."""
     blocks, weights = samples.blocks, samples.weights
     assert isinstance(blocks, da.Array)
     first: tuple[int, ...] = (0,) * (blocks.ndim - 1)
     if chosen is not None and samples.cut is not None:
-        (blocks, weights), first, chosen = samples.cut(chosen), (chosen.start,), None
+        span = range(chosen[0], chosen[-1] + 1)
+        (blocks, weights), first = samples.cut(span), (span.start,)
+        chosen = None if len(span) == len(chosen) else [i - span.start for i in chosen]
     elif chosen is not None and len(chosen) == 1:
-        first = tuple(map(int, np.unravel_index(chosen.start, blocks.numblocks[:-1])))
+        first = tuple(map(int, np.unravel_index(chosen[0], blocks.numblocks[:-1])))
         blocks, weights, chosen = _alone(blocks, first), _alone(weights, first), None
     # Features in one chunk keep their axis, which leaves this call without a contraction, so that
     # Dask fuses it with the reading before and the reduction after. Feature chunks are joined here,
@@ -127,18 +204,7 @@ def _reduce_array(
     if chosen is not None or sum(n > 1 for n in kept) > 1:
         # one axis of parts, so that the fan-in holds: over k axes it is at least 2**k
         parts = _in_a_row(parts, name, range(int(np.prod(kept))) if chosen is None else chosen)
-    return da.reduction(
-        parts,
-        chunk=_keep,
-        combine=_MergeBlocks(merge),
-        aggregate=_MergeBlocks(merge),
-        axis=tuple(range(parts.ndim)),
-        split_every={axis: split_every if n > 1 else 1 for axis, n in enumerate(parts.numblocks)},
-        concatenate=False,
-        dtype=object,
-        meta=np.empty((), dtype=object),
-        name=name,
-    )
+    return parts
 
 
 @lru_cache(maxsize=8)
@@ -161,7 +227,7 @@ def _alone(array: Any, place: tuple[int, ...]) -> Any:
     return da.Array(graph, name, chunks=(*sizes, array.chunks[-1]), meta=array)
 
 
-def _in_a_row(parts: Any, name: str, chosen: range) -> da.Array:
+def _in_a_row(parts: Any, name: str, chosen: Sequence[int]) -> da.Array:
     """Some of the parts, on one axis."""
     place = np.unravel_index(chosen, parts.numblocks)
     keys = [(parts.name, *map(int, index)) for index in zip(*place, strict=True)]
@@ -229,6 +295,22 @@ def _reduce_bag(
     arguments: Any,
     chosen: range | None,
 ) -> db.Item:
+    parts = _parts_of_bag(
+        samples, _chunk_of_bag, name, chosen, chunk=chunk, merge=merge, arguments=arguments
+    )
+    return parts.reduction(
+        _MergePartials(merge), _MergePartials(merge), split_every=split_every, name=name
+    )
+
+
+def _parts_of_bag(
+    samples: Samples,
+    function: Callable[..., Any],
+    name: str,
+    chosen: Sequence[int] | None,
+    **arguments: Any,
+) -> db.Bag:
+    """What ``function`` makes of each partition."""
     bag, weights = samples.blocks, samples.weights
     assert not isinstance(bag, da.Array)
     places = range(bag.npartitions) if chosen is None else chosen
@@ -237,24 +319,19 @@ def _reduce_bag(
         weights = None if weights is None else _partitions(weights, chosen)
     numbers = db.from_sequence(places, npartitions=len(places))
     others = {} if weights is None else {"weights": weights}
-    parts = bag.map_partitions(
-        _chunk_of_bag,
+    return bag.map_partitions(
+        function,
         numbers=numbers,
         token=name,
-        chunk=chunk,
-        merge=merge,
         label=samples.label,
         fields=samples.record_fields,
         weight_field=samples.weight_field,
-        arguments=arguments,
+        **arguments,
         **others,
     )
-    return parts.reduction(
-        _MergePartials(merge), _MergePartials(merge), split_every=split_every, name=name
-    )
 
 
-def _partitions(bag: Any, chosen: range) -> db.Bag:
+def _partitions(bag: Any, chosen: Sequence[int]) -> db.Bag:
     """Some partitions of a bag."""
     name = f"partitions-{tokenize(bag.name, chosen)}"
     layer: dict[Any, Any] = {(name, i): (bag.name, number) for i, number in enumerate(chosen)}
@@ -266,23 +343,26 @@ def _chunk_of_bag(
     items: Any,
     weights: Any = None,
     *,
-    numbers: Any,
     chunk: Chunk,
     merge: Merge,
-    label: str,
-    fields: Any,
-    weight_field: Any,
     arguments: dict[str, Any],
+    **place: Any,
 ) -> list[Any]:
-    name = chunk_label(label, tuple(numbers))
     partial: list[Any] = []
+    for block, share, label in _blocks_of_bag(items, weights, **place):
+        # merged as they come, so that one block at a time is held
+        partial = [merge([*partial, chunk(block, share, label, **arguments)])]
+    return partial
+
+
+def _blocks_of_bag(
+    items: Any, weights: Any = None, *, numbers: Any, label: str, fields: Any, weight_field: Any
+) -> Iterator[tuple[Any, Any, str]]:
+    name = chunk_label(label, tuple(numbers))
     seen = 0
     for block, share in blocks_of_partition(items, weights, fields, weight_field, name):
-        place = f"{name}, from row {seen}" if seen else name
-        # merged as they come, so that one block at a time is held
-        partial = [merge([*partial, chunk(block, share, place, **arguments)])]
+        yield block, share, f"{name}, from row {seen}" if seen else name
         seen += len(block)
-    return partial
 
 
 class _MergePartials:

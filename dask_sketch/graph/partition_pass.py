@@ -1,0 +1,300 @@
+"""A pass that gives one sketch for each partition, and outlives what fails on the way."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from dask_sketch import config
+from dask_sketch.errors import ChunkError, ClusterError, InputError
+from dask_sketch.features import FeatureMap
+from dask_sketch.graph.batches import bar
+from dask_sketch.graph.partition_task import Failed, Reading, Run, sketch_run
+from dask_sketch.graph.planning import make_plan
+from dask_sketch.graph.run import active_client
+from dask_sketch.graph.tree import read_apart, require_apart
+from dask_sketch.graph.workers import Cluster, ConnectionLost, TaskLost, Threads
+from dask_sketch.sketching.partial import NAN_POLICIES
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources import Samples
+from dask_sketch.sources.chunking import SMALL_TASK
+
+AHEAD = 4  # tasks for each thread: what one worker has done, another's next are on their way
+MOST_IN_RUN = 64  # partitions that one task sketches,
+RESULT_BYTES = 2**22  # and bytes of their sketches
+FIRST_PAGE, PAGE = 64, 4096  # partitions whose graphs are built at a time
+SPAN = 8 * PAGE  # and between the first and the last of them
+WAIT = 0.5  # seconds to wait for a result before looking at the cluster
+
+
+def sketch_partitions(
+    samples: Samples,
+    chosen: Sequence[int],
+    feature_map: FeatureMap,
+    *,
+    nan_policy: str = "raise",
+    attempts: int = 3,
+    backoff: float = 1.0,
+    in_flight: int | None = None,
+    progress: bool = False,
+) -> Generator[tuple[int, Sketch | ChunkError], None, None]:
+    """Sketch partitions one by one, eq. (13), on the active client or on local threads.
+
+    Each partition is read and sketched within one task, and many small ones by one task after each
+    other. A sketch leaves the cluster as soon as it is given here, and is then safe whatever
+    happens to the cluster. Workers may be killed, restarted and replaced meanwhile: what they had
+    not delivered is done again.
+
+    Parameters
+    ----------
+    samples
+        From :func:`open_samples`.
+    chosen
+        Numbers of chunks, each once: in the range of ``samples.n_chunks``.
+    feature_map
+        What to average.
+    nan_policy
+        As for :func:`sketch`.
+    attempts
+        Times that a partition is read before it counts as unreadable, ``>= 1``. Values that are
+        refused are not read again.
+    backoff
+        Seconds before the second try, ``>= 0``; twice as long before each further one. It is the
+        client that waits, and no thread of a worker.
+    in_flight
+        Most partitions that are under way at a time: sent, done and not yet given, or to be tried
+        again; ``>= 1``. By default enough for four tasks of each thread.
+    progress
+        Show a bar on the standard error stream.
+
+    Yields
+    ------
+    number, result
+        The sketch of a chunk, empty if it has no rows; or the error with which it was given up. In
+        the order in which they are done. An iterator that is not used up should be closed: nothing
+        of it is then left on the cluster.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or the samples are held by a cluster.
+    PlanError
+        If the largest chunk cannot fit in the memory of a thread.
+    ArtifactError
+        If a worker draws other frequencies than the client.
+    ClusterError
+        If the scheduler is lost, or no worker comes for the time of ``sketch.worker-timeout``. What
+        was given before is whole; the partitions that were not can be sketched on another cluster.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_sketch.sources import open_samples
+    >>> samples = open_samples(np.zeros((1000, 2)), chunk_size=1600)
+    >>> done = dict(sketch_partitions(samples, [2, 5], FeatureMap(2, 100, scale=1.0)))
+    >>> sorted((number, sketch.count) for number, sketch in done.items())
+    [(2, 100), (5, 100)]
+    """
+    _require(samples, chosen, feature_map, nan_policy, attempts, backoff, in_flight)
+    client = active_client()
+    make_plan(samples, feature_map, config.get("split-every"), client=client).require_fit()
+    require_apart(samples)
+    where = (
+        Threads(feature_map, samples.dtype)
+        if client is None
+        else Cluster(client, feature_map, samples.dtype)
+    )
+    task = partial(sketch_run, label=samples.label, nan_policy=nan_policy, dtype=samples.dtype)
+    running = _Pass(samples, sorted(chosen), where, task, attempts, backoff)
+    length = _run_length(samples, feature_map)
+    return running.results(length, in_flight, progress)
+
+
+def _run_length(samples: Samples, feature_map: FeatureMap) -> int:
+    """Partitions that one task may take, for it to be worth sending."""
+    if not samples.bytes_read:
+        return 1
+    by_size = SMALL_TASK * samples.n_chunks // samples.bytes_read
+    sketch_bytes = 32 * feature_map.n_frequencies
+    return max(min(by_size, RESULT_BYTES // sketch_bytes, MOST_IN_RUN), 1)
+
+
+def _require(
+    samples: Samples,
+    chosen: Sequence[int],
+    feature_map: FeatureMap,
+    nan_policy: str,
+    attempts: int,
+    backoff: float,
+    in_flight: int | None,
+) -> None:
+    samples.require_features(feature_map.n_features, "the feature map")
+    if nan_policy not in NAN_POLICIES:
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    if attempts < 1 or not 0 <= backoff < float("inf"):
+        raise InputError(
+            f"attempts={attempts!r}, backoff={backoff!r}: give at least one attempt, and seconds "
+            "of pause that are not negative."
+        )
+    if in_flight is not None and in_flight < 1:
+        raise InputError(f"in_flight={in_flight!r}: give at least one partition.")
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(samples.n_chunks)):
+        raise InputError(
+            f"chosen must be different numbers of chunks, 0 to {samples.n_chunks - 1} for "
+            f"{samples.label}."
+        )
+
+
+class _Pass:
+    """One pass: what is under way, what is to be tried again, and what is left."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        chosen: list[int],
+        where: Threads | Cluster,
+        task: Callable[..., list[Sketch | Failed]],
+        attempts: int,
+        backoff: float,
+    ):
+        self._label = samples.label
+        self._total = self._left = len(chosen)  # in all, and not taken up yet
+        self._readings = _readings(samples, chosen)
+        self._where = where
+        self._task = task
+        self._attempts = attempts
+        self._backoff = backoff
+        self._under_way = 0  # partitions taken up and not given
+        self._ready: deque[Run] = deque()  # to be sent
+        self._later: list[tuple[float, int, Reading]] = []  # a heap, by the time they are due
+        self._sent: dict[Any, Run] = {}  # by future
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures
+        self._failures: Counter[int] = Counter()  # of partitions
+        self._losses = 0  # of the connection
+
+    def results(
+        self, length: int, in_flight: int | None, progress: bool
+    ) -> Generator[tuple[int, Sketch | ChunkError], None, None]:
+        given = 0
+        try:
+            with bar(progress, self._total, "partitions") as show:
+                while given < self._total:
+                    self._where.look()
+                    self._take_up(length, in_flight)
+                    self._send()
+                    for result in self._receive():
+                        self._under_way -= 1
+                        given += 1
+                        show(given)
+                        yield result
+        except ClusterError as error:
+            raise ClusterError(
+                f"{error} {given:,} of {self._total:,} partitions of {self._label} were given "
+                "before, and stay good. Start the cluster again, and sketch the others."
+            ) from error
+        finally:
+            self._where.drop(list(self._sent))
+
+    def _take_up(self, length: int, in_flight: int | None) -> None:
+        """Make runs of what is left, as many as may be under way; and of what is due again."""
+        now = time.monotonic()
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(Run((heapq.heappop(self._later)[2],)))
+        threads = self._where.n_threads
+        most = AHEAD * threads * length if in_flight is None else in_flight
+        while self._left and self._under_way < most:
+            # the last runs are shorter, so that no thread is left with a long one
+            fair = min(most, self._left) // (AHEAD * threads)
+            size = min(max(min(fair, length), 1), most - self._under_way)
+            run = Run(tuple(islice(self._readings, size)))
+            self._left -= size
+            self._under_way += size
+            self._ready.append(run)
+
+    def _send(self) -> None:
+        try:
+            while self._ready and self._where.ready:
+                future = self._where.submit(self._task, self._ready[0])
+                self._sent[future] = self._ready.popleft()
+                future.add_done_callback(self._ended.put)
+        except ConnectionLost:
+            self._send_again()
+
+    def _receive(self) -> Iterator[tuple[int, Sketch | ChunkError]]:
+        """What the next task gave that ends; nothing, if there is something else to do first."""
+        pause = WAIT
+        if self._later:
+            pause = min(max(self._later[0][0] - time.monotonic(), 0), WAIT)
+        try:
+            future = self._ended.get(timeout=pause)
+        except queue.Empty:
+            return
+        run = self._sent.get(future)
+        if run is None:  # given up when the connection was lost
+            return
+        try:
+            found = self._where.result(future)
+        except TimeoutError:  # lost after it had ended, and being made again
+            future.add_done_callback(self._ended.put)
+            return
+        except ConnectionLost:
+            self._send_again()
+            return
+        except TaskLost as error:
+            found = self._suspect(run, error)
+        del self._sent[future], future
+        for reading, result in zip(run.readings, found, strict=False):
+            judged = self._judge(reading, result) if isinstance(result, Failed) else result
+            if judged is not None:
+                yield reading.number, judged
+
+    def _judge(self, reading: Reading, failed: Failed) -> ChunkError | None:
+        """The error that a partition is given up with; none if it will be tried again."""
+        self._failures[reading.number] += 1
+        failures = self._failures[reading.number]
+        if not failed.again:
+            return ChunkError(failed.message)
+        if failures == self._attempts:
+            return ChunkError(f"{failed.message} It was tried {failures} times.")
+        due = time.monotonic() + self._backoff * 2 ** (failures - 1)
+        heapq.heappush(self._later, (due, reading.number, reading))
+        return None
+
+    def _suspect(self, run: Run, error: TaskLost) -> list[Failed]:
+        """Whose fault it was that workers died: of several partitions each is tried alone."""
+        if len(run.readings) > 1:
+            self._ready.extend(Run((reading,)) for reading in run.readings)
+            return []
+        message = (
+            f"chunk {run.readings[0].number} of {self._label}: workers died while they sketched it "
+            f"({error}). Most often that is memory: use fewer threads per worker, more memory, or "
+            "store the data in smaller chunks."
+        )
+        return [Failed(message, again=True)]
+
+    def _send_again(self) -> None:
+        """Start all over with what was on a scheduler that has lost it."""
+        self._losses += 1
+        if self._losses > self._attempts:
+            raise ClusterError(f"the connection to the scheduler was lost {self._losses} times.")
+        self._where.drop(list(self._sent))
+        self._ready.extend(self._sent.values())
+        self._sent.clear()
+
+
+def _readings(samples: Samples, chosen: list[int]) -> Iterator[Reading]:
+    """How the chosen partitions are read, built in pages: far cheaper than one by one."""
+    size, start = FIRST_PAGE, 0
+    while start < len(chosen):
+        stop = min(start + size, bisect_left(chosen, chosen[start] + SPAN))
+        page = chosen[start:stop]
+        for number, (graph, key) in zip(page, read_apart(samples, page), strict=True):
+            yield Reading(number, graph, key)
+        start, size = stop, min(2 * size, PAGE)
