@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dask_sketch.errors import SketchError
     from dask_sketch.features import FeatureMap, estimate_scale
     from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
+    from dask_sketch.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
     from dask_sketch.sketching import Sketch, merge, open_sketch, partial_sketch
     from dask_sketch.sources import Samples, open_samples
@@ -30,16 +31,19 @@ _HOME = {
     "FeatureMap": "features",
     "GaussianMixture": "models",
     "LazySketch": "graph",
+    "Ledger": "ledger",
     "Plan": "graph",
     "Samples": "sources",
     "Sketch": "sketching",
     "SketchError": "errors",
     "choose": "diagnostics",
+    "create_ledger": "ledger",
     "decode": "decoders",
     "design": "graph",
     "diagnose": "diagnostics",
     "estimate_scale": "features",
     "merge": "sketching",
+    "open_ledger": "ledger",
     "open_mixture": "models",
     "open_model": "models",
     "open_samples": "sources",
@@ -54,16 +58,19 @@ __all__ = [
     "FeatureMap",
     "GaussianMixture",
     "LazySketch",
+    "Ledger",
     "Plan",
     "Samples",
     "Sketch",
     "SketchError",
     "choose",
+    "create_ledger",
     "decode",
     "design",
     "diagnose",
     "estimate_scale",
     "merge",
+    "open_ledger",
     "open_mixture",
     "open_model",
     "open_samples",

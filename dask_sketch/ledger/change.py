@@ -1,0 +1,260 @@
+"""A change of a ledger: the next state is prepared and written, and not yet published."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import LedgerError, MergeError
+from dask_sketch.ledger.batch import (
+    FOLDER,
+    Batch,
+    Member,
+    batch_rows,
+    read_rows,
+    read_sketches,
+    write_batch,
+    write_total,
+)
+from dask_sketch.ledger.group import fresh_name
+from dask_sketch.ledger.index import Index
+from dask_sketch.ledger.manifest import Manifest
+from dask_sketch.ledger.partition import Entry, Partition
+from dask_sketch.ledger.place import Place
+from dask_sketch.ledger.records import RunRecord, write_record
+from dask_sketch.ledger.stacked import BOUNDS, stack
+from dask_sketch.sketching import Sketch, merge
+
+KEEP_STATES = 32  # totals of runs, for drift
+
+
+class Change:
+    """Turns one state into the next.
+
+    Parameters
+    ----------
+    place
+        Of the ledger.
+    state, index, total
+        What it is now.
+    number
+        Of the commit that this will be.
+    """
+
+    def __init__(self, place: Place, state: Manifest, index: Index, total: Sketch, number: int):
+        self._place = place
+        self._before = state
+        self._state = replace(state, number=number)
+        self._index = index
+        self._total = total
+        self._map = total.feature_map
+        self._added: list[tuple[Partition, Sketch]] = []
+        self._leaving: dict[str, list[int]] = {}
+        self._erased: frozenset[str] = frozenset()
+        self._record: RunRecord | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next state would be the same."""
+        same = replace(self._state, number=self._before.number) == self._before
+        return same and not (self._added or self._leaving or self._erased or self._record)
+
+    def apply(
+        self,
+        added: Iterable[tuple[Partition, Sketch]],
+        removed: Iterable[str],
+        quarantined: Mapping[str, str],
+    ) -> None:
+        """Take in what :meth:`Ledger.commit` was given."""
+        entries, state = self._index.entries, self._state
+        for partition, sketch in added:
+            if partition.key in state.forgotten:
+                raise LedgerError(
+                    f"{partition.key!r} was forgotten, and is not sketched again. "
+                    "forget(..., undo=True) would allow it."
+                )
+            try:
+                self._map.require_same(sketch.feature_map)
+            except MergeError as error:
+                raise LedgerError(f"the sketch of {partition.key!r}: {error}") from error
+            if not sketch.tight_bounds:
+                raise LedgerError(
+                    f"the sketch of {partition.key!r} was made by subtraction, so that its bounds "
+                    "may be too wide for a total. Sketch the partition itself."
+                )
+            self._added.append((partition, sketch))
+        keys = [partition.key for partition, _ in self._added]
+        new, out = set(keys), list(removed)
+        for name, given in (("added", keys), ("removed", out)):
+            twice = sorted(key for key, n in Counter(given).items() if n > 1)
+            if twice:
+                raise LedgerError(f"{name} has {twice[0]!r} twice.")
+        leaving = set(out)
+        replaced = [key for key in keys if key in entries and key not in leaving]
+        self._leaving = self._index.rows([*out, *replaced])
+        settled = {*new, *out}
+        kept = {key: why for key, why in state.quarantined.items() if key not in settled}
+        gone = {key: runs for key, runs in state.gone.items() if key not in new}
+        gone |= {key: (entries[key].since, state.last_run) for key in out if key not in new}
+        self._state = replace(state, quarantined=kept | dict(quarantined), gone=gone)
+
+    def record(self, run: RunRecord) -> None:
+        """End a run with this change."""
+        last = self._before.last_run
+        if run.number not in (last, last + 1) or run.number < 1:
+            raise LedgerError(
+                f"run.number={run.number}: the last run recorded is {last}, so this is "
+                f"number {last + 1}."
+            )
+        self._record = run
+        self._state = replace(self._state, last_run=run.number)
+
+    def forget(self, keys: Iterable[str], undo: bool) -> None:
+        """Take in what :meth:`Ledger.forget` was given."""
+        state, wanted = self._state, set(keys)
+        if undo:
+            self._state = replace(state, forgotten=state.forgotten - wanted)
+            return
+        wanted -= state.forgotten
+        since: dict[str, int] = {key: state.gone[key][0] for key in wanted & set(state.gone)}
+        for members in self._index.members.values():
+            for key, entry in members:
+                if key in wanted:
+                    since[key] = min(entry.since, since.get(key, entry.since))
+        unknown = wanted - set(since) - set(state.quarantined)
+        if unknown:
+            raise LedgerError(
+                f"the ledger holds no partition {min(unknown)!r}, and never did; nothing was "
+                "forgotten. `entries` lists all keys."
+            )
+        if not wanted:
+            return
+        self._erased = frozenset(wanted)
+        self._leaving = self._index.rows(wanted & set(self._index.entries))
+        first = min(since.values(), default=state.number + 1)
+        self._state = replace(
+            state,
+            forgotten=state.forgotten | wanted,
+            quarantined={k: why for k, why in state.quarantined.items() if k not in wanted},
+            gone={key: runs for key, runs in state.gone.items() if key not in wanted},
+            states=tuple((run, ref) for run, ref in state.states if run < first),
+            oldest=state.number,
+        )
+
+    def write(self) -> tuple[Manifest, Sketch]:
+        """Write all that the next state needs; its manifest, and its total."""
+        place, number = self._place, self._state.number
+        batches = self._mark(self._state.batches)
+        total = self._new_total(batches)
+        if self._erased:
+            batches = self._without_erased(batches)
+        batches = (*batches, *self._write_added())
+        state = replace(self._state, batches=batches)
+        unchanged = not self._added and not self._leaving
+        if not unchanged:
+            state = replace(state, total=write_total(place, number, total) if batches else None)
+        state = self._with_state(state)
+        if self._record is not None:
+            runs = write_record(place, state.runs, self._record, number)
+            state = replace(state, runs=runs)
+        return state, total
+
+    def _with_state(self, state: Manifest) -> Manifest:
+        """The totals that are kept, with that of the run which ends, and none too many."""
+        states = list(state.states)
+        before = self._before
+        run = None
+        if self._record is not None:
+            run = self._record.number
+        elif self._erased and before.states and before.states[-1][1] == before.total:
+            # nothing was committed since the last run: its state is known without the forgotten
+            run = before.states[-1][0]
+        if run is not None and state.total is not None:
+            states = [*(one for one in states if one[0] != run), (run, state.total)]
+        gone = {
+            key: (since, last)
+            for key, (since, last) in state.gone.items()
+            if last + KEEP_STATES >= state.last_run
+        }
+        return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone)
+
+    def _mark(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """The batches, with what leaves dead; those with nothing alive are dropped."""
+        marked = (
+            batch.without(set(self._leaving.get(batch.reference.name, ()))) for batch in batches
+        )
+        return tuple(batch for batch in marked if batch.n_live)
+
+    def _new_total(self, batches: Sequence[Batch]) -> Sketch:
+        total = merge([self._total, *(sketch for _, sketch in self._added)])
+        least, most = total.minimum, total.maximum
+        inside = True
+        for name, rows in self._leaving.items():
+            batch = self._index.batches[name]
+            for sketch in read_sketches(self._place, batch, rows, self._map):
+                total = total - sketch
+                inside &= bool((sketch.minimum > least).all() and (sketch.maximum < most).all())
+        if not self._leaving or not total.count:
+            return total
+        if inside:
+            return replace(total, minimum=least, maximum=most, tight_bounds=True)
+        return self._tightened(total, batches)
+
+    def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
+        """A total with the bounds of the live partitions, as one made afresh would have."""
+        bounds = [np.stack([s.minimum, s.maximum])[None] for _, s in self._added]
+        for batch in batches:
+            values = read_rows(self._place, batch, self._map, [BOUNDS])[BOUNDS]
+            bounds.append(np.delete(values, sorted(batch.dead), axis=0))
+        every = np.concatenate(bounds)
+        return replace(
+            total,
+            minimum=every[:, 0].min(axis=0),
+            maximum=every[:, 1].max(axis=0),
+            tight_bounds=True,
+        )
+
+    def _write_added(self) -> list[Batch]:
+        run = self._before.last_run + 1
+        entries, gone = self._index.entries, self._before.gone
+        out, size = [], batch_rows(self._map)
+        for start in range(0, len(self._added), size):
+            part = self._added[start : start + size]
+            name = fresh_name(FOLDER, self._state.number)
+            members: list[Member] = []
+            for partition, sketch in part:
+                key = partition.key
+                since = entries[key].since if key in entries else gone.get(key, (run, 0))[0]
+                entry = Entry(
+                    partition.fingerprint, partition.rows, partition.n_bytes, sketch.count, name,
+                    run, since,
+                )  # fmt: skip
+                members.append((key, entry))
+            arrays = stack([sketch for _, sketch in part], self._map)
+            out.append(write_batch(self._place, name, members, arrays, self._map.digest))
+        return out
+
+    def _without_erased(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """Batches that hold what is forgotten, dead or alive, are written anew without it."""
+        out = []
+        for batch in batches:
+            members = self._index.members[batch.reference.name]
+            if any(key in self._erased for key, _ in members):
+                arrays = read_rows(self._place, batch, self._map)
+                batch = self._rewritten(batch, members, arrays)
+            out.append(batch)
+        return tuple(out)
+
+    def _rewritten(
+        self, batch: Batch, members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]
+    ) -> Batch:
+        rows = [row for row in range(batch.n_members) if row not in batch.dead]
+        return write_batch(
+            self._place, fresh_name(FOLDER, self._state.number), [members[row] for row in rows],
+            {name: values[rows] for name, values in arrays.items()}, self._map.digest,
+        )  # fmt: skip

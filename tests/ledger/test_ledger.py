@@ -1,0 +1,229 @@
+"""What was committed is there, once, and its sum has the bits of one made afresh."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_world import World, record
+
+from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
+from dask_sketch.errors import LedgerError
+from dask_sketch.ledger import Partition
+
+
+def test_an_empty_ledger(ledger, url, feature_map):
+    for each in (ledger, open_ledger(url)):
+        assert each.feature_map == feature_map
+        assert each.number == 0
+        assert each.next_run == 1
+        assert not each.entries
+        assert not each.forgotten
+        assert not each.quarantined
+        assert each.history() == []
+        assert each.states(5) == []
+        assert each.model() is None
+        assert each.total().identical(Sketch.empty(feature_map))
+
+
+def test_what_is_committed_is_there(ledger, url, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b"))
+        ledger.commit(added=world.new("c"), run=record(1))
+    for each in (ledger, open_ledger(url)):
+        assert set(each.entries) == set("abc")
+        assert each.number == 2
+        entry = each.entries["b"]
+        part = world.part("b")
+        assert (entry.fingerprint, entry.rows, entry.n_bytes) == ("v0", part.rows, part.n_bytes)
+        assert (entry.count, entry.run, entry.since) == (part.rows, 1, 1)
+        assert each.total().identical(world.total("abc"))
+        assert each.total(["a", "c"]).identical(world.total("ac"))
+        assert each.total([]).identical(Sketch.empty(world.feature_map))
+        for key in "abc":
+            assert each.sketch_of(key).identical(world.sketch(key))
+
+
+def test_replaced_and_removed(ledger, url, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b", "c", "d"))
+        ledger.commit(added=world.new("b", version=1), removed=["c"])
+        ledger.commit(added=[*world.new("e"), *world.new("a", version=7)], removed=["d", "a"])
+    for each in (ledger, open_ledger(url)):
+        assert each.total().identical(world.total({"a": 7, "b": 1, "e": 0}))
+        assert {key: entry.fingerprint for key, entry in each.entries.items()} == {
+            "a": "v7", "b": "v1", "e": "v0",
+        }  # fmt: skip
+    with ledger.lock():
+        ledger.commit(removed="abe")
+    assert open_ledger(url).total().identical(Sketch.empty(world.feature_map))
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_history_has_the_bits_of_a_fresh_total(data, feature_map, tmp_path_factory):
+    world = World(feature_map)
+    ledger = create_ledger(tmp_path_factory.mktemp("any") / "l", feature_map)
+    live: dict[str, int] = {}
+    with ledger.lock():
+        for step in range(data.draw(st.integers(1, 8))):
+            fresh = data.draw(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=4))
+            out = data.draw(st.lists(st.sampled_from("abcdefgh"), unique=True))
+            out = [key for key in out if key in live]
+            fresh = [key for key in fresh if key not in ledger.forgotten]
+            if out and data.draw(st.booleans()):
+                ledger.forget(out)
+                fresh = [key for key in fresh if key not in out]
+                out = []
+                live = {key: v for key, v in live.items() if key not in ledger.forgotten}
+            ledger.commit(added=[p for k in fresh for p in world.new(k, version=step)], removed=out)
+            live = {k: v for k, v in live.items() if k not in out} | dict.fromkeys(fresh, step)
+            expected = world.total(live) if live else Sketch.empty(feature_map)
+            assert ledger.total().identical(expected)
+            again = open_ledger(ledger.label)
+            assert set(again.entries) == set(live)
+            assert again.total().identical(expected)
+            assert again.total(live).identical(expected)
+
+
+def test_comparison_with_the_partitions_that_there_are(ledger, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b", "c", "d"))
+        ledger.forget(["d"])
+    changes = ledger.compare(
+        [world.part("a"), world.part("b", 1), world.part("x"), world.part("d")]
+    )
+    assert [p.key for p in changes.same] == ["a"]
+    assert [p.key for p in changes.changed] == ["b"]
+    assert [p.key for p in changes.new] == ["x"]
+    assert [p.key for p in changes.skipped] == ["d"]
+    assert changes.deleted == ("c",)
+    with pytest.raises(LedgerError, match="two partitions have the key 'a'"):
+        ledger.compare([world.part("a"), world.part("a", 1)])
+
+
+def test_nothing_to_commit_is_no_commit(ledger, world):
+    with ledger.lock():
+        ledger.commit()
+        assert ledger.number == 0
+        ledger.commit(added=world.new("a"))
+        ledger.commit(added=[], removed=[], quarantined={})
+        ledger.forget([])
+        assert ledger.number == 1
+
+
+def test_quarantine(ledger, url, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a"), quarantined={"bad": "checksum", "worse": "gone"})
+        assert dict(ledger.quarantined) == {"bad": "checksum", "worse": "gone"}
+        ledger.commit(added=world.new("bad"))
+        assert dict(open_ledger(url).quarantined) == {"worse": "gone"}
+        ledger.commit(quarantined={"a": "damaged"})  # what was read stays, unless it is removed
+        assert ledger.total().identical(world.total(["a", "bad"]))
+        ledger.commit(removed=["a"], quarantined={"a": "damaged"})
+        assert dict(ledger.quarantined) == {"a": "damaged", "worse": "gone"}
+        ledger.forget(["worse"])
+        assert dict(ledger.quarantined) == {"a": "damaged"}
+
+
+def test_what_is_refused(ledger, world):
+    other = FeatureMap(2, 20, scale=2.0)
+    with pytest.raises(LedgerError, match="is not locked: write within"):
+        ledger.commit(added=world.new("a"))
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b"))
+        ledger.forget(["b"])
+        number = ledger.number
+        foreign = partial_sketch(np.zeros((3, 2)), other)
+        wide = (world.sketch("a") + world.sketch("b")) - world.sketch("b")
+        for message, change in {
+            "'x' twice": {"added": world.new("x", "x")},
+            "'a' twice": {"removed": ["a", "a"]},
+            "holds no partition 'y'": {"removed": ["y"]},
+            "'b' was forgotten": {"added": world.new("b")},
+            "differ in seed": {"added": [(world.part("x"), foreign)]},
+            "made by subtraction": {"added": [(world.part("x"), wide)]},
+            "so this is number 1": {"run": record(3)},
+            "this is number 1.": {"run": record(0)},
+        }.items():
+            with pytest.raises(LedgerError, match=message):
+                ledger.commit(**change)
+        assert ledger.number == number
+        assert ledger.total().identical(world.total("a"))
+    for wrong in (lambda: ledger.sketch_of("z"), lambda: ledger.total(["a", "z"])):
+        with pytest.raises(LedgerError, match="holds no partition 'z'"):
+            wrong()
+    with pytest.raises(LedgerError, match="n=0"):
+        ledger.states(0)
+
+
+def test_history_states_and_models(ledger, url, world):
+    from dask_sketch import Centroids
+
+    with ledger.lock():
+        for number, key in enumerate("abc", 1):
+            assert ledger.next_run == number
+            ledger.commit(added=world.new(key))
+            if number != 2:
+                ledger.write_model(number, Centroids([1.0], [[number, 0.0]]))
+                ledger.write_model(number, Centroids([1.0], [[number, 1.0]]), "group")
+            ledger.commit(run=record(number, counts={"new": 1}, results={"mmd": [0.5, None]}))
+        # a run that goes on after it was told of once
+        ledger.commit(added=world.new("d"), run=record(3, counts={"new": 2}))
+    for each in (ledger, open_ledger(url)):
+        assert each.next_run == 4
+        history = each.history()
+        assert [one.number for one in history] == [1, 2, 3]
+        assert history[0].results == {"mmd": [0.5, None]}
+        assert history[2].counts == {"new": 2}
+        assert [set(one.models) for one in history] == [{"all", "group"}, set(), {"all", "group"}]
+        assert [run for run, _ in each.states(9)] == [1, 2, 3]
+        for (_, sketch), keys in zip(each.states(2), ("ab", "abcd"), strict=True):
+            assert sketch.identical(world.total(keys))
+        assert each.model().centers.tolist() == [[3.0, 0.0]]
+        assert each.model(1, "group").centers.tolist() == [[1.0, 1.0]]
+        assert each.model(2) is None
+        assert each.entries["c"].run == 3
+        assert each.entries["d"].run == 4
+
+
+def test_a_long_history(local, world):
+    from dask_sketch.ledger.change import KEEP_STATES
+
+    with local.lock():
+        for number in range(1, 71):
+            local.commit(added=world.new("a", version=number), run=record(number))
+    again = open_ledger(local.label)
+    assert [one.number for one in again.history()] == list(range(1, 71))
+    assert [run for run, _ in again.states(1000)] == list(range(71 - KEEP_STATES, 71))
+    assert again.total().identical(world.sketch("a", 70))
+
+
+def test_it_is_a_zarr_group_that_other_software_reads(local, world):
+    with local.lock():
+        local.commit(added=world.new("a", "b"), run=record(1))
+    root = zarr.open_group(local.label, mode="r")
+    assert root.attrs["schema"] == "dask-sketch/ledger"
+    name, *_ = root.attrs["content"]["feature_map"]
+    stored = zarr.open_group(f"{local.label}/{name}", mode="r")
+    np.testing.assert_array_equal(stored["frequencies"][...], world.feature_map.frequencies)
+    batch = zarr.open_group(f"{local.label}/{local.entries['a'].batch}", mode="r")
+    assert batch["words"].shape[0] == 2
+    assert batch.attrs["members"]["key"] == ["a", "b"]
+    np.testing.assert_array_equal(batch["bounds"][1, 0], world.sketch("b").minimum)
+
+
+def test_partitions_of_no_sample(local, world):
+    nothing = Sketch.empty(world.feature_map)
+    with local.lock():
+        local.commit(added=[(Partition("none", "v0"), nothing)])
+        assert local.total().identical(nothing)
+        local.commit(added=world.new("a"))
+        assert local.total().identical(world.total("a"))
+        local.commit(removed=["none"])
+        assert local.total().identical(world.total("a"))
+        local.commit(added=[(Partition("none", "v0"), nothing)], removed=["a"])
+        assert local.total().identical(nothing)
+        assert set(local.entries) == {"none"}
