@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import numpy as np
+import psutil
 
 from dask_sketch.errors import ArtifactError
 
@@ -61,7 +62,7 @@ def write_dataset(
         schema=schema, schema_version=schema_version, written_by=f"dask-sketch {_version()}"
     )
     dataset = dataset.assign_attrs(checksum=_checksum(dataset))
-    path = _local_path(store)
+    path = local_path(store)
     if path is None:
         _write(dataset, store, "w" if overwrite else "w-", storage_options)
         return
@@ -141,12 +142,16 @@ def read_dataset(
     import xarray as xr
     import zarr
 
+    from dask_sketch.guarded import guarded
+
     kind = " or ".join(schema.rsplit("/", 1)[-1].replace("-", " ") for schema in schemas)
     try:
-        group = zarr.open_group(store, mode="r", storage_options=storage_options)
+        # read through the guard, and only as it was written: codecs of format 2 can hold pickle
+        source = guarded(store, storage_options)
+        group = zarr.open_group(source, mode="r", zarr_format=3)
         found, number = group.attrs.get("schema"), group.attrs.get("schema_version")
     except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
-        path = _local_path(store)
+        path = local_path(store)
         state = "does not exist" if path is not None and not path.exists() else "cannot be read"
         raise ArtifactError(f"no {kind} at {store}: it {state} ({_first_line(error)}).") from error
     if found not in schemas:
@@ -160,13 +165,30 @@ def read_dataset(
             f"version {schema_version}. Upgrade the older side."
         )
     try:
-        size = sum(array.nbytes for _, array in group.arrays())
+        size = 0
+        for name, array in group.arrays():
+            size += array.nbytes
+            if array.dtype.kind not in "fiubc":
+                raise ArtifactError(f"{store}: {name} is of type {array.dtype}, not of numbers.")
+            if array.chunks != tuple(max(n, 1) for n in array.shape):
+                raise ArtifactError(f"{store}: {name} is not in one chunk, as it was written.")
         if size > max_bytes:
             raise ArtifactError(
                 f"{store} states {size:,} bytes of content, over the limit of {max_bytes:,}."
             )
+        available = psutil.virtual_memory().available
+        if size > available // 2:
+            raise ArtifactError(
+                f"{store} states {size:,} bytes of content, over half of the {available:,} bytes "
+                "of memory that there are."
+            )
         with xr.open_zarr(
-            store, chunks=None, consolidated=False, storage_options=storage_options
+            source,
+            chunks=None,
+            consolidated=False,
+            zarr_format=3,
+            mask_and_scale=False,
+            decode_times=False,
         ) as opened:
             dataset = opened.load()
     except ArtifactError:
@@ -205,7 +227,8 @@ def _is_replaceable(path: Path) -> bool:
     return not names or bool(names & {"zarr.json", ".zgroup"})
 
 
-def _local_path(store: Any) -> Path | None:
+def local_path(store: Any) -> Path | None:
+    """The path that a store is at, ``None`` for what is no file of this machine."""
     if isinstance(store, os.PathLike):
         return Path(store)
     if isinstance(store, str) and store.startswith("file://"):

@@ -11,12 +11,15 @@ import zarr
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.guarded import guarded
 from dask_sketch.models import Centroids, GaussianMixture, open_model
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.sketching import Sketch, open_sketch
 from dask_sketch.sketching.artifact import SCHEMA as SKETCH
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import describe_bytes
+
+LARGEST_TEXT = 2**26  # characters of a feature map: whitening of 1800 features
 
 
 def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **opening: Any) -> Any:
@@ -62,7 +65,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
 
 def _schema(path: str, options: dict[str, Any] | None) -> str | None:
     try:
-        root = zarr.open(path, mode="r", storage_options=options)
+        root = zarr.open(guarded(path, options), mode="r")
     except (OSError, KeyError, ValueError, TypeError):
         return None  # no Zarr store: the door to data says what it is, or is not
     return str(root.attrs.get("schema"))
@@ -80,12 +83,14 @@ def read_map(path: str, storage_options: dict[str, Any] | None = None) -> Featur
     """
     try:
         with fsspec.open(path, "rt", encoding="utf-8", **(storage_options or {})) as file:
-            text = file.read()
+            text = file.read(LARGEST_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"feature map {path!r} cannot be read ({type(error).__name__}); make one with "
             "`dask-sketch design`."
         ) from error
+    if len(text) > LARGEST_TEXT:
+        raise ArtifactError(f"{path} is over {LARGEST_TEXT:,} characters long: no feature map is.")
     try:
         return FeatureMap.from_json(text)
     except ArtifactError as error:

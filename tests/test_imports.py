@@ -15,9 +15,31 @@ import dask_sketch as ds
 
 PACKAGE = Path(ds.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-NO_DASK = ["features", "sketching", "decoders", "models", "ledger", "errors", "storage", "display"]
+NO_DASK = [
+    "features",
+    "sketching",
+    "decoders",
+    "models",
+    "ledger",
+    "errors",
+    "unpacked",
+    "guarded",
+    "storage",
+    "display",
+]
 # from upstream to downstream; a folder imports those before it, never those after it
-FLOW = ["errors", "display", "storage", "features", "sketching", "models", "ledger", "decoders"]
+FLOW = [
+    "errors",
+    "display",
+    "unpacked",
+    "guarded",
+    "storage",
+    "features",
+    "sketching",
+    "models",
+    "ledger",
+    "decoders",
+]
 DASK_SIDE = ["config", "sources", "graph"]
 
 

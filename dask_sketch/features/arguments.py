@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,43 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.drawn import frozen
 
 Array = NDArray[np.float64]
+
+LARGEST = 2**28  # numbers in the frequencies of one map: 2 GiB, and nothing larger is drawn
+
+_SPECIFIED = {
+    *("n_features", "n_frequencies", "scale", "covariances", "law_weights", "law", "seed"),
+    *("dtype", "center", "whitening"),
+}
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """A JSON object, whoever wrote it."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:  # also numbers of too many digits
+        raise InputError(f"it is not JSON: {type(error).__name__}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"it is JSON of type {type(found).__name__}, not an object.")
+    return found
+
+
+def specification(text: str) -> dict[str, Any]:
+    """The fields of a feature map's specification; their values are checked where they are used."""
+    found = parsed(text)
+    if not found.keys() <= _SPECIFIED:
+        raise InputError("it has fields that no feature map has.")
+    if found.get("dtype") not in ("float32", "float64"):  # NumPy would take this for a program
+        raise InputError("it has no precision, or another than float32 and float64.")
+    return found
+
+
+def require_drawable(n_features: int, n_frequencies: int) -> None:
+    """Refuse more frequencies than there is ever memory for, before any is drawn."""
+    if n_features * n_frequencies > LARGEST:
+        raise InputError(
+            f"n_frequencies={n_frequencies} with n_features={n_features}: the frequencies would be "
+            f"over {LARGEST:,} numbers. Give fewer."
+        )
 
 
 def variances(value: Any, n_features: int) -> Array:

@@ -108,6 +108,7 @@ class FeatureMap:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
             object.__setattr__(self, name, int(value))
+        arguments.require_drawable(self.n_features, self.n_frequencies)
         if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
             raise InputError(f"seed={self.seed!r}: give a whole number of at least 0.")
         object.__setattr__(self, "seed", int(self.seed))
@@ -278,8 +279,8 @@ class FeatureMap:
         True
         """
         try:
-            feature_map = cls(**json.loads(spec))
-        except (TypeError, KeyError, json.JSONDecodeError, InputError) as error:
+            feature_map = cls(**arguments.specification(spec))
+        except (TypeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
             drawn = Drawn(feature_map.spec, np.asarray(frequencies, dtype=np.float64), feature_map)
@@ -312,16 +313,16 @@ class FeatureMap:
             If the text is not a feature map, was edited, or draws other frequencies here.
         """
         try:
-            found = json.loads(text)
+            found = arguments.parsed(text)
             if found["schema"] != "dask-sketch/feature-map" or found["version"] != 1:
                 raise ArtifactError(
                     f"schema {found['schema']!r} version {found['version']!r} is not a feature "
                     "map that this version reads."
                 )
             feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
-        except (TypeError, KeyError, json.JSONDecodeError) as error:
+            _ = feature_map.frequencies
+        except (KeyError, InputError) as error:
             raise ArtifactError(f"not a feature map: {error!r}") from error
-        _ = feature_map.frequencies
         return feature_map
 
     def __reduce__(self) -> tuple[Any, ...]:

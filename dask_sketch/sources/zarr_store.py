@@ -16,6 +16,7 @@ import zarr
 from dask.base import tokenize
 
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.guarded import guarded
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.samples import Samples, array_samples
 
@@ -185,7 +186,8 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
     if isinstance(store, (str, os.PathLike)) and "://" not in str(store):
         store = Path(store).absolute()  # a worker stands in another folder
     try:
-        return zarr.open(store, mode="r", storage_options=storage_options)
+        # what somebody else wrote is read through a guard
+        return zarr.open(guarded(store, storage_options), mode="r")
     except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
