@@ -1,0 +1,1 @@
+"""Scheduled jobs: the job file, the run that it describes, and what came of it."""
