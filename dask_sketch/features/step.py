@@ -2,12 +2,12 @@
 
 A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of phases
 for each sample, so that every frequency that is loaded serves ROWS of them; cosines and sines
-follow in registers (:mod:`dask_sketch.features.vectors`), and the sums over the ROWS go on in
-float64. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` vector
-operations, counted in lanes.
+follow in registers, and are added as integers (:mod:`dask_sketch.features.vectors`). In all, a
+(sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` vector operations, counted in
+lanes, and two additions of integers, for which there are ports beside those of multiply-adds.
 
-Features are added in one order and samples in theirs, whatever the width of the vectors and
-however loops are unrolled: neither changes any bit.
+Features are added in one order, whatever the width of the vectors and however loops are unrolled;
+samples may be in any.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from dask_sketch.features.vectors import Vectors, real
+from dask_sketch.features.vectors import PRODUCT, SQUARE, Vectors, real, whole
 
-ROWS = 8  # samples that share one load of the frequencies, and one float64 addition
+ROWS = 8  # samples that share one load of the frequencies and of the sums
 # of a pair after its projection: multiply(-add)s, all but two: a rounding and a subtraction
 OPERATIONS = {"float32": 14, "float64": 28}
 TOGETHER = 32  # features of a group: rounding grows with the number added one after the other
@@ -94,27 +94,24 @@ def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weigh
     panel
         Pointer to the frequencies in turns, of shape (n_features, lanes).
     sums
-        Pointer to float64 sums, of shape (2, lanes): of ``1 - cos``, and of ``sin``.
+        Pointer to integers as wide as the numbers, of shape (2, lanes): sums of the steps of
+        ``1 - cos`` and of ``sin``, and as often the bits of SQUARE and of PRODUCT.
     weights
         Pointer to the weights of the samples, or none.
     """
     b = vec.builder
-    versine = sine = None
+    totals: list[Any] = []
     for row, turns in enumerate(_project(vec, n_features, x, panel)):
         s, c = vec.half_angle(turns)
         share = s
         if weights is not None:
             share = b.fmul(s, vec.spread(b.load(_at(b, weights, row))))
-        if versine is None:
-            versine, sine = b.fmul(share, s), b.fmul(share, c)
-        else:
-            versine = vec.multiply_add(share, s, versine)
-            sine = vec.multiply_add(share, c, sine)
-    for offset, value in ((0, versine), (vec.lanes, sine)):
-        wide = value if vec.bits == 64 else b.fpext(value, vec.doubles)
-        place = _at(b, sums, offset)
-        total = b.fadd(vec.load(place, vec.doubles, 8), wide)
-        b.store(total, b.bitcast(place, vec.doubles.as_pointer()), align=8)
+        parts = [vec.steps(share, s, SQUARE), vec.steps(share, c, PRODUCT)]
+        totals = list(map(vec.add_in_order, totals, parts)) if row else parts
+    for offset, total in zip((0, vec.lanes), totals, strict=True):
+        place, size = _at(b, sums, offset), vec.bits // 8
+        total = b.add(vec.load(place, vec.integers, size), total)
+        b.store(total, b.bitcast(place, vec.integers.as_pointer()), align=size)
 
 
 def module(n_features: int, kind: str, vector_bits: int, weighted: bool) -> ir.Module:
@@ -123,7 +120,7 @@ def module(n_features: int, kind: str, vector_bits: int, weighted: bool) -> ir.M
     Its function ``step`` takes samples, panels, sums, weights and the number of panels.
     """
     made = ir.Module("step")
-    numbers, sums = real(kind).as_pointer(), ir.DoubleType().as_pointer()
+    numbers, sums = real(kind).as_pointer(), whole(kind).as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, sums, numbers, _WORD])
     function = ir.Function(made, signature, "step")
     b = ir.IRBuilder(function.append_basic_block("entry"))

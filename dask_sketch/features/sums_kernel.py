@@ -1,4 +1,4 @@
-"""Sums of ``exp(-2 pi i t)`` where frequencies are sums: one matrix product over the samples.
+"""Exact sums of ``exp(-2 pi i t)`` where frequencies are sums: one matrix product over samples.
 
 For a group of base frequencies (:mod:`dask_sketch.features.sums`), the cosines and sines of every
 ``u`` and every ``v`` are computed once for each sample, by the polynomials of
@@ -6,12 +6,15 @@ For a group of base frequencies (:mod:`dask_sketch.features.sums`), the cosines 
 
     cos(u +- v) = cos u cos v -+ sin u sin v,    sin(u +- v) = sin u cos v +- cos u sin v
 
-follow at the end. A (sample, frequency) pair costs two fused multiply-adds and the fourth part of
-a cosine and sine, whose phase needs as many multiply-adds as a base frequency has features.
+follow at the end. A (sample, frequency) pair costs two fused multiply-adds, two additions of
+integers and the fourth part of a cosine and sine, whose phase needs as many multiply-adds as a base
+frequency has features.
 
-Vectors run along the samples, so a block is transposed first. Explicit fused multiply-adds and no
-fast-math flag: the products of a sample have the same bits wherever it stands. Of a block, at most
-16 are added in float32 in each lane, then the lanes; blocks are added in float64.
+Vectors run along the samples, so a block is transposed first. Every product is rounded to the grid
+of :mod:`dask_sketch.features.vectors` and added as an integer, in 32 bits over a block and in 64
+over all: the sums are the same for every order of the rows and every way to cut them into blocks.
+Cosine and sine of a sum are within 1e-6 of float64, at random, and within ``2**-22`` of that by the
+grid, being two products. Exact sums cost 5 percent more than float sums, 10 with weights.
 """
 
 from __future__ import annotations
@@ -29,11 +32,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernel import COMPILING, vector_bits
+from dask_sketch.features.kernel import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.sums import SIDE, split_exactly
-from dask_sketch.features.vectors import VECTOR_BITS, Vectors, real
+from dask_sketch.features.vectors import (
+    FRACTION,
+    PRODUCT,
+    VECTOR_BITS,
+    Vectors,
+    bits_of,
+    real,
+    whole,
+)
 
-BLOCK = 256  # rows; the waves of a group stay in the first cache
+BLOCK = 256  # rows: waves of a group stay in the first cache, sums of 2**22 + 2 each in 32 bits
 _AHEAD = 4  # vectors of rows whose cosines and sines are computed together
 _TOGETHER = 32  # features of a base frequency that are added before they join the rest
 _WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
@@ -44,11 +55,11 @@ def _number(value: int) -> Any:
     return ir.Constant(_WORD, value)
 
 
-def _zeros(b: Any, vec: Vectors, count: int) -> list[Any]:
+def _zeros(b: Any, kind: Any, count: int) -> list[Any]:
     """Variables of one vector each; LLVM keeps them in registers."""
-    slots = [cgutils.alloca_once(b, vec.type) for _ in range(count)]
+    slots = [cgutils.alloca_once(b, kind) for _ in range(count)]
     for slot in slots:
-        b.store(vec.constant(0.0), slot)
+        b.store(ir.Constant(kind, None), slot)
     return slots
 
 
@@ -78,9 +89,9 @@ def _wave(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: An
         def at(pointer: Any, n: int) -> Any:
             return b.gep(pointer, [_number(n * vec.lanes)])
 
-        totals = _zeros(b, vec, _AHEAD)
+        totals = _zeros(b, vec.type, _AHEAD)
         with cgutils.for_range_slice(b, _number(0), used, _number(_TOGETHER)) as (first, _):
-            slots = _zeros(b, vec, _AHEAD)
+            slots = _zeros(b, vec.type, _AHEAD)
             end = b.add(first, _number(_TOGETHER))
             last = b.select(b.icmp_signed("<", end, used), end, used)
             with cgutils.for_range_slice(b, first, last, _number(1)) as (entry, _):
@@ -121,7 +132,7 @@ def _across(vec: Vectors, vectors: list[Any]) -> Any:
     while stride:
         half = max(len(vectors) // 2, 1)
         pairs = zip(vectors[:half], vectors[-half:], strict=True)
-        vectors = [b.fadd(*_exchange(vec, one, other, stride)) for one, other in pairs]
+        vectors = [b.add(*_exchange(vec, one, other, stride)) for one, other in pairs]
         stride //= 2
     first = [n * vec.lanes // count for n in range(count)]  # the other lanes are equal
     chosen = ir.Constant(ir.VectorType(ir.IntType(32), count), first)
@@ -178,22 +189,24 @@ def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_vectors: An
                 _start(context, b, sig, args, 0, 2),
             )
         ]
-        slots = _zeros(b, vec, side * side)
+        slots = _zeros(b, vec.integers, side * side)
+        along = b.trunc(b.mul(args[4], _number(vec.lanes * bits_of(PRODUCT, kind))), whole(kind))
         with cgutils.for_range(b, args[4]) as loop:
             place = b.mul(loop.index, _number(vec.lanes))
             u, v = (
                 [vec.load(b.gep(wave, [place]), vec.type, size) for wave in one] for one in sides
             )
             for n, slot in enumerate(slots):
-                product = vec.multiply_add(u[n // side], v[n % side], b.load(slot))
-                b.store(product, slot)
+                product = vec.steps(u[n // side], v[n % side], PRODUCT)
+                b.store(b.add(b.load(slot), product), slot)
         for first in range(0, len(slots), vec.lanes):
             total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.lanes]])
-            doubles = ir.VectorType(ir.DoubleType(), total.type.count)
-            wide = total if kind == "float64" else b.fpext(total, doubles)
+            total = b.sub(total, vec.spread(along, total.type))
+            words = ir.VectorType(_WORD, total.type.count)
+            wide = total if kind == "float64" else b.sext(total, words)
             pointer = b.gep(ps, [_number(first)])
-            total = b.fadd(vec.load(pointer, doubles, 8), wide)
-            b.store(total, b.bitcast(pointer, doubles.as_pointer()), align=8)
+            total = b.add(vec.load(pointer, words, 8), wide)
+            b.store(total, b.bitcast(pointer, words.as_pointer()), align=8)
         return context.get_dummy_value()
 
     return signature, emit
@@ -207,7 +220,8 @@ def _checksum(kind: str) -> int:
     b = ir.IRBuilder(function.append_basic_block("entry"))
     vec = Vectors(b, kind)
     rows = vec.load(function.args[0], vec.type, vec.bits // 8)
-    vec.cosine_sine(vec.multiply_add(vec.spread(b.load(function.args[0])), rows, rows))
+    pair = vec.cosine_sine(vec.multiply_add(vec.spread(b.load(function.args[0])), rows, rows))
+    vec.steps(*pair, PRODUCT)
     return crc32(str(made).encode())
 
 
@@ -215,6 +229,7 @@ def _compiled(dtype: str, tile: int) -> Callable[..., None]:
     """The loop over blocks and groups; compiled now, and cached on disk."""
     lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = _AHEAD * lanes
+    one = 2 ** FRACTION[dtype]
     mark = _checksum(dtype)
 
     def add_rows(x, packed, sums, weights):  # type: ignore[no-untyped-def]
@@ -238,16 +253,19 @@ def _compiled(dtype: str, tile: int) -> Callable[..., None]:
             for r in range(whole, rows):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
-            for r in range(rows, used):  # empty rows of weight zero
+            for r in range(rows, used):  # empty rows: their sines are zero, and their cosines one
                 for f in range(d):
                     columns[f * pitch + r] = 0.0
-            for r in range(used):
-                share[r] = 0.0 if r >= rows else weights[start + r] if weights.size else 1.0
+            if weights.size:
+                for r in range(used):
+                    share[r] = weights[start + r] if r < rows else 0.0
+            else:
+                sums[-1] += (used - rows) * one
             for group in range(packed.shape[0] // _WAVES):
                 for r in range(0, used, step):
                     for base in range(_WAVES):
                         j, k = (group * _WAVES + base) * 2 * n_used, 2 * base * pitch + r
-                        if base < SIDE:
+                        if base < SIDE or not weights.size:
                             _wave(columns, r, pitch, bases, j, n_used, share, r, waves, k,
                                   0, mark)  # type: ignore[call-arg]  # fmt: skip
                         else:
@@ -261,7 +279,7 @@ def _compiled(dtype: str, tile: int) -> Callable[..., None]:
 
     number = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(number, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
-    signature = types.void(given[0], given[1], types.float64[::1], given[2])
+    signature = types.void(given[0], given[1], types.int64[::1], given[2])
     compiled: Callable[..., None] = numba.njit(
         signature, nogil=True, cache=True, error_model="numpy"
     )(add_rows)
@@ -272,10 +290,19 @@ class SumsKernel:
     """Sums of cosines and sines for frequencies in groups; used as :class:`MomentKernel` is.
 
     Instances come from :func:`sums_kernel`, which compiles each precision once per process.
+
+    Attributes
+    ----------
+    fraction
+        Sums count steps of ``2.0**-fraction``.
+    capacity
+        Rows that sums can take before they must be unpacked.
     """
 
     def __init__(self, dtype: str):
         self.dtype = np.dtype(dtype)
+        self.fraction = FRACTION[dtype]
+        self.capacity = CAPACITY[dtype]
         # waves of u, and of v, whose products are held in registers; it changes no bit of the sums
         self._tile = 4 if vector_bits() == VECTOR_BITS else 2
         self._add = _compiled(dtype, self._tile)
@@ -299,15 +326,15 @@ class SumsKernel:
         packed = np.stack([order, np.take_along_axis(bases, order, axis=1)], axis=1)
         return np.ascontiguousarray(packed, dtype=self.dtype)
 
-    def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Fresh sums for :meth:`add`."""
-        return np.zeros(len(packed) // _WAVES * _WAVES * _WAVES)
+    def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:
+        """Fresh sums for :meth:`add`: of the products of each group, and of empty rows."""
+        return np.zeros(len(packed) // _WAVES * _WAVES * _WAVES + 1, dtype=np.int64)
 
     def add(
         self,
         x: NDArray[np.floating],
         packed: NDArray[np.floating],
-        sums: NDArray[np.float64],
+        sums: NDArray[np.int64],
         weights: NDArray[np.floating] | None = None,
     ) -> None:
         """Add the samples of one block to ``sums``, in place.
@@ -315,27 +342,29 @@ class SumsKernel:
         Parameters
         ----------
         x
-            Centred samples, shape (n, n_features), C-contiguous, of the kernel's dtype, finite.
+            Centred samples, shape (n, n_features), C-contiguous, of the kernel's dtype. They and
+            their phases must be finite: the sums do not tell.
         packed
             Base frequencies from :meth:`pack`.
         sums
-            Sums from :meth:`zeros`.
+            Sums from :meth:`zeros`; of at most ``capacity`` rows in all.
         weights
-            Weights of the samples, shape (n,), of the kernel's dtype; all one when not given.
+            Weights of the samples, shape (n,), of the kernel's dtype, in [0, 1]; all one
+            when not given.
         """
         if len(x):
             self._add(x, packed, sums, np.empty(0, self.dtype) if weights is None else weights)
 
-    def unpack(self, sums: NDArray[np.float64], n_frequencies: int) -> NDArray[np.complex128]:
-        """Sums of ``exp(-2 pi i t)``, shape (n_frequencies,)."""
+    def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
+        """Sums of ``exp(-2 pi i t)`` in steps, shape (2, n_frequencies): real, imaginary part."""
         t, count = self._tile, _WAVES // self._tile
-        tiles = sums.reshape(-1, count, count, t, t).swapaxes(2, 3)
+        tiles = sums[:-1].reshape(-1, count, count, t, t).swapaxes(2, 3)
         products = tiles.reshape(-1, SIDE, 2, SIDE, 2)  # of cosine and sine of u with those of v
-        cosines = products[:, :, 0, :, 0], products[:, :, 1, :, 1]
+        cosines = products[:, :, 0, :, 0] - sums[-1], products[:, :, 1, :, 1]
         sines = products[:, :, 1, :, 0], products[:, :, 0, :, 1]
-        plus = cosines[0] - cosines[1] - 1j * (sines[0] + sines[1])
-        minus = cosines[0] + cosines[1] - 1j * (sines[0] - sines[1])
-        return np.stack([plus, minus], axis=-1).reshape(-1)[:n_frequencies]
+        plus = cosines[0] - cosines[1], -(sines[0] + sines[1])
+        minus = cosines[0] + cosines[1], sines[1] - sines[0]
+        return np.stack([plus, minus], axis=-1).reshape(2, -1)[:, :n_frequencies]
 
 
 @lru_cache(maxsize=2)
@@ -355,8 +384,9 @@ def sums_kernel(dtype: str = "float32") -> SumsKernel:
     >>> frequencies = kernel.pack(np.array([[0.25, -0.25], [0.0, 0.5]]))  # v = (0.25, -0.25)
     >>> sums = kernel.zeros(frequencies)
     >>> kernel.add(np.array([[1.0, 0.0], [1.0, 1.0]]), frequencies, sums)
-    >>> kernel.unpack(sums, 2).round(12)  # -i - i, and i - i
-    array([0.-2.j, 0.+0.j])
+    >>> kernel.unpack(sums, 2) * 2.0**-kernel.fraction  # -i - i, and i - i
+    array([[ 0.,  0.],
+           [-2.,  0.]])
     """
     with COMPILING:
         return _kernel(dtype)

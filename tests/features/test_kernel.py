@@ -127,7 +127,7 @@ def test_a_moment_has_the_same_bits_wherever_its_frequency_stands(rng):
         packed = kernel.pack(np.roll(turns, shift, axis=1))
         total = kernel.zeros(packed)
         kernel.add(np.ascontiguousarray(x, dtype=np.float32), packed, total)
-        sums[shift] = np.roll(kernel.unpack(total, 384), -shift)
+        sums[shift] = np.roll(kernel.unpack(total, 384), -shift, axis=1)
     np.testing.assert_array_equal(sums[0], sums[5])
     np.testing.assert_array_equal(sums[0], sums[128])
 
