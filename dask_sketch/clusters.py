@@ -13,6 +13,7 @@ import importlib.util
 import ipaddress
 import logging
 import ssl
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +23,12 @@ import dask.config
 import yaml
 from dask.utils import parse_bytes
 
-from dask_sketch.certificates import security_of
+from dask_sketch.certificates import make_certificates, security_of
 from dask_sketch.cluster_settings import ClusterSettings
 from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.security import Security
 
 __all__ = ["ClusterSettings", "connect", "worker_settings"]
 
@@ -149,20 +149,22 @@ def _reach(settings: ClusterSettings) -> Iterator[Client]:
 def _local(settings: ClusterSettings) -> Any:
     from dask.system import CPU_COUNT
     from distributed import LocalCluster
+    from distributed.security import Security
 
     limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
     return LocalCluster(
         n_workers=settings.n_workers or CPU_COUNT,
         threads_per_worker=settings.threads_per_worker,
         host="127.0.0.1",
-        security=_temporary(settings),
+        security=Security.temporary() if settings.tls is None and _can_encrypt() else None,
         dashboard_address=settings.dashboard,
         silence_logs=logging.CRITICAL,  # a failed task is told once, by whoever asked for it
         **limit,
     )
 
 
-def _slurm(settings: ClusterSettings) -> Any:
+@contextlib.contextmanager
+def _slurm(settings: ClusterSettings) -> Iterator[Any]:
     jobqueue = _package("dask_jobqueue", "slurm", "SLURM jobs as workers")
     options = dict(settings.options)
     scheduler = {"dashboard_address": settings.dashboard, **options.pop("scheduler_options", {})}
@@ -170,22 +172,26 @@ def _slurm(settings: ClusterSettings) -> Any:
         f"export DASK_CONFIG=${{DASK_CONFIG:-{WORKER_SETTINGS}}}",
         *options.pop("job_script_prologue", []),
     ]
-    if isinstance(settings.tls, (str, Path)):
-        security: Security | None = security_of(settings.tls)
-    else:
-        security = _temporary(settings)
-        # where the workers find their keys, for as long as the cluster lives, readable by us only
-        options.setdefault("shared_temp_directory", str(Path.cwd()))
-    return jobqueue.SLURMCluster(
-        n_workers=settings.n_workers,
-        cores=settings.threads_per_worker,
-        processes=1,
-        memory=f"{parse_bytes(settings.memory_limit or 0)}B",  # settings require it
-        security=security,
-        scheduler_options=scheduler,
-        job_script_prologue=prologue,
-        **options,
-    )
+    shared = Path(options.pop("shared_temp_directory", "")).expanduser().absolute()
+    with contextlib.ExitStack() as stack:
+        folder = str(settings.tls) if settings.tls else None
+        if settings.tls is None and _can_encrypt():
+            # for as long as the cluster lives; the jobs read it under the same path
+            made = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
+            folder = stack.enter_context(made)
+            make_certificates(folder)
+        yield stack.enter_context(
+            jobqueue.SLURMCluster(
+                n_workers=settings.n_workers,
+                cores=settings.threads_per_worker,
+                processes=1,
+                memory=f"{parse_bytes(settings.memory_limit or 0)}B",  # settings require it
+                security=security_of(folder) if folder else None,
+                scheduler_options=scheduler,
+                job_script_prologue=prologue,
+                **options,
+            )
+        )
 
 
 def _kubernetes(settings: ClusterSettings) -> Any:
@@ -199,18 +205,14 @@ def _kubernetes(settings: ClusterSettings) -> Any:
     return operator.KubeCluster(n_workers=settings.n_workers, **options)
 
 
-def _temporary(settings: ClusterSettings) -> Security | None:
-    """Credentials in memory for one cluster, ``None`` where they were declined."""
-    from distributed.security import Security
-
-    if settings.tls is False:
-        return None
-    if importlib.util.find_spec("cryptography") is None:
-        way = "For TLS: pip install 'dask-sketch[tls]'."
-        text = _PLAIN.format(who="everyone who reaches its ports, all users here too,", way=way)
-        warnings.warn(f"this cluster {text}", stacklevel=4)
-        return None
-    return Security.temporary()
+def _can_encrypt() -> bool:
+    """Whether credentials can be made; warns where not."""
+    if importlib.util.find_spec("cryptography") is not None:
+        return True
+    way = "For TLS: pip install 'dask-sketch[tls]'."
+    text = _PLAIN.format(who="everyone who reaches its ports, all users here too,", way=way)
+    warnings.warn(f"this cluster {text}", stacklevel=5)
+    return False
 
 
 def _wait_for_a_worker(client: Client, settings: ClusterSettings) -> None:
