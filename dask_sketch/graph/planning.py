@@ -267,7 +267,7 @@ def make_plan(
     if available is not None:
         memory = available
     m, d = feature_map.n_frequencies, feature_map.n_features
-    sketch_bytes = 16 * m + 8 * 5 * d
+    sketch_bytes = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
     drawn = 12 * d * m  # frequencies in float64, and packed in float32; once for a process
     chunk_memory = None
     if samples.largest_chunk is not None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dask_sketch.errors import ArtifactError
+from dask_sketch.errors import ArtifactError, SketchError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.fixed_point import (
+    FEATURE_FRACTION,
+    FRACTION,
+    SQUARED_FRACTION,
+    WEIGHT_FRACTION,
+    FixedPoint,
+)
+from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage import read_dataset, write_dataset
 
@@ -15,35 +24,72 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA = "dask-sketch/sketch"
-VERSION = 1
+VERSION = 2
 
+_STEPS = {
+    "moment": (FRACTION, ("part", "frequency")),
+    "first": (FEATURE_FRACTION, ("feature",)),
+    "second": (FEATURE_FRACTION, ("feature",)),
+}
 _MEANING = {
     "moment_sum": "sum_i weight_i * exp(-1j * frequencies.T @ (x_i - center)); not normalised",
-    "frequencies": "omega, radians per unit of the data",
-    "center": "removed from every sample in moment_sum, first_moment and second_moment",
-    "minimum": "smallest value of each feature; an under-estimate if tight_bounds is 0",
-    "maximum": "largest value of each feature; an over-estimate if tight_bounds is 0",
     "first_moment": "sum_i weight_i * (x_i - center)",
     "second_moment": "sum_i weight_i * (x_i - center)**2",
+    "frequencies": "omega, radians per unit of the data",
+    "center": "removed from every sample in moment_sum, first_moment and second_moment",
+    "unit": "the power of two in which the moments of each feature are counted",
+    "minimum": "smallest value of each feature; an under-estimate if tight_bounds is 0",
+    "maximum": "largest value of each feature; an over-estimate if tight_bounds is 0",
+} | {
+    f"{name}_{word}": f"of whole numbers {name}_high * 2**56 + {name}_low, the {word} words"
+    for name in _STEPS
+    for word in ("high", "low")
 }
 _CONVENTION = (
-    "z = exp(-1j * frequencies.T @ center) * moment_sum / total_weight / sqrt(n_frequencies) "
-    "is eq. (13) of Keriven et al. 2018. To merge two sketches of one digest, add moment_sum, "
-    "total_weight, squared_weight, count, omitted, first_moment and second_moment."
+    f"Sums are whole numbers (high * 2**56 + low, 0 <= low < 2**56). moment * 2.0**-{FRACTION} has "
+    "the real and the imaginary part of moment_sum = sum_i weight_i * exp(-1j * frequencies.T @ "
+    f"(x_i - center)); first * 2.0**-{FEATURE_FRACTION} * unit = sum_i weight_i * (x_i - center); "
+    f"second * 2.0**-{FEATURE_FRACTION} * unit**2 = sum_i weight_i * (x_i - center)**2; "
+    f"total_weight = weight_steps * 2.0**-{WEIGHT_FRACTION} and squared_weight = "
+    f"squared_weight_steps * 2.0**-{SQUARED_FRACTION}. z = exp(-1j * frequencies.T @ center) * "
+    "moment_sum / total_weight / sqrt(n_frequencies) is eq. (13) of Keriven et al. 2018. To merge "
+    "two sketches of one digest, add all whole numbers, count and omitted."
 )
 
 
 def to_dataset(sketch: Sketch) -> xr.Dataset:
-    """The sketch as an xarray Dataset with dimensions ``feature`` and ``frequency``."""
+    """The sketch as an xarray Dataset with dimensions ``feature`` and ``frequency``.
+
+    Its sums stand in it twice: as float64, to be read, and as the whole numbers of which these are
+    views, to be stored.
+    """
+    views = {
+        name: (dimension, getattr(sketch, name), {"meaning": _MEANING[name]})
+        for name, dimension in _VIEWS.items()
+    }
+    whole = _stored(sketch)
+    weights = {name: getattr(sketch, name) for name in ("total_weight", "squared_weight")}
+    return whole.assign(views).assign_attrs(weights)
+
+
+_VIEWS = {"moment_sum": "frequency", "first_moment": "feature", "second_moment": "feature"}
+
+
+def _stored(sketch: Sketch) -> xr.Dataset:
+    """The same without what follows from the rest."""
     import xarray as xr
 
-    variables = {
-        "moment_sum": ("frequency", sketch.moment_sum),
+    variables: dict[str, Any] = {
         "frequencies": (("feature", "frequency"), sketch.feature_map.frequencies),
         "center": ("feature", sketch.feature_map.center),
+        "unit": ("feature", moment_units(sketch.feature_map)),
+        "minimum": ("feature", sketch.minimum),
+        "maximum": ("feature", sketch.maximum),
     }
-    for name in ("minimum", "maximum", "first_moment", "second_moment"):
-        variables[name] = ("feature", getattr(sketch, name))
+    for name, (_, dimensions) in _STEPS.items():
+        steps = getattr(sketch, f"{name}_steps")
+        variables[f"{name}_high"] = (dimensions, steps.high)
+        variables[f"{name}_low"] = (dimensions, steps.low)
     return xr.Dataset(
         {
             name: (dims, values, {"meaning": _MEANING[name]})
@@ -53,8 +99,8 @@ def to_dataset(sketch: Sketch) -> xr.Dataset:
             "convention": _CONVENTION,
             "feature_map": sketch.feature_map.spec,
             "digest": sketch.feature_map.digest,
-            "total_weight": sketch.total_weight,
-            "squared_weight": sketch.squared_weight,
+            "weight_steps": str(sketch.weight_steps),  # more digits than JSON has for others
+            "squared_weight_steps": str(sketch.squared_weight_steps),
             "count": sketch.count,
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
@@ -76,42 +122,57 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
             dataset.attrs["digest"],
             dataset["frequencies"].values,
         )
-        arrays = {
-            key: np.array(dataset[key].values)
-            for key in ("moment_sum", "minimum", "maximum", "first_moment", "second_moment")
+        d, m = feature_map.n_features, feature_map.n_frequencies
+        bounds: Any = {
+            key: _array(dataset, key, (d,), np.float64, name) for key in ("minimum", "maximum")
+        }
+        units = _array(dataset, "unit", (d,), np.float64, name)
+        words: Any = {
+            f"{key}_steps": FixedPoint(
+                *(
+                    _array(dataset, f"{key}_{word}", (2, m) if key == "moment" else (d,),
+                           np.int64, name)
+                    for word in ("high", "low")
+                )
+            )
+            for key in _STEPS
+        }  # fmt: skip
+        numbers: Any = {
+            key: int(dataset.attrs[key])
+            for key in ("weight_steps", "squared_weight_steps", "count", "omitted")
         }
         sketch = Sketch(
             feature_map=feature_map,
-            total_weight=float(dataset.attrs["total_weight"]),
-            squared_weight=float(dataset.attrs["squared_weight"]),
-            count=int(dataset.attrs["count"]),
-            omitted=int(dataset.attrs["omitted"]),
             tight_bounds=bool(dataset.attrs["tight_bounds"]),
-            **arrays,
+            **bounds,
+            **words,
+            **numbers,
         )
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ArtifactError):
+        if isinstance(error, SketchError):
             raise ArtifactError(f"{name}: {error}") from error
         raise ArtifactError(
             f"{name} is not a sketch: {error!r} is missing or unreadable."
         ) from error
-    for key, array in arrays.items():
-        is_moments = key == "moment_sum"
-        size = feature_map.n_frequencies if is_moments else feature_map.n_features
-        kind = np.dtype(np.complex128 if is_moments else np.float64)
-        if array.shape != (size,) or array.dtype != kind:
-            raise ArtifactError(
-                f"{name} has {key} of shape {array.shape} and type {array.dtype}, expected "
-                f"({size},) and {kind}: it was edited or is damaged."
-            )
-    sums = (sketch.moment_sum, sketch.first_moment, sketch.second_moment, sketch.total_weight)
-    least = min(sketch.total_weight, sketch.squared_weight, sketch.count, sketch.omitted)
-    if not all(np.isfinite(value).all() for value in sums) or not least >= 0:
+    possible = all(steps.is_canonical() for steps in words.values()) and min(numbers.values()) >= 0
+    if not possible or not np.array_equal(units, moment_units(feature_map)):
         raise ArtifactError(
-            f"{name} holds sums that are not finite, or weights or counts under zero: it was "
-            "edited or is damaged."
+            f"{name} holds sums that are no sums of samples, or weights or counts under zero: it "
+            "was edited or is damaged."
         )
     return sketch
+
+
+def _array(
+    dataset: xr.Dataset, key: str, shape: tuple[int, ...], kind: Any, name: str
+) -> NDArray[Any]:
+    values = np.array(dataset[key].values)
+    if values.shape != shape or values.dtype != kind:
+        raise ArtifactError(
+            f"{key} is of shape {values.shape} and type {values.dtype}, expected {shape} and "
+            f"{np.dtype(kind)}: it was edited or is damaged."
+        )
+    return values
 
 
 def write_sketch(
@@ -123,7 +184,7 @@ def write_sketch(
 ) -> None:
     """Store a sketch as a Zarr group: schema, conventions, frequencies and a checksum."""
     write_dataset(
-        to_dataset(sketch),
+        _stored(sketch),
         store,
         SCHEMA,
         VERSION,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.cuda import prepare_device, sum_chunk
 from dask_sketch.features.device import device_array, on_device, on_host
-from dask_sketch.features.rows import LARGEST_WEIGHT, RowReader, row_taker
+from dask_sketch.features.fixed_point import LEAST, MOST
+from dask_sketch.features.row_loop import FARTHEST, is_weight, row_taker
+from dask_sketch.features.rows import RowReader
+from dask_sketch.features.units import has_phases, moment_units
+from dask_sketch.sketching.exact_sums import ExactSums
 from dask_sketch.sketching.sketch import Sketch
 
 NanPolicy = Literal["raise", "omit"]
@@ -67,8 +70,8 @@ def partial_sketch(
     """Sketch one chunk that is in memory.
 
     Only a block of a few hundred rows is ever converted, so the memory used beyond the chunk is
-    that of the sketch and of one block. A chunk on a GPU stays there; its sketch is the same up to
-    rounding, and of the same feature map.
+    that of the sketch and of one block. All sums are exact (see :class:`Sketch`). A chunk on a GPU
+    stays there; its sketch is the same up to rounding, and of the same feature map.
 
     Parameters
     ----------
@@ -78,7 +81,8 @@ def partial_sketch(
     feature_map
         What to average.
     weights
-        Non-negative weights of shape (...) like the samples; all one when not given.
+        Weights of shape (...) like the samples, zero or from ``2**-32`` to ``2**32``; all one when
+        not given.
     nan_policy
         ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, ``"omit"``
         leaves such rows out and counts them.
@@ -97,7 +101,8 @@ def partial_sketch(
     InputError
         If the number of features or of weights is wrong, or the values are not numbers.
     ChunkError
-        For NaN, infinite or negative weights, and for refused rows; names chunk and row.
+        For weights out of range, and for refused rows: NaN, infinite, or so far from the center
+        that they cannot be summed exactly. Names chunk and row.
     DeviceError
         If a GPU is needed, and there is none, or no CuPy.
 
@@ -118,36 +123,40 @@ def partial_sketch(
             f"weights of {label} are on a GPU and the samples are not: bring both to one side, or "
             "give device='cuda'."
         )
-    kernel, packed = feature_map.kernel, feature_map.packed
-    sums = kernel.zeros(packed)
+    sums = ExactSums(feature_map)
     step = min(block_rows(feature_map.n_features, feature_map.dtype), len(x) or 1)
-    scratch = np.empty((step, feature_map.n_features), dtype=feature_map.dtype)
-    reader = RowReader(feature_map.center, scratch, np.empty(step, dtype=feature_map.dtype))
-    total, squared = [], []
+    reader = RowReader(
+        feature_map.center,
+        moment_units(feature_map),
+        sums.fraction,
+        np.empty((step, feature_map.n_features), dtype=feature_map.dtype),
+        np.empty(step, dtype=feature_map.dtype),
+    )
     for start in range(0, len(x), step):
         share = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
         block = x[start : start + step]
-        refused = reader.take(block, share, nan_policy == "omit")
+        try:
+            refused = reader.take(block, share, nan_policy == "omit")
+        except CapacityError as error:
+            raise ChunkError(f"{label}: {error}") from error
         if refused >= 0:
-            _refuse(block[refused], share, refused, start, label)
-        used = None if share is None else reader.weights[: reader.taken]
-        kernel.add(reader.rows[: reader.taken], packed, sums, used)
-        if used is not None:
-            total.append(float(used.sum(dtype=np.float64)))
-            squared.append(float(np.square(used, dtype=np.float64).sum()))
-    moment_sum = kernel.unpack(sums, feature_map.n_frequencies)
-    _require_finite(moment_sum, feature_map, reader.minimum, reader.maximum, label)
+            _refuse(block[refused], share, refused, start, label, feature_map)
+        for exponent, rows in reader.groups:
+            used = None if share is None else reader.weights[rows]
+            sums.add(reader.rows[rows], used, exponent)
+    if not has_phases(feature_map, reader.minimum, reader.maximum):
+        _refuse_phases(feature_map, reader.minimum, reader.maximum, label)
     return Sketch(
         feature_map=feature_map,
-        moment_sum=moment_sum,
-        total_weight=float(reader.count) if w is None else math.fsum(total),
-        squared_weight=float(reader.count) if w is None else math.fsum(squared),
+        moment_steps=sums.steps(),
+        weight_steps=reader.weight_steps,
+        squared_weight_steps=reader.squared_weight_steps,
         count=reader.count,
         omitted=reader.omitted,
         minimum=reader.minimum,
         maximum=reader.maximum,
-        first_moment=reader.first_moment,
-        second_moment=reader.second_moment,
+        first_steps=reader.first_steps,
+        second_steps=reader.second_steps,
     )
 
 
@@ -167,10 +176,11 @@ def _sketch_on_device(
     if sums.refused >= 0:
         at = slice(sums.refused, sums.refused + 1)
         share = None if w is None else on_host(w[at]).astype(np.float64)
-        _refuse(on_host(x[at])[0], share, 0, sums.refused, label)
-    _require_finite(sums.moment_sum, feature_map, sums.minimum, sums.maximum, label)
-    return Sketch(
-        feature_map=feature_map,
+        _refuse(on_host(x[at])[0], share, 0, sums.refused, label, feature_map)
+    if not np.isfinite(sums.moment_sum).all():
+        _refuse_phases(feature_map, sums.minimum, sums.maximum, label)
+    return Sketch.from_sums(
+        feature_map,
         moment_sum=sums.moment_sum,
         total_weight=sums.total_weight,
         squared_weight=sums.squared_weight,
@@ -183,19 +193,17 @@ def _sketch_on_device(
     )
 
 
-def _require_finite(
-    moment_sum: NDArray[np.complex128],
+def _refuse_phases(
     feature_map: FeatureMap,
     minimum: NDArray[np.float64],
     maximum: NDArray[np.float64],
     label: str,
-) -> None:
-    if not np.isfinite(moment_sum).all():
-        raise ChunkError(
-            f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
-            f"in {minimum.min():g} to {maximum.max():g}. Use another unit, or a feature map with "
-            "dtype='float64'."
-        )
+) -> NoReturn:
+    raise ChunkError(
+        f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
+        f"in {minimum.min():g} to {maximum.max():g}. Use another unit, or a feature map with "
+        "dtype='float64'."
+    )
 
 
 def _checked(samples: Any, weights: Any, feature_map: FeatureMap, label: str) -> tuple[Any, Any]:
@@ -227,15 +235,31 @@ def _checked(samples: Any, weights: Any, feature_map: FeatureMap, label: str) ->
 
 
 def _refuse(
-    row: NDArray[Any], share: NDArray[np.float64] | None, refused: int, start: int, label: str
+    row: NDArray[Any],
+    share: NDArray[np.float64] | None,
+    refused: int,
+    start: int,
+    label: str,
+    feature_map: FeatureMap,
 ) -> NoReturn:
     """Say what is wrong with the first refused row of a block."""
-    if share is not None and not 0 <= share[refused] <= LARGEST_WEIGHT:
+    finite = np.isfinite(row)
+    if finite.all() and share is not None and not is_weight(share[refused]):
         raise ChunkError(
             f"weights of {label}: the weight of row {start + refused} is {share[refused]}; weights "
-            f"must be finite, not negative and at most {LARGEST_WEIGHT:g}."
+            f"must be zero or from 2**{LEAST} to 2**{MOST}. Multiply all of them by one factor: a "
+            "sketch is an average."
         )
-    feature = int(np.argmin(np.isfinite(row)))
+    if finite.all():
+        units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
+        feature = int(np.argmax(np.abs(units)))
+        raise ChunkError(
+            f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature},"
+            f" {abs(units[feature]):.3g} times the scale of the feature map from its center; at "
+            f"most {FARTHEST:.3g} is summed exactly. Clean the data (is it a fill value?), use "
+            "another unit, or design a map for these data."
+        )
+    feature = int(np.argmin(finite))
     raise ChunkError(
         f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature}. "
         "Clean the data, or pass nan_policy='omit' to leave such rows out and count them."

@@ -4,43 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.errors import InputError, MergeError
+from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.fixed_point import (
+    FEATURE_FRACTION,
+    FRACTION,
+    LARGEST_TOTAL,
+    LEAST,
+    MOST,
+    SQUARED_FRACTION,
+    WEIGHT_FRACTION,
+    FixedPoint,
+)
+from dask_sketch.features.units import moment_units
+from dask_sketch.sketching.averages import Averages
 
 if TYPE_CHECKING:
     import xarray as xr
 
+_SLACK = 1e-3  # of a modulus over its weight: far above all rounding of features
 
-@dataclass(frozen=True, eq=False)
-class Sketch:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sketch(Averages):
     """Weighted sums over samples, from which mixtures are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
-    together, :meth:`empty` is neutral, ``a - b`` takes a part out again. All sums are float64,
-    unnormalised, whatever the precision of the features.
+    together, :meth:`empty` is neutral, ``a - b`` takes a part out again. All sums are unnormalised.
+
+    **Exact, and rounded.** What a sample adds is rounded once, by arithmetic that depends on the
+    sample, its weight and the feature map alone; then whole numbers are added (``*_steps``; see
+    :class:`~dask_sketch.features.fixed_point.FixedPoint` for the scheme, its error and capacity).
+    So the same samples have the same sketch, bit for bit, for every chunking, order, shape of the
+    tree of merges, number of batches and of workers, and after any retry; and ``(a + b) - b`` has
+    all sums of ``a``. (Chunks that a GPU sketched are rounded once each: their merges and
+    subtractions are exact too, but another chunking has other last bits.) The float64 numbers
+    below, ``moment_sum`` to ``second_moment``, are views: whole numbers rounded once.
 
     Attributes
     ----------
     feature_map
         What was averaged.
-    moment_sum
-        ``sum_i w_i exp(-i omega_j . (x_i - center))``, shape (n_frequencies,), complex128, with
-        the center of the feature map. :attr:`z` puts the center back.
-    total_weight, squared_weight
-        Sums of the weights and of their squares.
+    moment_steps
+        Real and imaginary parts of ``moment_sum`` in steps of ``2**-71``, shape
+        (2, n_frequencies).
+    weight_steps, squared_weight_steps
+        ``total_weight`` in steps of ``2**-80``, ``squared_weight`` in steps of ``2**-112``.
     count
         Number of samples summed, those of weight zero included.
     omitted
         Number of rows left out because a value was NaN or infinite.
     minimum, maximum
         Bounds of each feature, shape (n_features,); infinite, the wrong way round, when empty.
-    first_moment, second_moment
-        ``sum_i w_i (x_i - center)`` and ``sum_i w_i (x_i - center)**2``, shape (n_features,).
+    first_steps, second_steps
+        ``first_moment`` in steps of ``2**-62`` units, ``second_moment`` in steps of ``2**-62``
+        units squared, shape (n_features,); the unit of each feature is a power of two near the
+        scale of the feature map, :func:`~dask_sketch.features.units.moment_units`.
     tight_bounds
         False after a subtraction: the bounds then hold the data, but may be wider than it.
 
@@ -53,23 +78,29 @@ class Sketch:
     >>> whole = a + b
     >>> whole.count, bool(abs(whole.z).max() <= 1)
     (100, True)
+    >>> whole.identical(partial_sketch(x[::-1], feature_map)), (whole - b).same_sums(a)
+    (True, True)
     """
 
     feature_map: FeatureMap
-    moment_sum: NDArray[np.complex128]
-    total_weight: float
-    squared_weight: float
+    moment_steps: FixedPoint
+    weight_steps: int
+    squared_weight_steps: int
     count: int
     omitted: int
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
-    first_moment: NDArray[np.float64]
-    second_moment: NDArray[np.float64]
+    first_steps: FixedPoint
+    second_steps: FixedPoint
     tight_bounds: bool = True
 
     def __post_init__(self) -> None:
-        for name in _ARRAYS:
-            getattr(self, name).flags.writeable = False
+        self.minimum.flags.writeable = self.maximum.flags.writeable = False
+        if self.weight_steps > LARGEST_TOTAL << WEIGHT_FRACTION:
+            raise CapacityError(
+                f"the total weight is {self.total_weight:g}, over the {LARGEST_TOTAL:.4g} that a "
+                "sketch holds exactly. Multiply all weights by one smaller factor."
+            )
 
     @classmethod
     def empty(cls, feature_map: FeatureMap) -> Sketch:
@@ -77,69 +108,74 @@ class Sketch:
         d = feature_map.n_features
         return cls(
             feature_map=feature_map,
-            moment_sum=np.zeros(feature_map.n_frequencies, dtype=np.complex128),
-            total_weight=0.0,
-            squared_weight=0.0,
+            moment_steps=FixedPoint.zeros((2, feature_map.n_frequencies)),
+            weight_steps=0,
+            squared_weight_steps=0,
             count=0,
             omitted=0,
             minimum=np.full(d, np.inf),
             maximum=np.full(d, -np.inf),
-            first_moment=np.zeros(d),
-            second_moment=np.zeros(d),
+            first_steps=FixedPoint.zeros(d),
+            second_steps=FixedPoint.zeros(d),
         )
 
-    # -- what it says ------------------------------------------------------------------------
+    @classmethod
+    def from_sums(
+        cls,
+        feature_map: FeatureMap,
+        *,
+        moment_sum: ArrayLike,
+        total_weight: float,
+        squared_weight: float,
+        count: int,
+        first_moment: ArrayLike,
+        second_moment: ArrayLike,
+        minimum: ArrayLike,
+        maximum: ArrayLike,
+        omitted: int = 0,
+        tight_bounds: bool = True,
+    ) -> Sketch:
+        """A sketch of sums in float64 that were made elsewhere, each rounded once.
 
-    @property
-    def z(self) -> NDArray[np.complex128]:
-        """The sketch vector of eq. (13), shape (n_frequencies,), complex128.
-
-        ``z_j = 1 / sqrt(m) * sum_i w_i exp(-i omega_j . x_i) / sum_i w_i``, so that ``|z| <= 1``.
+        Parameters
+        ----------
+        feature_map
+            What was averaged.
+        moment_sum, total_weight, squared_weight, count, first_moment, second_moment, minimum, \
+        maximum, omitted, tight_bounds
+            As the attributes of that name.
 
         Raises
         ------
-        InputError
-            If the total weight is zero.
+        CapacityError
+            If a sum is larger than a sketch holds exactly, or NaN.
+
+        Examples
+        --------
+        >>> feature_map = FeatureMap(1, 3, scale=1.0)
+        >>> bounds = {"minimum": [0.0], "maximum": [2.0]}
+        >>> moments = {"moment_sum": [2, 1j, 0], "first_moment": [2.0], "second_moment": [4.0]}
+        >>> Sketch.from_sums(
+        ...     feature_map, total_weight=2, squared_weight=2, count=2, **moments, **bounds
+        ... ).mean
+        array([1.])
         """
-        return self.characteristic / np.sqrt(self.feature_map.n_frequencies)
-
-    @property
-    def characteristic(self) -> NDArray[np.complex128]:
-        """Empirical characteristic function at the frequencies: :attr:`z` times ``sqrt(m)``."""
-        self._require_weight()
-        phase = self.feature_map.center @ self.feature_map.frequencies
-        return np.asarray(np.exp(-1j * phase) * (self.moment_sum / self.total_weight))
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean of the data, shape (n_features,)."""
-        self._require_weight()
-        return self.feature_map.center + self.first_moment / self.total_weight
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance of the data in each feature, shape (n_features,), ``>= 0``."""
-        self._require_weight()
-        mean = self.first_moment / self.total_weight
-        return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
-
-    @property
-    def effective_count(self) -> float:
-        """Kish's ``(sum w)**2 / sum w**2``: the count, when all weights are equal."""
-        return self.total_weight**2 / self.squared_weight if self.squared_weight else 0.0
-
-    @property
-    def noise_level(self) -> float:
-        """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``."""
-        self._require_weight()
-        return float((1.0 - np.vdot(self.z, self.z).real) / self.effective_count)
-
-    def _require_weight(self) -> None:
-        if not self.total_weight > 0:
-            raise InputError(
-                f"the sketch is empty: total weight {self.total_weight:g}, {self.count} samples, "
-                f"{self.omitted} omitted. Nothing can be averaged."
-            )
+        moments = np.asarray(moment_sum, dtype=np.complex128)
+        unit = moment_units(feature_map)
+        first, second = (np.asarray(m, dtype=np.float64) for m in (first_moment, second_moment))
+        return cls(
+            feature_map=feature_map,
+            moment_steps=FixedPoint.from_float(np.stack([moments.real, moments.imag]), FRACTION),
+            weight_steps=_scaled(1 << WEIGHT_FRACTION, total_weight),
+            squared_weight_steps=_scaled(1 << SQUARED_FRACTION, squared_weight),
+            count=int(count),
+            omitted=int(omitted),
+            minimum=np.array(minimum, dtype=np.float64),
+            maximum=np.array(maximum, dtype=np.float64),
+            first_steps=FixedPoint.from_float(first / unit, FEATURE_FRACTION),
+            second_steps=FixedPoint.from_float(second / unit**2, FEATURE_FRACTION),
+            tight_bounds=tight_bounds,
+        )
 
     # -- the monoid --------------------------------------------------------------------------
 
@@ -162,46 +198,73 @@ class Sketch:
                 f"cannot subtract a sketch of {other.count} samples ({other.omitted} omitted) from "
                 f"one of {self.count} ({self.omitted} omitted): it was never part of it."
             )
-        left = self.total_weight - other.total_weight
-        tolerance = 1e-12 * self.total_weight  # each weight is a sum, rounded in another order
-        if left < -tolerance or (other.count == self.count and left > tolerance):
+        left = replace(
+            self,
+            **{name: getattr(self, name) - getattr(other, name) for name in _SUMS},
+            tight_bounds=self.tight_bounds and other.count == 0,
+        )
+        if not left._is_possible() or not other._is_within(self):
             raise MergeError(
                 f"cannot subtract a sketch of weight {other.total_weight:g} ({other.count} samples)"
                 f" from one of weight {self.total_weight:g} ({self.count} samples): it was never "
                 "part of it."
             )
-        if other.count == 0:
-            return replace(self, omitted=self.omitted - other.omitted)
-        if other.count == self.count:
-            return replace(Sketch.empty(self.feature_map), omitted=self.omitted - other.omitted)
-        return replace(
-            self,
-            **{name: getattr(self, name) - getattr(other, name) for name in _SUMS},
-            tight_bounds=False,
+        if left.count == 0:
+            return replace(Sketch.empty(self.feature_map), omitted=left.omitted)
+        return left
+
+    def _is_possible(self) -> bool:
+        """Whether there may be samples with these sums; without any weight, exactly."""
+        if self.count == 0 or self.weight_steps <= 0:
+            return not (
+                self.weight_steps
+                or self.squared_weight_steps
+                or self.moment_steps.any()
+                or self.first_steps.any()
+                or self.second_steps.any()
+            )
+        return bool(
+            self.squared_weight_steps > 0
+            and (self.second_steps.high >= 0).all()
+            and np.abs(self.moment_sum).max() <= self.total_weight * (1 + _SLACK)
+        )
+
+    def _is_within(self, other: Sketch) -> bool:
+        """Whether no sample is outside of the bounds of ``other``, as far as that is known."""
+        return not self.tight_bounds or bool(
+            (self.minimum >= other.minimum).all() and (self.maximum <= other.maximum).all()
         )
 
     def scale(self, factor: float) -> Sketch:
         """The same samples with all weights multiplied by ``factor``.
 
+        Each sum is rounded once, to its step; powers of two that are at least one are exact.
+
         Parameters
         ----------
         factor
-            Finite, ``>= 0``. Counts and bounds stay.
+            Zero, or from ``2**-32`` to ``2**32``, as weights are. Counts and bounds stay.
 
         Raises
         ------
         InputError
-            For a negative or infinite factor.
+            For another factor.
+        CapacityError
+            If the sums become larger than a sketch holds exactly.
         """
-        if not isinstance(factor, (int, float, np.number)) or not 0 <= factor < np.inf:
-            raise InputError(f"factor={factor!r}: give a finite number that is not negative.")
+        number = isinstance(factor, (int, float, np.number))
+        if not number or not (factor == 0 or 2.0**LEAST <= factor <= 2.0**MOST):
+            raise InputError(
+                f"factor={factor!r}: give zero, or a number from 2**{LEAST} to 2**{MOST}, as "
+                "weights may be."
+            )
         return replace(
             self,
-            moment_sum=self.moment_sum * factor,
-            total_weight=self.total_weight * factor,
-            squared_weight=self.squared_weight * factor**2,
-            first_moment=self.first_moment * factor,
-            second_moment=self.second_moment * factor,
+            moment_steps=self.moment_steps.times(factor),
+            weight_steps=_scaled(self.weight_steps, factor),
+            squared_weight_steps=_scaled(self.squared_weight_steps, factor, factor),
+            first_steps=self.first_steps.times(factor),
+            second_steps=self.second_steps.times(factor),
         )
 
     # -- the rest ----------------------------------------------------------------------------
@@ -232,11 +295,24 @@ class Sketch:
 
     def identical(self, other: Sketch) -> bool:
         """Whether all sums, counts and bounds have the same bits, and the maps one digest."""
-        return self.feature_map == other.feature_map and all(
-            np.array_equal(getattr(self, f.name), getattr(other, f.name))
-            for f in fields(self)
-            if f.name != "feature_map"
+        return self.same_sums(other) and (
+            np.array_equal(self.minimum, other.minimum)
+            and np.array_equal(self.maximum, other.maximum)
+            and self.tight_bounds == other.tight_bounds
         )
+
+    def same_sums(self, other: Sketch) -> bool:
+        """Whether all sums and counts have the same bits, and the maps one digest.
+
+        Bounds do not count: a subtraction cannot bring the earlier ones back.
+        """
+        return self.feature_map == other.feature_map and all(
+            getattr(self, name) == getattr(other, name) for name in _SUMS
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the float64 views stay here: whoever needs them makes them
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __sizeof__(self) -> int:
         # what Dask's memory accounting sees; without it a sketch would count as 56 bytes
@@ -246,39 +322,19 @@ class Sketch:
             + sum(getattr(self, name).nbytes for name in _ARRAYS)
         )
 
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        out = {
-            "samples": f"{self.count:,}",
-            "omitted": f"{self.omitted:,}",
-            "total weight": f"{self.total_weight:,.6g}",
-        }
-        if self.total_weight > 0:
-            out["|z|"] = f"{np.linalg.norm(self.z):.4f}"
-            out["noise of z"] = f"{np.sqrt(max(self.noise_level, 0.0)):.2e}"
-        out["size"] = f"{self.__sizeof__() / 1e3:,.1f} kB"
-        return out
 
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<Sketch: {shown}; {self.feature_map!r}>"
-
-    def _repr_html_(self) -> str:
-        from dask_sketch.display import table
-
-        return table("Sketch", self._fields() | self.feature_map._fields())
+_WORDS = ("moment_steps", "first_steps", "second_steps")
+_NUMBERS = ("weight_steps", "squared_weight_steps", "count", "omitted")
+_SUMS = (*_WORDS, *_NUMBERS)
+_ARRAYS = (*_WORDS, "minimum", "maximum")
 
 
-_SUMS = (
-    "moment_sum",
-    "total_weight",
-    "squared_weight",
-    "count",
-    "omitted",
-    "first_moment",
-    "second_moment",
-)
-_ARRAYS = ("moment_sum", "minimum", "maximum", "first_moment", "second_moment")
+def _scaled(steps: int, *factors: float) -> int:
+    """The product with finite numbers, rounded once."""
+    product = Fraction(steps)
+    for factor in factors:
+        product *= Fraction(factor)
+    return round(product)
 
 
 def merge(sketches: Iterable[Sketch]) -> Sketch:
@@ -287,17 +343,19 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
     Parameters
     ----------
     sketches
-        At least one sketch; all of one feature map. They are added in the order given.
+        At least one sketch; all of one feature map, in any order.
 
     Returns
     -------
     sketch
-        Exact: counts and bounds of all, sums rounded once per addition.
+        Exact in all its sums, counts and bounds: no rounding, and so the same for every order.
 
     Raises
     ------
     MergeError
         If there is none, or two have different feature maps; the message names the field.
+    CapacityError
+        If the sums are larger than a sketch holds.
 
     Examples
     --------
@@ -317,20 +375,12 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
         first.feature_map.require_same(part.feature_map)
     if len(parts) == 1:
         return first
-    sums = {name: getattr(first, name) for name in _SUMS}
-    moments = first.moment_sum.copy()  # one copy, then in place: the large array of the lot
-    minimum, maximum = first.minimum, first.maximum
-    for part in parts[1:]:
-        moments += part.moment_sum
-        for name in _SUMS[1:]:
-            sums[name] = sums[name] + getattr(part, name)
-        minimum = np.minimum(minimum, part.minimum)
-        maximum = np.maximum(maximum, part.maximum)
-    sums["moment_sum"] = moments
+    words: Any = {name: FixedPoint.sum([getattr(p, name) for p in parts]) for name in _WORDS}
     return Sketch(
         feature_map=first.feature_map,
-        minimum=minimum,
-        maximum=maximum,
+        minimum=np.min([part.minimum for part in parts], axis=0),
+        maximum=np.max([part.maximum for part in parts], axis=0),
         tight_bounds=all(part.tight_bounds for part in parts),
-        **sums,
+        **words,
+        **{name: sum(getattr(part, name) for part in parts) for name in _NUMBERS},
     )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ def _exact_sketch(mixture: GaussianMixture, feature_map: FeatureMap, count: int 
     """The sketch that infinitely many samples of the mixture would have, with a stated count."""
     center, omega = feature_map.center, feature_map.frequencies
     mean = mixture.mean - center
-    return replace(
-        Sketch.empty(feature_map),
+    return Sketch.from_sums(
+        feature_map,
         moment_sum=count * np.exp(1j * (center @ omega)) * mixture.characteristic(omega),
         total_weight=float(count),
         squared_weight=float(count),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -22,14 +20,16 @@ def sketch_of(m=100_000, law="gaussian", **options):
     feature_map = FeatureMap(3, m, law=law, seed=1, dtype="float64", **options)
     omega = feature_map.frequencies
     psi = np.exp(-1j * MEAN @ omega - 0.5 * np.einsum("ij,ij->j", omega, COVARIANCE @ omega))
-    return replace(
-        Sketch.empty(feature_map),
+    return Sketch.from_sums(
+        feature_map,
         moment_sum=1e8 * psi,
         total_weight=1e8,
         squared_weight=1e8,
         count=10**8,
         first_moment=1e8 * MEAN,
         second_moment=1e8 * (COVARIANCE.diagonal() + MEAN**2),
+        minimum=np.full(3, -np.inf),
+        maximum=np.full(3, np.inf),
     )
 
 

@@ -1,25 +1,54 @@
-"""Rows read in runs give what rows read one by one give, wherever the bad ones are."""
+"""Rows read in any way give the same whole numbers, wherever the bad and the far ones are."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from dask_sketch.features.rows import RUN, RowReader
+from dask_sketch.errors import CapacityError
+from dask_sketch.features.row_loop import FARTHEST, RUN
+from dask_sketch.features.rows import RowReader
+
+FRACTIONS = {"float32": 22, "float64": 50}
 
 
-def reader(d, block):
+def reader(d, block, dtype="float32", unit=1.0):
     center = np.linspace(-1, 1, d)
-    return RowReader(center, np.empty((block, d), np.float32), np.empty(block, np.float32))
+    rows, weights = np.empty((block, d), dtype), np.empty(block, dtype)
+    return RowReader(center, np.full(d, unit), FRACTIONS[dtype], rows, weights)
 
 
-def same(got, expected, taken):
-    np.testing.assert_array_equal(got.minimum, expected.minimum)
-    np.testing.assert_array_equal(got.maximum, expected.maximum)
-    np.testing.assert_array_equal(got.rows[:taken], expected.rows[:taken])
-    tolerance = {"rtol": 1e-13, "atol": 1e-12 * max(taken, 1)}
-    np.testing.assert_allclose(got.first_moment, expected.first_moment, **tolerance)
-    np.testing.assert_allclose(got.second_moment, expected.second_moment, **tolerance)
+def same(got, expected):
+    assert (got.count, got.omitted) == (expected.count, expected.omitted)
+    assert got.minimum.tobytes() == expected.minimum.tobytes()
+    assert got.maximum.tobytes() == expected.maximum.tobytes()
+    assert got.first_steps == expected.first_steps
+    assert got.second_steps == expected.second_steps
+    assert got.weight_steps == expected.weight_steps
+    assert got.squared_weight_steps == expected.squared_weight_steps
+
+
+def rounded(values):
+    """To the nearest whole number, as float64 is rounded."""
+    return [int(v) for v in np.rint(values)]
+
+
+def steps(x, center, unit, weights=None):
+    """Moments as the class of fixed points states them, in Python's whole numbers."""
+    y = (np.asarray(x, dtype=np.float64) - center) * (2.0**15 / unit)
+    f, e = np.frexp(np.ones(len(x)) if weights is None else weights)
+    first, second = [0] * y.shape[1], [0] * y.shape[1]
+    for row, part, exponent in zip(y, 2 * f, e - 1, strict=True):
+        if part == 0:
+            continue
+        if part > 1:
+            part, exponent = part / 2, exponent + 1
+        for sums, value in ((first, part * (row * 2.0**15)), (second, part * (row * row))):
+            for k, step in enumerate(rounded(value)):
+                sums[k] += step << (int(exponent) + 32)
+    return first, second
 
 
 def pair(d):
@@ -34,14 +63,52 @@ def test_runs_agree_with_plain_arithmetic(d, dtype, rng):
         x = rng.normal(0, 100, size=(n, d)).astype(dtype)
         got = reader(d, n)
         assert got.take(x, None, False) == -1
-        assert (got.taken, got.count, got.omitted) == (n, n, 0)
+        assert (got.count, got.omitted) == (n, 0)
+        assert got.groups == ([(0, slice(0, n))] if n else [])
         exact = x.astype(np.float64)
-        centred = exact - got.center
-        np.testing.assert_array_equal(got.rows, centred.astype(np.float32))
+        np.testing.assert_array_equal(got.rows, (exact - got.center).astype(np.float32))
         np.testing.assert_array_equal(got.minimum, exact.min(axis=0, initial=np.inf))
         np.testing.assert_array_equal(got.maximum, exact.max(axis=0, initial=-np.inf))
-        np.testing.assert_allclose(got.first_moment, centred.sum(axis=0), atol=1e-9)
-        np.testing.assert_allclose(got.second_moment, np.square(centred).sum(axis=0), rtol=1e-12)
+        first, second = steps(x, got.center, got.unit)
+        assert list(got.first_steps.integers()) == first
+        assert list(got.second_steps.integers()) == second
+        assert got.weight_steps == n << 80
+        assert got.squared_weight_steps == n << 112
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("far", [0.0, 1e6, FARTHEST])
+@pytest.mark.parametrize("unit", [1.0, 2.0**-60, 2.0**60])
+def test_weights_and_far_rows_agree_with_plain_arithmetic(far, unit, dtype, rng):
+    d, n = 5, 300
+    x = rng.normal(size=(n, d)) * unit
+    weights = np.ldexp(rng.integers(2**23, 2**24, size=n) / 2.0**24, rng.integers(-12, 20, size=n))
+    weights[::7] = 0.0
+    weights[::11] = 1.0
+    got = reader(d, n, dtype, unit)
+    got.center *= unit
+    x += got.center
+    x[50] = got.center + far * unit
+    x[50, 2] = got.center[2] - far * unit
+    weights[50] = 1.0
+    assert got.take(x, weights, False) == -1
+    first, second = steps(x, got.center, unit, weights)
+    assert list(got.first_steps.integers()) == first
+    assert list(got.second_steps.integers()) == second
+    assert got.count == n
+    assert got.weight_steps == sum(map(Fraction, weights)) * 2**80
+    # squares of 24 bits are exact in 48
+    assert got.squared_weight_steps == sum(Fraction(w) ** 2 for w in weights) * 2**112
+    found = {}
+    for exponent, rows in got.groups:
+        for row, share in zip(got.rows[rows], got.weights[rows], strict=True):
+            assert 0.5 < share <= 1
+            found[row.tobytes()] = share * 2.0**exponent
+    used = weights > 0
+    assert found == {
+        row.tobytes(): w
+        for row, w in zip((x[used] - got.center).astype(dtype), weights[used], strict=True)
+    }
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -52,34 +119,76 @@ def test_a_bad_row_anywhere_in_a_run_is_refused_or_left_out(d, value, rng):
     for row in range(n):
         bad = x.copy()
         bad[row, row % d] = value
-        refusing = reader(d, n)
-        assert refusing.take(bad, None, False) == row
-        assert (refusing.taken, refusing.omitted) == (row, 0)
-        omitting, one_by_one = reader(d, n), reader(d, n)
+        assert reader(d, n).take(bad, None, False) == row
+        assert reader(d, n).take(bad, np.ones(n), False) == row
+        omitting, one_by_one, clean = reader(d, n), reader(d, n), reader(d, n)
         assert omitting.take(bad, None, True) == -1
-        assert (omitting.taken, omitting.omitted) == (n - 1, 1)
+        assert (omitting.count, omitting.omitted) == (n - 1, 1)
         assert one_by_one.take(bad, np.ones(n), True) == -1  # rows with weights are no runs
-        same(omitting, one_by_one, n - 1)
+        same(omitting, one_by_one)
+        np.testing.assert_array_equal(omitting.rows[: n - 1], one_by_one.rows[: n - 1])
+        assert clean.take(np.delete(x, row, axis=0), None, False) == -1
+        assert omitting.first_steps == clean.first_steps
+        assert omitting.second_steps == clean.second_steps
 
 
-def test_blocks_add_up_and_the_same_rows_give_the_same_bits(rng):
-    x = rng.normal(size=(500, 12))
-    readers = [reader(12, 200) for _ in range(2)]
-    whole = reader(12, 500)
-    for made in readers:
-        for start in range(0, 500, 200):
-            made.take(x[start : start + 200], None, False)
-    whole.take(x, np.ones(500), False)
-    for name in ("minimum", "maximum", "first_moment", "second_moment"):
-        one, other = (getattr(made, name) for made in readers)
-        assert one.tobytes() == other.tobytes()
-        np.testing.assert_allclose(one, getattr(whole, name), rtol=1e-12, atol=1e-10)
-    assert readers[0].count == whole.count == 500
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_any_blocks_in_any_order_give_the_same_bits(dtype, rng):
+    x = rng.normal(size=(500, 12)) * np.exp(rng.normal(0, 3, size=(500, 1)))
+    x[17], x[440, 3] = 1e6, -1e7
+    whole = reader(12, 500, dtype)
+    assert whole.take(x, np.ones(500), False) == -1
+    for order in (np.arange(500), rng.permutation(500)):
+        for step in (1, 7, 64, 200, 500):
+            made = reader(12, step, dtype)
+            for start in range(0, 500, step):
+                assert made.take(x[order[start : start + step]], None, False) == -1
+            same(made, whole)
+
+
+def test_what_is_too_far_is_refused_by_row(rng):
+    x = rng.normal(size=(100, 12))
+    for place in (0, 50, 99):
+        far = x.copy()
+        far[place, 5] = 1.001 * FARTHEST
+        for weights in (None, rng.random(100) + 0.1):
+            assert reader(12, 100).take(far, weights, False) == place
+        weightless = np.ones(100)
+        weightless[place] = 0.0
+        assert reader(12, 100).take(far, weightless, False) == -1
+
+
+@pytest.mark.parametrize("weight", [-1e-9, np.nan, np.inf, -np.inf, 2.0**-33, 2.0**33, 1e-300])
+def test_weights_out_of_range_are_refused_by_row(weight):
+    weights = np.ones(20)
+    weights[[4, 9]] = weight
+    assert reader(3, 20).take(np.zeros((20, 3)), weights, True) == 4
+
+
+def test_the_ends_of_the_range_of_weights():
+    for dtype in FRACTIONS:
+        for weight in (2.0**-32, 2.0**32, 2.0**-32 * 1.5, -0.0):
+            got = reader(1, 2, dtype)
+            assert got.take(np.array([[3.0], [3.0]]), np.full(2, weight), False) == -1
+            assert got.weight_steps == Fraction(2 * abs(weight)) * 2**80
+            assert got.first_steps.to_float(62)[0] == 2 * weight * 4.0
+
+
+def test_moments_beyond_what_two_words_hold_are_refused():
+    got = reader(1, 40)
+    x = np.full((40, 1), 0.9 * FARTHEST)
+    with pytest.raises(CapacityError, match="larger than a sketch holds exactly"):
+        for _ in range(10):
+            got.take(x, np.full(40, 2.0**3), False)
+    near = reader(1, 4000)
+    with pytest.raises(CapacityError, match="larger than a sketch holds exactly"):
+        for _ in range(100):
+            near.take(np.full((4000, 1), 700.0), np.full(4000, 2.0**32), False)
 
 
 def test_a_bound_of_zero_has_no_sign():
     zeros = np.array([[-0.0], [0.0]])
     for raw in (zeros, zeros[::-1], np.tile(zeros, (400, 1))):
-        reader = RowReader(np.zeros(1), np.empty((len(raw), 1)), np.empty(len(raw)))
-        assert reader.take(raw, None, False) == -1
-        assert not np.signbit([reader.minimum, reader.maximum]).any()
+        got = RowReader(np.zeros(1), np.ones(1), 50, np.empty((len(raw), 1)), np.empty(len(raw)))
+        assert got.take(raw, None, False) == -1
+        assert not np.signbit([got.minimum, got.maximum]).any()

@@ -108,18 +108,23 @@ def test_no_pickle_and_no_surprise_in_the_files(stored):
     metadata = json.loads((stored / "zarr.json").read_text())
     attributes = metadata["attributes"]
     assert attributes["schema"] == "dask-sketch/sketch"
-    assert attributes["schema_version"] == 1
+    assert attributes["schema_version"] == 2
     assert "eq. (13)" in attributes["convention"]
     for path in stored.glob("*/zarr.json"):
-        assert json.loads(path.read_text())["data_type"] in ("float64", "complex128")
+        assert json.loads(path.read_text())["data_type"] in ("float64", "int64")
 
 
 def test_other_software_can_read_it(sample, stored):
     with xr.open_zarr(stored, consolidated=False) as dataset:
-        total = dataset.attrs["total_weight"]
+        total = int(dataset.attrs["weight_steps"]) * 2.0**-80
+        steps = dataset["moment_high"] * 2.0**56 + dataset["moment_low"]
+        real, imaginary = steps.values * 2.0**-71
         phase = np.exp(-1j * dataset["frequencies"].values.T @ dataset["center"].values)
-        z = phase * dataset["moment_sum"].values / total / np.sqrt(dataset.sizes["frequency"])
+        z = phase * (real + 1j * imaginary) / total / np.sqrt(dataset.sizes["frequency"])
+        first = dataset["first_high"] * 2.0**56 + dataset["first_low"]
+        mean = first * 2.0**-62 * dataset["unit"] / total + dataset["center"]
     np.testing.assert_allclose(z, sample.z, atol=1e-16)
+    np.testing.assert_allclose(mean.values, sample.mean, rtol=1e-14)
 
 
 def test_a_stored_sketch_outlives_a_change_of_generator(sample, stored, monkeypatch):
@@ -166,8 +171,8 @@ def edit(store: Path, **changes):
     ("changes", "message"),
     [
         ({"schema": "dask-sketch/mixture"}, "is not a sketch: its schema is 'dask-sketch/mixt"),
-        ({"schema_version": 2}, "schema version 2; this version of dask-sketch reads version 1"),
-        ({"total_weight": 12.0}, "does not match its checksum"),
+        ({"schema_version": 1}, "schema version 1; this version of dask-sketch reads version 2"),
+        ({"weight_steps": "12"}, "does not match its checksum"),
         ({"count": 12}, "does not match its checksum"),
         ({"digest": "0" * 64}, "does not match its checksum"),
         ({"feature_map": "{}"}, "does not match its checksum"),
@@ -182,7 +187,7 @@ def test_edited_attributes(changes, message, stored):
         open_sketch(stored)
 
 
-ARRAYS = ["moment_sum", "frequencies", "center", "minimum", "maximum", "first_moment"]
+ARRAYS = ["moment_high", "moment_low", "frequencies", "center", "minimum", "first_low"]
 
 
 def chunk_of(store, name):
@@ -213,7 +218,7 @@ def test_damaged_arrays(name, how, stored):
 
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
-@pytest.mark.parametrize("where", ["zarr.json", "moment_sum/zarr.json"])
+@pytest.mark.parametrize("where", ["zarr.json", "moment_high/zarr.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
 def test_damaged_metadata(where, text, stored):
     (stored / where).write_text(text)
@@ -222,7 +227,7 @@ def test_damaged_metadata(where, text, stored):
 
 
 def test_a_file_that_claims_to_be_huge_is_not_read(stored):
-    path = stored / "moment_sum" / "zarr.json"
+    path = stored / "moment_high" / "zarr.json"
     metadata = json.loads(path.read_text())
     metadata["shape"] = [10**12]
     metadata["chunk_grid"]["configuration"]["chunk_shape"] = [10**12]
@@ -247,16 +252,22 @@ def rewritten(sample, tmp_path, change):
         lambda d: d.drop_vars("maximum"),
         lambda d: d.assign_attrs(digest="0" * 64),
         lambda d: d.assign_attrs(feature_map="[]"),
-        lambda d: d.assign_attrs(total_weight="heavy"),
+        lambda d: d.assign_attrs(weight_steps="heavy"),
+        lambda d: d.assign_attrs(weight_steps="9" * 5000),
+        lambda d: d.assign_attrs(weight_steps=str(2**128)),
         lambda d: d.drop_attrs(),
-        lambda d: d.assign(moment_sum=("other", np.zeros(7, dtype=complex))),
+        lambda d: d.assign(moment_high=("other", np.zeros(7, dtype=int))),
+        lambda d: d.assign(moment_low=d["moment_low"] + 2**56),
+        lambda d: d.assign(moment_low=-d["moment_low"]),
+        lambda d: d.assign(moment_high=d["moment_high"] + 2**62),
+        lambda d: d.assign(unit=2 * d["unit"]),
         lambda d: d.assign(minimum=("other", np.zeros(7))),
-        lambda d: d.assign(second_moment=("other", np.zeros(1))),
-        lambda d: d.assign(moment_sum=d["moment_sum"].real),
-        lambda d: d.assign(first_moment=d["first_moment"].astype("f4")),
-        lambda d: d.assign_attrs(total_weight=-1.0),
+        lambda d: d.assign(second_low=("other", np.zeros(1, dtype=int))),
+        lambda d: d.assign(moment_high=d["moment_high"][0]),
+        lambda d: d.assign(first_high=d["first_high"].astype("i4")),
+        lambda d: d.assign_attrs(weight_steps="-1"),
         lambda d: d.assign_attrs(count=-1),
-        lambda d: d.assign(moment_sum=d["moment_sum"] * np.nan),
+        lambda d: d.assign(moment_high=d["moment_high"] * np.nan),
     ],
 )
 def test_content_that_is_no_sketch(change, sample, tmp_path):

@@ -180,20 +180,20 @@ def test_merge_does_not_change_its_inputs(rng):
         a.moment_sum[0] = 0
 
 
-@given(factor=st.one_of(st.just(0.0), st.floats(1e-100, 1e6)))
+@given(factor=st.one_of(st.just(0.0), st.floats(2.0**-32, 2.0**32)))
 def test_scale_is_a_factor_on_every_weight(factor):
     x = draw_rows(1, 40, 3)
     fm = feature_map()
     a = partial_sketch(x, fm).scale(factor)
     b = partial_sketch(x, fm, np.full(40, factor))
-    np.testing.assert_allclose(a.moment_sum, b.moment_sum, rtol=1e-10, atol=1e-12 * factor)
+    np.testing.assert_allclose(a.moment_sum, b.moment_sum, rtol=1e-10, atol=1e-10 * factor)
     np.testing.assert_allclose(a.total_weight, b.total_weight, rtol=1e-12)
     np.testing.assert_allclose(a.squared_weight, b.squared_weight, rtol=1e-12)
     np.testing.assert_allclose(a.second_moment, b.second_moment, rtol=1e-12)
     assert a.count == b.count
 
 
-@pytest.mark.parametrize("factor", [-1, np.nan, np.inf, "twice", None])
+@pytest.mark.parametrize("factor", [-1, np.nan, np.inf, "twice", None, 1e-10, 1e10])
 def test_scale_refuses(factor):
     with pytest.raises(InputError, match="factor="):
         Sketch.empty(feature_map()).scale(factor)

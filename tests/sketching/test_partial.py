@@ -46,7 +46,7 @@ def test_the_first_bad_row_is_named(value, row, rng):
         partial_sketch(x, feature_map(), label="chunk 3")
 
 
-@pytest.mark.parametrize("value", [-1e-3, np.nan, np.inf, -np.inf, 1e31])
+@pytest.mark.parametrize("value", [-1e-3, np.nan, np.inf, -np.inf, 1e31, 2.0**33, 2.0**-33])
 @pytest.mark.parametrize("row", [0, 5000])
 @pytest.mark.parametrize("policy", ["raise", "omit"])
 def test_bad_weights_are_named_under_both_policies(value, row, policy):
@@ -83,13 +83,31 @@ def test_an_unknown_policy_is_refused(policy):
         partial_sketch(np.zeros((1, 3)), feature_map(), nan_policy=policy)
 
 
-@pytest.mark.parametrize("value", [1e39, -1e39, 3e38])
-def test_values_too_large_for_the_precision_are_refused(value):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", [1e39, -1e39, 3e38, 1e9])
+def test_values_too_far_from_the_center_are_refused_by_row(value, dtype):
+    x = np.zeros((20, 3))
+    x[13, 1] = value
+    fm = feature_map(dtype, scale=0.1)
+    message = r"here: row 13 of this chunk has .* in feature 1, .* times the scale of the fea"
+    for weights in (None, np.full(20, 0.3)):
+        with pytest.raises(ChunkError, match=message):
+            partial_sketch(x, fm, weights, label="here")
+    assert partial_sketch(x, fm, np.arange(20) != 13).count == 20
+    x[13, 1] = np.sign(value) * 5e6  # most that is taken: 2**26 of 0.125
+    assert abs(partial_sketch(x, fm).mean[1]) == pytest.approx(5e6 / 20, rel=1e-15)
+
+
+@pytest.mark.parametrize("value", [1e7, -1e7])
+def test_phases_too_large_for_the_precision_are_refused(value):
     x = np.zeros((20, 3))
     x[13] = value
+    mixed = {"scale": None, "covariances": [[1.0] * 3, [1e-66] * 3]}  # frequencies up to 1e33
     with pytest.raises(ChunkError, match=r"values too large for features in float32.*float64"):
-        partial_sketch(x, feature_map("float32", scale=0.1))
-    assert np.isfinite(partial_sketch(x, feature_map("float64", scale=0.1)).z).all()
+        partial_sketch(x, feature_map("float32", **mixed))
+    without = partial_sketch(x, feature_map("float32", **mixed), np.arange(20) != 13)
+    assert abs(without.moment_sum - 19).max() == 0
+    assert np.isfinite(partial_sketch(x, feature_map("float64", **mixed)).z).all()
 
 
 def test_no_rows_are_the_empty_sketch():

@@ -138,13 +138,12 @@ def exact_sketch(truth: GaussianMixture, feature_map: FeatureMap) -> Sketch:
     reach = 6.0 * np.sqrt(truth.variance)
     phase = feature_map.center @ feature_map.frequencies
     psi = truth.characteristic(feature_map.frequencies)
-    return Sketch(
-        feature_map=feature_map,
+    return Sketch.from_sums(
+        feature_map,
         moment_sum=COUNT * np.exp(1j * phase) * psi,
         total_weight=COUNT,
         squared_weight=COUNT,
         count=int(COUNT),
-        omitted=0,
         minimum=truth.mean - reach,
         maximum=truth.mean + reach,
         first_moment=COUNT * mean,

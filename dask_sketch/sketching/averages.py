@@ -1,0 +1,146 @@
+"""What the sums of a sketch say: averages in float64."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
+from dask_sketch.features import FeatureMap
+from dask_sketch.features.fixed_point import (
+    FEATURE_FRACTION,
+    FRACTION,
+    SQUARED_FRACTION,
+    WEIGHT_FRACTION,
+    FixedPoint,
+)
+from dask_sketch.features.units import moment_units
+
+
+class Averages:
+    """The part of :class:`~dask_sketch.Sketch` that only reads; its attributes are told there."""
+
+    feature_map: FeatureMap
+    moment_steps: FixedPoint
+    weight_steps: int
+    squared_weight_steps: int
+    count: int
+    omitted: int
+    first_steps: FixedPoint
+    second_steps: FixedPoint
+
+    # -- the sums, in float64 ----------------------------------------------------------------
+
+    @cached_property
+    def moment_sum(self) -> NDArray[np.complex128]:
+        """``sum_i w_i exp(-i omega_j . (x_i - center))``, shape (n_frequencies,), complex128.
+
+        With the center of the feature map; :attr:`z` puts the center back.
+        """
+        real, imaginary = self.moment_steps.to_float(FRACTION)
+        return _read_only(real + 1j * imaginary)
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return self.weight_steps / (1 << WEIGHT_FRACTION)
+
+    @property
+    def squared_weight(self) -> float:
+        """Sum of the squares of the weights."""
+        return self.squared_weight_steps / (1 << SQUARED_FRACTION)
+
+    @cached_property
+    def first_moment(self) -> NDArray[np.float64]:
+        """``sum_i w_i (x_i - center)``, shape (n_features,)."""
+        unit = moment_units(self.feature_map)
+        return _read_only(self.first_steps.to_float(FEATURE_FRACTION) * unit)
+
+    @cached_property
+    def second_moment(self) -> NDArray[np.float64]:
+        """``sum_i w_i (x_i - center)**2``, shape (n_features,)."""
+        unit = moment_units(self.feature_map)
+        return _read_only(self.second_steps.to_float(FEATURE_FRACTION) * unit**2)
+
+    # -- what it says ------------------------------------------------------------------------
+
+    @property
+    def z(self) -> NDArray[np.complex128]:
+        """The sketch vector of eq. (13), shape (n_frequencies,), complex128.
+
+        ``z_j = 1 / sqrt(m) * sum_i w_i exp(-i omega_j . x_i) / sum_i w_i``, so that ``|z| <= 1``.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        return self.characteristic / np.sqrt(self.feature_map.n_frequencies)
+
+    @property
+    def characteristic(self) -> NDArray[np.complex128]:
+        """Empirical characteristic function at the frequencies: :attr:`z` times ``sqrt(m)``."""
+        self._require_weight()
+        phase = self.feature_map.center @ self.feature_map.frequencies
+        return np.asarray(np.exp(-1j * phase) * (self.moment_sum / self.total_weight))
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the data, shape (n_features,)."""
+        self._require_weight()
+        return self.feature_map.center + self.first_moment / self.total_weight
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of the data in each feature, shape (n_features,), ``>= 0``."""
+        self._require_weight()
+        mean = self.first_moment / self.total_weight
+        return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
+
+    @property
+    def effective_count(self) -> float:
+        """Kish's ``(sum w)**2 / sum w**2``: the count, when all weights are equal."""
+        return self.total_weight**2 / self.squared_weight if self.squared_weight else 0.0
+
+    @property
+    def noise_level(self) -> float:
+        """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``."""
+        self._require_weight()
+        return float((1.0 - np.vdot(self.z, self.z).real) / self.effective_count)
+
+    def _require_weight(self) -> None:
+        if not self.total_weight > 0:
+            raise InputError(
+                f"the sketch is empty: total weight {self.total_weight:g}, {self.count} samples, "
+                f"{self.omitted} omitted. Nothing can be averaged."
+            )
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        out = {
+            "samples": f"{self.count:,}",
+            "omitted": f"{self.omitted:,}",
+            "total weight": f"{self.total_weight:,.6g}",
+        }
+        if self.total_weight > 0:
+            out["|z|"] = f"{np.linalg.norm(self.z):.4f}"
+            out["noise of z"] = f"{np.sqrt(max(self.noise_level, 0.0)):.2e}"
+        out["size"] = f"{self.__sizeof__() / 1e3:,.1f} kB"
+        return out
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
+        return f"<Sketch: {shown}; {self.feature_map!r}>"
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import table
+
+        return table("Sketch", self._fields() | self.feature_map._fields())
+
+
+def _read_only(view: NDArray[Any]) -> NDArray[Any]:
+    view.flags.writeable = False
+    return view
