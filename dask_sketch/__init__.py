@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_sketch.decoders import decode
     from dask_sketch.diagnostics import choose, diagnose
     from dask_sketch.errors import SketchError
+    from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
     from dask_sketch.features import FeatureMap, estimate_scale
     from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
     from dask_sketch.ledger import Ledger, create_ledger, open_ledger
@@ -36,6 +37,8 @@ _HOME = {
     "Samples": "sources",
     "Sketch": "sketching",
     "SketchError": "errors",
+    "SketchGaussianMixture": "estimators",
+    "SketchKMeans": "estimators",
     "choose": "diagnostics",
     "create_ledger": "ledger",
     "decode": "decoders",
@@ -63,6 +66,8 @@ __all__ = [
     "Samples",
     "Sketch",
     "SketchError",
+    "SketchGaussianMixture",
+    "SketchKMeans",
     "choose",
     "create_ledger",
     "decode",

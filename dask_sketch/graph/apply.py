@@ -14,6 +14,7 @@ from dask_sketch.sources import Samples, open_samples
 
 # methods that are a mean over all rows, and the method whose mean they are
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
+_WIDE = ("predict_proba", "distances")  # of n_components values for each row
 
 
 def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
@@ -24,8 +25,8 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
     model
         An object with ``n_features`` and ``n_components``.
     method
-        ``"score"`` or ``"inertia"`` (one mean over all rows), ``"predict_proba"`` (n_components
-        values for each row), or a method with one value for each row.
+        ``"score"`` or ``"inertia"`` (one mean over all rows), ``"predict_proba"`` or
+        ``"distances"`` (n_components values for each row), or a method with one value for each row.
     x
         Lazy input of any kind.
     options
@@ -64,7 +65,7 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
     assert isinstance(blocks, da.Array)
     if blocks.numblocks[-1] > 1:
         blocks = blocks.rechunk({blocks.ndim - 1: -1})
-    wide = method == "predict_proba"
+    wide = method in _WIDE
     dtype = np.dtype(np.intp if method == "predict" else np.float64)
     values = da.map_blocks(
         _rows_of_block,

@@ -296,7 +296,8 @@ def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> 
         n_rows = min(n_rows, int((share > 0).sum())) if p is not None else 0
     picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
     picked = np.sort(picked)
-    out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64)
+    # in one order of memory, as sums over rows are rounded by it, and with them the center
+    out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
     return out[np.isfinite(out).all(axis=1)]
 
 

@@ -144,6 +144,32 @@ class Centroids:
             out.append(np.einsum("ij,ij->i", away, away))
         return np.concatenate(out)
 
+    def distances(self, x: Any) -> Any:
+        """Euclidean distance of each sample to every centroid.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        distances
+            Shape (n, n_components), float64, in units of the data; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`predict`.
+        """
+        if not in_memory(x):
+            return lazily(self, "distances", x)
+        out = [np.empty((0, self.n_components))]
+        for block in row_blocks(x, self.n_features, self.n_components):
+            away = block[:, None, :] - self.centers
+            out.append(np.sqrt(np.einsum("nkd,nkd->nk", away, away)))
+        return np.concatenate(out)
+
     def inertia(self, x: Any, weights: Any = None) -> Any:
         """Mean squared distance of the samples to their nearest centroids; lower is better.
 

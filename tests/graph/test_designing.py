@@ -257,3 +257,9 @@ def test_a_constant_feature_is_named():
     x[:, 1] = 7.0
     with pytest.warns(UserWarning, match=r"features \[1\] do not vary"):
         ds.design(x, n_components=1)
+
+
+def test_the_order_of_memory_changes_no_bit():
+    x = np.random.default_rng(0).normal(size=(500, 3))
+    maps = [ds.design(np.array(x, order=order), n_components=2) for order in "CF"]
+    assert maps[0].digest == maps[1].digest

@@ -1,0 +1,185 @@
+"""The estimators: on data in memory, on lazy data, batch by batch."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("sklearn")
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dask_sketch import decode, design, sketch
+from dask_sketch.errors import InputError
+from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
+from dask_sketch.models import random_mixture
+
+ESTIMATORS = [SketchKMeans(3), SketchGaussianMixture(3)]
+TRUTH = random_mixture(3, 2, seed=4)
+X = TRUTH.sample(6000, seed=0)
+kinds = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+
+
+def decode_again(found):
+    """The model of the sketch that an estimator holds."""
+    seed = int(np.random.RandomState(found.random_state).randint(2**31 - 1))
+    return decode(found.sketch_, 3, seed=seed, **found._decoding())
+
+
+def lazy(x, rows=1000):
+    return da.from_array(x, chunks=(rows, x.shape[1]))
+
+
+def test_a_mixture_is_found():
+    found = SketchGaussianMixture(3).fit(X)
+    assert found.score(X) > TRUTH.score(X) - 0.01
+    assert found.covariances_.shape == found.means_.shape == (3, 2)
+    np.testing.assert_allclose(found.precisions_ * found.covariances_, 1)
+    assert found.score_samples(X).mean() == pytest.approx(found.score(X))
+    np.testing.assert_allclose(found.predict_proba(X).sum(axis=1), 1)
+    np.testing.assert_array_equal(found.fit_predict(X), found.predict(X))
+    drawn, component = found.sample(10)
+    assert drawn.shape == (10, 2)
+    assert component.shape == (10,)
+
+
+def test_centroids_are_found():
+    from sklearn.cluster import KMeans
+
+    found, reference = SketchKMeans(3).fit(X), KMeans(3, n_init=5, random_state=0).fit(X)
+    assert -found.score(X) < 1.03 * reference.inertia_
+    np.testing.assert_array_equal(found.labels_, found.transform(X).argmin(axis=1))
+    assert found.score(X, sample_weight=np.full(len(X), 2.0)) == pytest.approx(2 * found.score(X))
+    assert found.get_feature_names_out().tolist() == [f"sketchkmeans{k}" for k in range(3)]
+
+
+@kinds
+def test_lazy_input_gives_lazy_answers_and_the_same_model(estimator):
+    # one chunk, so that the pilot rows are the same
+    here = clone(estimator).fit(X)
+    there = clone(estimator).fit(lazy(X, len(X)))
+    assert here.feature_map_ == there.feature_map_
+    np.testing.assert_allclose(there.model_.weights, here.model_.weights)
+    many = clone(estimator).fit(lazy(X))
+    answers = [many.predict(lazy(X)), many.score(lazy(X))]
+    answers.append(getattr(many, "transform", getattr(many, "predict_proba", None))(lazy(X)))
+    assert all(dask.is_dask_collection(answer) for answer in answers)
+    np.testing.assert_array_equal(answers[0].compute(), many.predict(X))
+    assert float(answers[1].compute()) == pytest.approx(many.score(X))
+    assert answers[2].compute().shape == (len(X), 3)
+
+
+def test_labels_of_lazy_input_are_lazy():
+    found = SketchKMeans(3).fit(lazy(X))
+    assert dask.is_dask_collection(found.labels_)
+    np.testing.assert_array_equal(found.labels_.compute(), found.predict(X))
+
+
+def test_one_pass(tmp_path):
+    read = []
+
+    def count(block):
+        read.append(len(block))
+        return block
+
+    rows = lazy(X).map_blocks(count, dtype=X.dtype, meta=np.empty((0, 0)))
+    SketchGaussianMixture(3).fit(rows)
+    # eight chunks at most for the pilot rows, of which there are six
+    assert sum(read) == 2 * len(X)
+
+
+def test_a_path_and_a_data_frame(tmp_path):
+    import zarr
+
+    zarr.save_array(str(tmp_path / "x.zarr"), X)
+    found = SketchKMeans(3).fit(str(tmp_path / "x.zarr"))
+    assert found.sketch_.count == len(X)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    named = SketchKMeans(3).fit(frame)
+    assert named.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names"):
+        named.predict(frame.rename(columns={"a": "c"}))
+
+
+@kinds
+def test_batches_make_the_sketch_of_all(estimator):
+    found = clone(estimator)
+    for batch in np.array_split(X, 5):
+        found.partial_fit(batch)
+    whole = sketch(X, found.feature_map_)
+    assert found.sketch_.count == len(X)
+    np.testing.assert_allclose(found.sketch_.z, whole.z, atol=1e-6)
+    assert found.predict(X).shape == (len(X),)
+    again = decode_again(found)
+    np.testing.assert_array_equal(again.weights, found.model_.weights)
+
+
+def test_a_lazy_batch_after_one_in_memory():
+    found = SketchKMeans(3).partial_fit(X[:2000]).partial_fit(lazy(X[2000:]))
+    assert found.sketch_.count == len(X)
+
+
+def test_weights_are_as_repeated_rows_for_one_map():
+    times = np.random.default_rng(1).integers(0, 4, len(X))
+    feature_map = design(X, n_components=3)
+    weighted, repeated = sketch(X, feature_map, times), sketch(X.repeat(times, axis=0), feature_map)
+    np.testing.assert_allclose(weighted.z, repeated.z, atol=2e-7)
+
+
+def test_a_pipeline():
+    scaled = make_pipeline(StandardScaler(), SketchKMeans(3))
+    assert scaled.fit(X).predict(X).shape == (len(X),)
+
+
+def test_an_error_leaves_what_was_fitted():
+    found = SketchKMeans(3).fit(X)
+    before = found.sketch_
+    with pytest.raises(ValueError, match="NaN"):
+        found.partial_fit(np.full((3, 2), np.nan))
+    with pytest.raises(ValueError, match="features"):
+        found.partial_fit(lazy(np.zeros((30, 5))))
+    assert found.sketch_ is before
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rows", "message"),
+    [
+        (SketchKMeans(0), X, "n_clusters=0"),
+        (SketchGaussianMixture(2.5), X, "n_components=2.5"),
+        (SketchKMeans(8), X[:5], "n_samples=5"),
+    ],
+)
+def test_bad_arguments(estimator, rows, message):
+    with pytest.raises(InputError, match=message):
+        estimator.fit(rows)
+
+
+def test_weights_of_another_length():
+    with pytest.raises(InputError, match="sample_weight has shape"):
+        SketchKMeans(3).fit(X, sample_weight=np.ones(3))
+
+
+@kinds
+def test_lazy_twins_of_the_checks(estimator):
+    """What scikit-learn checks with arrays holds for Dask arrays."""
+    with pytest.raises(NotFittedError):
+        clone(estimator).predict(lazy(X))
+    found = clone(estimator)
+    parameters = found.get_params()
+    one, two = found.fit(lazy(X)).model_.weights, clone(estimator).fit(lazy(X)).model_.weights
+    np.testing.assert_array_equal(one, two)  # the same bits, twice
+    assert found.get_params() == parameters
+    before = set(vars(found))
+    answer = found.predict(lazy(X))
+    assert set(vars(found)) == before  # a prediction changes nothing
+    np.testing.assert_array_equal(answer[:10].compute(), found.predict(lazy(X[:10], 3)).compute())
+    assert found.n_features_in_ == 2
+    with pytest.raises(InputError, match="features"):
+        found.predict(lazy(np.zeros((10, 3))))
+    with pytest.raises(ValueError, match=r"row 7 .* nan"):
+        clone(estimator).fit(lazy(np.where(np.arange(len(X))[:, None] == 7, np.nan, X)))
