@@ -1,7 +1,7 @@
 """What every task of `srun` runs: task 0 is the scheduler, task 1 the run, the others are workers.
 
-The job file's cluster is of kind "address" without an address. Encryption comes from the variables
-of tls.env (`dask-sketch certificates`), settings of the workers from the file that DASK_CONFIG names.
+The job file's cluster is of kind "address", without an address. Encryption comes from the variables
+of tls.env (`dask-sketch certificates`), settings of the workers from the file in DASK_CONFIG.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEMORY_SHARE = 0.9  # of a task's memory; the rest is for the process that watch
 def worker_options() -> dict[str, object]:
     """Threads and bytes of a worker: those of its task."""
     threads = int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
-    options: dict[str, object] = {"nthreads": threads}
+    options: dict[str, object] = {"nthreads": threads, "dashboard_address": "127.0.0.1:0"}
     if "SLURM_MEM_PER_CPU" in os.environ:  # MiB
         mebibytes = int(os.environ["SLURM_MEM_PER_CPU"]) * threads
         options["memory_limit"] = int(mebibytes * 2**20 * MEMORY_SHARE)
@@ -31,8 +31,9 @@ def worker_options() -> dict[str, object]:
 
 def main(job: str) -> int:
     """Exit code of the run; only task 1 comes back from making the runner."""
+    begun = os.environ.get("SLURM_RESTART_COUNT", "0")  # of a job that was requeued
     runner = SLURMRunner(
-        scheduler_file="dask-sketch-{job_id}.json",
+        scheduler_file=f"dask-sketch-{{job_id}}-{begun}.json",
         scheduler_options={"dashboard_address": "127.0.0.1:0"},
         worker_class="distributed.Nanny",
         worker_options=worker_options(),

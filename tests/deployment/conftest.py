@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+import zarr
+from deployment.local_processes import N_SAMPLES
+
+from dask_sketch.certificates import make_certificates
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    return make_certificates(tmp_path / "certificates")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job file as in deploy/, on a small store: the scheduler's address is the environment's."""
+    x = np.random.default_rng(0).normal(size=(N_SAMPLES, 3)).astype(np.float32)
+    store = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(1000, 3), dtype="f4")
+    store[:] = x
+    path = tmp_path / "job.toml"
+    path.write_text(
+        """
+        [job]
+        name = "nightly"
+        ledger = "ledger"
+        [[sources]]
+        path = "x.zarr"
+        chunk_size = "12KB"
+        [feature_map]
+        n_components = 2
+        n_frequencies = 50
+        [cluster]
+        kind = "address"
+        """
+    )
+    return path
+
+
+@pytest.fixture
+def start():
+    """Start processes in the background; they are ended after the test."""
+    started = []
+
+    def popen(command, **more):
+        started.append(
+            subprocess.Popen([str(part) for part in command], start_new_session=True, **more)
+        )
+        return started[-1]
+
+    yield popen
+    for process in started:
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
