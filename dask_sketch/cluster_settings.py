@@ -32,7 +32,6 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "kubernetes": ("n_workers", "timeout", "options"),
 }
 _NEEDS = {
-    "address": ("address",),
     "slurm": ("n_workers", "memory_limit"),
     "kubernetes": ("n_workers",),
 }

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import ipaddress
 import logging
+import shlex
 import ssl
 import tempfile
 import warnings
@@ -122,8 +123,12 @@ def _reach(settings: ClusterSettings) -> Iterator[Client]:
     from distributed.comm.addressing import parse_address
     from distributed.security import Security
 
-    address = settings.address
-    assert address is not None  # settings require it
+    address = settings.address or dask.config.get("scheduler-address", None)
+    if not address:
+        raise InputError(
+            "address: no scheduler is named. Give its address, such as tls://host:8786, or set "
+            "DASK_SCHEDULER_ADDRESS."
+        )
     timeout = settings.timeout or CONNECT_SECONDS
     try:
         security = Security() if settings.tls is None else security_of(str(settings.tls))
@@ -166,10 +171,16 @@ def _local(settings: ClusterSettings) -> Any:
 @contextlib.contextmanager
 def _slurm(settings: ClusterSettings) -> Iterator[Any]:
     jobqueue = _package("dask_jobqueue", "slurm", "SLURM jobs as workers")
-    options = dict(settings.options)
+    # Dask's configuration may hold those too; what it has of the rest, SLURMCluster takes itself
+    configured = dask.config.get("jobqueue.slurm")
+    options = {
+        name.replace("-", "_"): configured[name]
+        for name in ("scheduler-options", "job-script-prologue", "shared-temp-directory")
+        if configured.get(name)
+    } | dict(settings.options)
     scheduler = {"dashboard_address": settings.dashboard, **options.pop("scheduler_options", {})}
     prologue = [
-        f"export DASK_CONFIG=${{DASK_CONFIG:-{WORKER_SETTINGS}}}",
+        f"export DASK_CONFIG={shlex.quote(str(WORKER_SETTINGS))}",
         *options.pop("job_script_prologue", []),
     ]
     shared = Path(options.pop("shared_temp_directory", "")).expanduser().absolute()

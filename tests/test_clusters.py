@@ -42,7 +42,6 @@ from dask_sketch.clusters import WORKER_SETTINGS, ClusterSettings, connect, work
         ({"kind": "local", "dashboard": 8787}, "dashboard=8787"),
         ({"kind": "local", "tls": "folder"}, "makes its own credentials"),
         ({"kind": "local", "tls": True}, "leave the setting out"),
-        ({"kind": "address"}, 'address: a cluster of kind "address" needs'),
         ({"kind": "address", "address": " "}, "address=' '"),
         ({"kind": "address", "address": "tcp://a:1", "tls": "folder"}, "starts with tls://"),
         ({"kind": "address", "address": "tcp://a:1", "tls": False}, "tls=False"),
@@ -161,6 +160,21 @@ def test_another_user_of_the_machine_is_refused(local, tmp_path):
                 assert plain.recv(100)[:1] in (b"", b"\x15")
 
 
+def test_the_address_may_stand_in_the_environment(local):
+    settings = ClusterSettings("address")
+    with pytest.raises(ds.SketchError, match="DASK_SCHEDULER_ADDRESS"), connect(settings):
+        pass
+    # as the variables DASK_SCHEDULER_ADDRESS and DASK_DISTRIBUTED__COMM__TLS__... do
+    client = local.security.get_tls_config_for_role("client")
+    found = {
+        "scheduler-address": local.scheduler.address,
+        "distributed.comm.tls.ca-file": client["ca_file"],
+        "distributed.comm.tls.client": {"cert": client["cert"], "key": client["key"]},
+    }
+    with dask.config.set(found), connect(settings) as other:
+        assert other.scheduler.address == local.scheduler.address
+
+
 def test_without_the_package_for_tls_a_cluster_warns(monkeypatch):
     monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
     with (
@@ -229,13 +243,18 @@ def test_slurm_jobs_as_workers(slurm):
         timeout=60,
         options={"queue": "short", "walltime": "00:10:00", "interface": "lo"},
     )
-    with connect(settings) as client:
+    importlib.import_module("dask_jobqueue")  # its defaults first
+    site = {"job-script-prologue": ["export SITE=ours"], "job-extra-directives": ["--exclusive"]}
+    site = {f"jobqueue.slurm.{name}": one for name, one in site.items()}
+    with dask.config.set(site), connect(settings) as client:
         assert client.scheduler.address.startswith("tls://")
         assert client.submit(abs, -3).result(timeout=30) == 3
+        assert list(client.run(os.environ.get, "SITE").values()) == ["ours"]
         told = client.run(on_a_worker)
         assert [(one["concurrency"], one["spill"]) for one in told.values()] == [("4", False)]
         script = (slurm / "job.sh").read_text()
         assert "#SBATCH -p short" in script
+        assert "#SBATCH --exclusive" in script
         (folder,) = slurm.glob(".certificates-*")
         assert str(folder / "worker.key") in script
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
