@@ -249,7 +249,7 @@ def test_slurm_jobs_as_workers(slurm):
     with dask.config.set(site), connect(settings) as client:
         assert client.scheduler.address.startswith("tls://")
         assert client.submit(abs, -3).result(timeout=30) == 3
-        assert list(client.run(os.environ.get, "SITE").values()) == ["ours"]
+        assert list(client.run(os.getenv, "SITE").values()) == ["ours"]
         told = client.run(on_a_worker)
         assert [(one["concurrency"], one["spill"]) for one in told.values()] == [("4", False)]
         script = (slurm / "job.sh").read_text()
