@@ -238,44 +238,24 @@ def decode_array(
 ) -> NDArray[Any]:
     """Values of one array from its objects.
 
-    Nothing is decoded unless the metadata and the header of the chunk agree on the size, and the
-    codecs are the two that :func:`encode_arrays` uses.
+    They pass the guard of :mod:`dask_sketch.guarded`, and nothing is decoded unless the metadata
+    states the shape and type expected, in one chunk.
 
     Raises
     ------
     LedgerError
-        If they do not.
+        If they do not, or are damaged.
     """
     import zarr
     from zarr.buffer import cpu
 
-    chunk = objects[_chunk(shape)]
-    nbytes = math.prod(shape) * np.dtype(kind).itemsize
+    from dask_sketch.guarded import guarded
+
     try:
-        metadata = json.loads(objects[ROOT])
-        seen = (
-            metadata["zarr_format"], metadata["node_type"], metadata["data_type"],
-            tuple(metadata["shape"]), metadata["chunk_grid"]["name"],
-            tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"]),
-            tuple(codec["name"] for codec in metadata["codecs"]),
-            metadata["storage_transformers"],
-        )  # fmt: skip
-        wanted: tuple[Any, ...] = (
-            3,
-            "array",
-            kind,
-            shape,
-            "regular",
-            shape,
-            ("bytes", "blosc"),
-            [],
-        )
-        if seen != wanted or int.from_bytes(chunk[4:8], "little") != nbytes:
-            raise LedgerError(f"{label} is not an array of shape {shape} and type {kind}.")
-        store = zarr.storage.MemoryStore(
-            {name: cpu.Buffer.from_bytes(content) for name, content in objects.items()}
-        )
+        store = guarded({name: cpu.Buffer.from_bytes(found) for name, found in objects.items()})
         array = zarr.open_array(store, mode="r", zarr_format=3)
+        if (array.shape, array.chunks, array.dtype) != (shape, shape, np.dtype(kind)):
+            raise LedgerError(f"{label} is not an array of shape {shape} and type {kind}.")
         return np.asarray(array[...])
     except LedgerError:
         raise

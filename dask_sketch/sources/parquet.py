@@ -11,12 +11,16 @@ import fsspec
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.chunking import target_bytes
 from dask_sketch.sources.frames import common_dtype, feature_columns, frame_samples
+from dask_sketch.sources.partitions import StoredFiles
 from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".parquet", ".parq", ".pq")
+LARGEST = (
+    2**32
+)  # bytes that the rows of one part may have: a few bytes on disk can state any number
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class PartReader:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 groups = range(parquet.num_row_groups)
                 chosen = list(groups if part.row_groups is None else part.row_groups)
+                _require_small(parquet.metadata, chosen, len(self.columns))
                 table = parquet.read_row_groups(
                     chosen, columns=list(self.columns), use_threads=False
                 )
@@ -60,6 +65,17 @@ class PartReader:
                 f"{part.path}{where} could not be read: {type(error).__name__}: {error}. The file "
                 "is damaged, has other columns or is out of reach; restore it, or leave it out."
             ) from error
+
+
+def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:
+    """Refuse rows that do not fit before they are decoded, by what the footer states of them."""
+    stated = [metadata.row_group(group) for group in row_groups]
+    size = sum(max(group.num_rows * n_columns * 8, group.total_byte_size) for group in stated)
+    if size > LARGEST:
+        raise InputError(
+            f"its rows have {size:,} bytes, over the limit of {LARGEST:,} for one task; write it "
+            "with smaller row groups"
+        )
 
 
 def parquet_samples(
@@ -138,6 +154,7 @@ def parquet_samples(
         columns=list(names),
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
+        origin=StoredFiles(fs, found, tuple(parts), chosen),
         copies=4,  # the bytes of the file, Arrow's columns, those of pandas and the block
     )
 

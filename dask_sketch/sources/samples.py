@@ -15,6 +15,8 @@ from dask_sketch.features.device import on_device
 if TYPE_CHECKING:
     import dask.bag as db
 
+    from dask_sketch.sources.partitions import StoredChunks, StoredFiles
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -56,6 +58,9 @@ class Samples:
     cut
         For sources that can: ``blocks`` and ``weights`` of a range of chunks alone, built without
         the others.
+    origin
+        What each chunk reads of which files, for sources that have files; see
+        :func:`dask_sketch.sources.partitions.partitions_of`.
     """
 
     blocks: da.Array | db.Bag
@@ -74,6 +79,7 @@ class Samples:
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
     cut: Callable[[range], tuple[da.Array, da.Array | None]] | None = None
+    origin: StoredChunks | StoredFiles | None = None
 
     @property
     def is_bag(self) -> bool:

@@ -14,11 +14,15 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask.base import tokenize
+from zarr.storage import LocalStore
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.guarded import guarded
+from dask_sketch.guarded import GuardedStore, guarded
 from dask_sketch.sources.chunking import row_step
+from dask_sketch.sources.partitions import StoredChunks
 from dask_sketch.sources.samples import Samples, array_samples
+
+LARGEST_COUNT = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
 
 class RowReader:
@@ -135,8 +139,14 @@ def zarr_samples(
     shards = getattr(rows, "shards", None)
     stored = (shards or rows.chunks)[0]
     n, d = rows.shape
-    step = min(row_step(n, stored, d * rows.dtype.itemsize, chunk_size), max(n, 1))
+    nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size)
+    step = min(nominal, max(n, 1))
     every = range(max(-(-n // step), 1))
+    if len(every) > LARGEST_COUNT:
+        raise InputError(
+            f"{label} states {n:,} rows, which are {len(every):,} tasks of {step:,} rows: over the "
+            f"limit of {LARGEST_COUNT:,}. Give a larger chunk_size, if there really are as many."
+        )
     pieces = math.prod(
         -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
     )
@@ -153,8 +163,13 @@ def zarr_samples(
             )
     cut = partial(_cut, rows, column, label, f"weights {weights!r} of {label}", step)
     blocks, lazy = cut(every)
+    arrays = (rows,) if column is None else (rows, column)
+    origin = StoredChunks(
+        _files_of(store, root), storage_options, arrays, nominal, chunk_size is not None
+    )
     # the weights are already in the shape that Samples wants
-    return replace(array_samples(blocks, label, cut=cut, stored_chunks=pieces), weights=lazy)
+    known = {"cut": cut, "stored_chunks": pieces, "origin": origin}
+    return replace(array_samples(blocks, label, **known), weights=lazy)
 
 
 def _cut(
@@ -193,6 +208,14 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
             f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
             "storage_options for a URL."
         ) from error
+
+
+def _files_of(store: Any, root: Any) -> Path | str | None:
+    """Path or URL under which the files of a store are found."""
+    inner = root.store.store if isinstance(root.store, GuardedStore) else root.store
+    if isinstance(inner, LocalStore):
+        return Path(inner.root)
+    return store if isinstance(store, str) else None
 
 
 def _select(root: Any, name: str | None, label: str) -> Any:
