@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from dask_sketch.errors import ArtifactError, PlanError
-from dask_sketch.terminal import fields_text, first_line, jsonable
+from dask_sketch.terminal import fields_text, first_line, jsonable, printable
 
 FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
 
@@ -61,7 +61,8 @@ class Run:
         if self.as_json:
             click.echo(json.dumps(jsonable(result), indent=2, allow_nan=False))
         else:
-            click.echo(text if isinstance(text, str) else fields_text(text))
+            shown = text if isinstance(text, str) else fields_text(text)
+            click.echo(printable(shown, keep="\n"))
 
 
 def run_options(function: Command) -> Command:
@@ -136,7 +137,7 @@ def _notices(debug: bool) -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
-    click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+    click.echo(f"warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
 def cluster_options(function: Command) -> Command:

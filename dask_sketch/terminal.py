@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+_LONGEST = 4000  # characters of a message: it may quote a file
+
 
 def grid(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) -> str:
     """Rows as text in aligned columns; numbers to the right, all else to the left.
@@ -26,7 +28,7 @@ def grid(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) 
     ours   -33.12
     truth   -33.1
     """
-    table = [[str(cell) for cell in row] for row in rows]
+    table = [[printable(str(cell)) for cell in row] for row in rows]
     head = [list(header)] if header else []
     widths = [max(map(len, column)) for column in zip(*head, *table, strict=True)]
     right = [
@@ -58,7 +60,32 @@ def fields_text(fields: Mapping[str, object]) -> str:
     of       a store
     """
     width = max(map(len, fields), default=0)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
+    return "\n".join(
+        f"{printable(name):<{width}}  {printable(str(value))}" for name, value in fields.items()
+    )
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Text with characters that steer a terminal spelled out: names come from files of others.
+
+    Parameters
+    ----------
+    text
+        Any.
+    keep
+        Characters that stay, such as line breaks.
+
+    Examples
+    --------
+    >>> printable("red \x1b[31m")
+    'red \\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign in keep else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
 
 
 @contextlib.contextmanager
@@ -105,7 +132,7 @@ def first_line(error: BaseException) -> str:
     """
     from dask_sketch.errors import SketchError
 
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error)[:_LONGEST].split()))
     if isinstance(error, SketchError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -188,6 +188,8 @@ def plot_mixture(
     ax.set_ylim(low[1], high[1])
     labels = [f"feature {k}" for k in range(d)] if names is None else list(map(str, names))
     ax.set(xlabel=labels[pair[0]], ylabel=labels[pair[1]])
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        label.set_parse_math(False)  # a name may hold dollar signs
     return ax
 
 

@@ -128,7 +128,7 @@ class FeatureMap:
                 "design(x, ...) finds a scale from the data."
             )
         if self.scale is not None:
-            if not isinstance(self.scale, _REAL) or not 0 < self.scale < np.inf:
+            if not isinstance(self.scale, _REAL) or not 1e-150 < self.scale < 1e150:
                 raise InputError(f"scale={self.scale!r}: give a positive standard deviation.")
             object.__setattr__(self, "scale", float(self.scale))
         else:

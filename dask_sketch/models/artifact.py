@@ -100,19 +100,42 @@ def from_dataset(
     kind = _KINDS[schema]
     noun = schema.rsplit("/", 1)[-1].replace("-", " ")
     try:
-        record = json.loads(dataset.attrs["decoding"])
-        if record is not None:
-            record = Decoding(**(record | {"trace": tuple(record["trace"])}))
+        record = _record(dataset.attrs["decoding"])
         arrays: dict[str, Any] = {variable: dataset[variable].values for variable in kind.meaning}
         if kind.model is GaussianMixture and "means" + _STDERR in dataset:
             arrays["stderr"] = StandardErrors(
                 **{variable: dataset[variable + _STDERR].values for variable in kind.meaning}
             )
         return kind.model(**arrays, decoding=record)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{name} is no {noun}: {error!r} is missing or unreadable.") from error
     except InputError as error:
         raise ArtifactError(f"{name} does not hold a {noun}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{name} is no {noun}: {error!r} is missing or unreadable.") from error
+
+
+_NUMBERS = ("cost", "noise_level", "seconds")
+_COUNTS = ("seed", "replicates", "n_evaluations")
+_LONGEST = 1000  # characters of a text in the record, all of which are shown
+
+
+def _record(text: str) -> Decoding | None:
+    """The decoding record, once its values are of the kinds that are shown and computed with."""
+    found = json.loads(text)
+    if found is None:
+        return None
+    record = Decoding(**(found | {"trace": tuple(found["trace"])}))
+    texts = [record.method, record.model, record.message, record.refine or ""]
+    numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
+    if record.variance_floor is not None:
+        numbers.append(record.variance_floor)
+    if (
+        not all(isinstance(value, str) and len(value) <= _LONGEST for value in texts)
+        or not all(type(value) in (int, float) for value in numbers)
+        or not all(type(getattr(record, name)) is int for name in _COUNTS)
+        or type(record.converged) is not bool
+    ):
+        raise InputError("its record of decoding has values of another kind than it should.")
+    return record
 
 
 def save_model(

@@ -35,6 +35,7 @@ _SILENCE = 2.0**-15
 
 # Frames whose spectra are held at once. Blocks start at multiples of it from the start of the
 # file, whichever frames are asked for, so that a frame's bits do not depend on who computes it.
+_LARGEST = 2**30  # samples of one file, all channels: 4 GiB
 _BLOCK = 8192
 
 
@@ -147,6 +148,12 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.flo
     """
     name = os.fspath(path)
     try:
+        stated = soundfile.info(name)
+        if stated.frames * stated.channels > _LARGEST:
+            raise ChunkError(
+                f"audio file {name!r} states {stated.frames:,} samples of {stated.channels} "
+                f"channels, over {_LARGEST:,}: cut it into parts, or leave it out"
+            )
         audio, rate = soundfile.read(name, dtype="float32")
     # TypeError is what soundfile answers to headerless audio, of which it cannot know the rate
     except (soundfile.SoundFileError, OSError, TypeError) as error:

@@ -1,0 +1,689 @@
+"""Files of somebody else's: they run no code, and take neither the memory nor the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import gzip
+import json
+import lzma
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from zarr.buffer.cpu import buffer_prototype
+
+import dask_sketch as ds
+from dask_sketch import guarded, storage
+from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
+from dask_sketch.guarded import GuardedStore
+from dask_sketch.sources import open_samples
+from dask_sketch.sources import parquet as parquet_module
+from dask_sketch.stored import open_any, read_map
+from dask_sketch.terminal import fields_text, first_line, grid, printable
+from dask_sketch.unpacked import unpacked_bytes
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+HTML = "<script>alert(1)</script>"
+
+
+class Marks:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def small_memory(code, megabytes=1500):
+    """Run code in a process of little memory beyond what the libraries take; its output."""
+    before = "import resource, dask_sketch as ds, zarr, xarray, dask.array, pathlib\n" + (
+        "from dask_sketch.sources import open_samples\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (used + {megabytes} * 2**20,) * 2)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", before + code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+
+# -- feature maps --------------------------------------------------------------------------------
+
+
+def spec(**changes):
+    return json.loads(ds.FeatureMap(2, 10, scale=1.0).spec) | changes
+
+
+def map_text(**changes):
+    found = {"schema": "dask-sketch/feature-map", "version": 1, "digest": "0" * 64}
+    return json.dumps(found | {"spec": spec(**changes)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_frequencies": 10**12}, "over 268,435,456 numbers"),
+        ({"n_features": 10**12}, "over 268,435,456 numbers"),
+        ({"n_features": 10**9, "n_frequencies": 10**9}, "over 268,435,456 numbers"),
+        ({"dtype": "f4,(((((((("}, "precision"),
+        ({"dtype": ["f4"] * 10}, "precision"),
+        ({"scale_fit": "anything"}, "fields that no feature map has"),
+        ({"__class__": "x"}, "fields that no feature map has"),
+        ({"scale": 10**400}, "specification"),
+        ({"scale": float("nan")}, "scale=nan"),
+        ({"scale": 1e-300}, "scale=1e-300"),
+        ({"law": {"a": 1}}, "law="),
+        ({"law": ESCAPE}, "law="),
+        ({"center": [[0.0], [0.0]]}, "center="),
+        ({"center": "0.0"}, "center="),
+        ({"scale": None, "covariances": 3.0}, "covariances has shape"),
+        ({"scale": None, "covariances": [[]]}, "covariances has shape"),
+        ({"scale": None, "covariances": [[1.0], [1.0, 2.0]]}, "covariances="),
+        ({"whitening": [[1.0, 0.0], [1.0, 0.0]]}, "whitening is singular"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({}, "digest"),
+    ],
+)
+def test_feature_maps_of_others(changes, message):
+    with pytest.raises(ArtifactError, match=message):
+        ds.FeatureMap.from_json(map_text(**changes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200_000,
+        '{"schema":' * 200_000,
+        '{"schema": ' + "9" * 5000 + "}",
+        "",
+        "3",
+        "null",
+        "[]",
+        '"text"',
+        '{"schema": []}',
+        '{"schema": "dask-sketch/feature-map", "version": 1}',
+        '{"schema": "dask-sketch/feature-map", "version": 1, "digest": "", "spec": []}',
+        '{"schema": "dask-sketch/feature-map", "version": 1, "digest": "\\ud800", "spec": {}}',
+        map_text().replace('"seed": 0', f'"seed": {"7" * 4200}'),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_text_that_is_no_feature_map(text):
+    with pytest.raises(ArtifactError, match=r"not a feature map|not the spec|schema|digest"):
+        ds.FeatureMap.from_json(text)
+
+
+def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
+    from dask_sketch import stored
+
+    monkeypatch.setattr(stored, "LARGEST_TEXT", 1000)
+    (tmp_path / "map.json").write_text(" " * 1001)
+    with pytest.raises(ArtifactError, match="over 1,000 characters"):
+        read_map(str(tmp_path / "map.json"))
+
+
+def test_a_huge_feature_map_takes_no_memory():
+    text = map_text(n_frequencies=10**12)
+    done = small_memory(f"ds.FeatureMap.from_json({text!r})", megabytes=200)
+    assert "ArtifactError" in done.stderr, done.stderr
+    assert "MemoryError" not in done.stderr
+
+
+# -- codecs and types ----------------------------------------------------------------------------
+
+
+def write_v2(path, chunk=b"", **changes):
+    """A store of format 2, of 4 rows of 2 features in one chunk."""
+    metadata = {
+        "zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "<f8", "compressor": None,
+        "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+    path.mkdir(parents=True, exist_ok=True)
+    (path / ".zarray").write_text(json.dumps(metadata | changes))
+    (path / "0.0").write_bytes(chunk)
+    return path
+
+
+FEATURES = ds.FeatureMap(2, 20, scale=1.0)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "categorize", "vlen-array", "x"])
+@pytest.mark.parametrize("dtype", ["<f8", "|O"])
+def test_codecs_that_make_objects_are_refused_before_there_is_one(
+    codec, dtype, tmp_path, monkeypatch
+):
+    made = []
+    honest = numcodecs.registry.get_codec
+    monkeypatch.setattr(
+        numcodecs.registry, "get_codec", lambda config: made.append(config) or honest(config)
+    )
+    mark = tmp_path / "ran"
+    settings = {"id": codec, "protocol": 5} if codec == "pickle" else {"id": codec}
+    path = write_v2(tmp_path / "x.zarr", pickle.dumps(Marks(mark)), dtype=dtype, filters=[settings])
+    with pytest.raises(SketchError, match=f"names the codec '{codec}'"):
+        ds.sketch(str(path), FEATURES).compute()
+    write_v2(path, pickle.dumps(Marks(mark)), dtype=dtype, compressor=settings)
+    with pytest.raises(SketchError, match=f"names the codec '{codec}'"):
+        open_samples(str(path))
+    assert not mark.exists()
+    assert not made
+
+
+def test_the_pickle_of_these_tests_does_run_where_nothing_guards(tmp_path):
+    pickle.loads(pickle.dumps(Marks(tmp_path / "ran")))
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_pickle_in_consolidated_metadata_or_beside_the_samples(tmp_path):
+    mark = tmp_path / "ran"
+    filters = [{"id": "pickle", "protocol": 5}]
+    root = tmp_path / "g.zarr"
+    evil = write_v2(root / "x", pickle.dumps(Marks(mark)), filters=filters)
+    (root / ".zgroup").write_text('{"zarr_format": 2}')
+    with pytest.raises(SketchError, match="names the codec 'pickle'"):
+        ds.sketch(str(root), FEATURES).compute()
+    documents = {
+        ".zgroup": {"zarr_format": 2},
+        "x/.zarray": json.loads((evil / ".zarray").read_text()),
+    }
+    (root / ".zmetadata").write_text(
+        json.dumps({"zarr_consolidated_format": 1, "metadata": documents})
+    )
+    write_v2(evil)  # harmless by itself
+    with pytest.raises(SketchError, match="names the codec 'pickle'"):
+        ds.sketch(str(root), FEATURES).compute()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("opening", [ds.open_sketch, ds.open_model])
+def test_artifacts_are_of_format_3_only(opening, tmp_path):
+    root = tmp_path / "s.zarr"
+    write_v2(root / "x", pickle.dumps(Marks(tmp_path / "ran")), filters=[{"id": "pickle"}])
+    (root / ".zgroup").write_text('{"zarr_format": 2}')
+    (root / ".zattrs").write_text('{"schema": "dask-sketch/sketch", "schema_version": 1}')
+    with pytest.raises(ArtifactError, match=r"no (sketch|.*centroids) at"):
+        opening(root)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A stored sketch."""
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    ds.partial_sketch(rows, FEATURES).to_zarr(tmp_path / "s.zarr")
+    return tmp_path / "s.zarr"
+
+
+def an_array_of(store):
+    """The metadata file of an array of an artifact, by name, whatever the arrays are."""
+    return sorted(path for path in store.glob("*/zarr.json") if path.parent.name != "center")[0]
+
+
+def edit(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def bytes_codec_only(document):
+    document["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+
+
+def set_shape(n):
+    def change(document):
+        document["shape"] = [n] * len(document["shape"])
+        document["chunk_grid"]["configuration"]["chunk_shape"] = document["shape"]
+
+    return change
+
+
+def set_chunks(n):
+    def change(document):
+        chunks = document["chunk_grid"]["configuration"]
+        chunks["chunk_shape"] = [n] * len(chunks["chunk_shape"])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_shape(10**12), "over the limit"),
+        (set_shape(2**30), "over the limit"),
+        (set_chunks(10**12), "over the limit"),
+        (set_chunks(2**20), "not in one chunk|over the limit"),
+        (lambda d: d.update(codecs=[{"name": "numcodecs.pickle"}]), "names the codec"),
+        (lambda d: d.update(codecs=[{"name": "vlen-utf8"}], data_type="string"), "not of numbers"),
+        (lambda d: d.update(shape=["9" * 5000]), "whole numbers|unreadable|cannot be read|damaged"),
+        (lambda d: d.update(shape=[2.5]), "whole numbers"),
+        (lambda d: d.update(shape=[-5]), "whole numbers"),
+        (lambda d: d.update(codecs=5), "not the metadata of an array"),
+        (lambda d: d.update(chunk_grid=[]), "not the metadata of an array"),
+    ],
+)
+def test_sketches_of_others(change, message, stored):
+    edit(an_array_of(stored), change)
+    with pytest.raises(ArtifactError, match=message):
+        ds.open_sketch(stored)
+
+
+def test_more_than_half_of_the_memory_is_not_asked_for(stored, monkeypatch):
+    class Little:
+        available = 100
+
+    monkeypatch.setattr(storage.psutil, "virtual_memory", Little)
+    with pytest.raises(ArtifactError, match="over half of the 100 bytes of memory"):
+        ds.open_sketch(stored)
+
+
+@pytest.mark.parametrize("where", ["zarr.json", "array"])
+def test_deep_and_long_metadata(where, stored, monkeypatch):
+    path = stored / "zarr.json" if where == "zarr.json" else an_array_of(stored)
+    whole = path.read_text()
+    path.write_text('{"a":' * 100_000)
+    with pytest.raises(ArtifactError, match="nested too deeply"):
+        ds.open_sketch(stored)
+    path.write_text(whole)
+    monkeypatch.setattr(guarded, "LARGEST_METADATA", 100)
+    with pytest.raises(ArtifactError, match="over 100 bytes of metadata"):
+        ds.open_sketch(stored)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "[" * 100_000,
+        "3",
+        "{}",
+        {"method": {"a": 1}},
+        {"message": "x" * 10_000},
+        {"seconds": "soon"},
+        {"trace": ["a"]},
+        {"trace": 5},
+        {"converged": "yes"},
+        {"seed": 1.5},
+        {"surprise": 1},
+    ],
+    ids=lambda record: str(record)[:30],
+)
+def test_models_of_others(record, tmp_path):
+    from dask_sketch.models import Decoding, artifact
+
+    how = Decoding("cl-ompr", "gaussian", 0.1, 0.1, (0.2, 0.1), 1.0, 0, 1, 10, True, "done")
+    model = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], decoding=how)
+    dataset = artifact.to_dataset(model)
+    assert artifact.from_dataset(dataset).decoding == how
+    if isinstance(record, dict):
+        record = json.dumps(json.loads(dataset.attrs["decoding"]) | record)
+    storage.write_dataset(
+        dataset.assign_attrs(decoding=record), tmp_path / "m.zarr", artifact.schema_of(model), 1
+    )
+    with pytest.raises(ArtifactError, match=r"record of decoding|unreadable|gaussian mixture"):
+        ds.open_model(tmp_path / "m.zarr")
+
+
+# -- sizes and bombs -----------------------------------------------------------------------------
+
+
+def frame_that_states(size):
+    """A zstd frame of a few bytes that states a content size and repeats one byte."""
+    head = struct.pack("<IBQ", 0xFD2FB528, 0xE0, size)
+    return head + b"".join(
+        (int(last) | 1 << 1 | 2**17 << 3).to_bytes(3, "little") + b"\0"
+        for last in [False] * 15 + [True]
+    )
+
+
+def blosc_that_states(size):
+    return struct.pack("<BBBBIII", 2, 1, 0x21, 8, size, size, 40) + bytes(24)
+
+
+BOMBS = {
+    "zstd": (frame_that_states(4 * 10**9), {"id": "zstd", "level": 1}),
+    "blosc": (blosc_that_states(2**31 - 17), {"id": "blosc", "cname": "lz4"}),
+    "lz4": (struct.pack("<I", 2**31 - 1) + bytes(20), {"id": "lz4"}),
+    "gzip": (gzip.compress(bytes(10**8)), {"id": "gzip", "level": 1}),
+    "zlib": (zlib.compress(bytes(10**8)), {"id": "zlib", "level": 1}),
+    "bz2": (bz2.compress(bytes(10**8)), {"id": "bz2", "level": 1}),
+    "lzma": (lzma.compress(bytes(10**8)), {"id": "lzma"}),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs(name, tmp_path):
+    chunk, compressor = BOMBS[name]
+    path = write_v2(tmp_path / "b.zarr", chunk, compressor=compressor)
+    with pytest.raises(ChunkError, match=r"it is not unpacked|more than its metadata allows"):
+        ds.sketch(str(path), FEATURES).compute()
+
+
+def test_a_bomb_takes_no_memory(tmp_path):
+    chunk, compressor = BOMBS["zstd"]
+    assert len(chunk) < 1000
+    path = write_v2(tmp_path / "b.zarr", chunk, compressor=compressor)
+    code = f"ds.sketch({str(path)!r}, ds.FeatureMap(2, 20, scale=1.0)).compute(scheduler='sync')"
+    done = small_memory(code)
+    assert "unpacks to over" in done.stderr, done.stderr
+    assert "MemoryError" not in done.stderr
+
+
+def test_a_bomb_in_an_artifact(stored):
+    metadata = an_array_of(stored)
+    edit(metadata, lambda d: d.update(codecs=[
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
+    ]))  # fmt: skip
+    (chunk,) = (p for p in metadata.parent.rglob("*") if p.is_file() and p.name != "zarr.json")
+    chunk.write_bytes(frame_that_states(4 * 10**9))
+    with pytest.raises(ArtifactError, match="it is not unpacked"):
+        ds.open_sketch(stored)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_bomb_in_a_shard(whole, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(64, 2))
+    array = zarr.create_array(
+        str(tmp_path / "s.zarr"), shape=rows.shape, chunks=(16, 2), shards=(64, 2), dtype="f8",
+        compressors=zarr.codecs.ZstdCodec(),
+    )  # fmt: skip
+    array[:] = rows
+    np.testing.assert_array_equal(open_samples(str(tmp_path / "s.zarr")).blocks.compute(), rows)
+    (file,) = (p for p in (tmp_path / "s.zarr" / "c").rglob("*") if p.is_file())
+    raw = bytearray(file.read_bytes())
+    bomb = frame_that_states(4 * 10**9)
+    index = np.frombuffer(raw[-68:-4], dtype="<u8").reshape(4, 2).copy()
+    raw[int(index[2, 0]) : int(index[2, 0]) + len(bomb)] = bomb
+    file.write_bytes(raw)
+    guard = zarr.open_array(guarded.guarded(str(tmp_path / "s.zarr")), mode="r")
+    with pytest.raises(ArtifactError, match="it is not unpacked"):
+        _ = guard[:] if whole else guard[32:48]
+
+
+def test_an_index_that_leads_out_of_its_shard(tmp_path):
+    array = zarr.create_array(
+        str(tmp_path / "s.zarr"), shape=(64, 2), chunks=(16, 2), shards=(64, 2), dtype="f8"
+    )
+    array[:] = 1.0
+    (file,) = (p for p in (tmp_path / "s.zarr" / "c").rglob("*") if p.is_file())
+    raw = bytearray(file.read_bytes())
+    raw[-68:-60] = struct.pack("<Q", 2**40)
+    file.write_bytes(raw)
+    with pytest.raises(ChunkError, match="index"):
+        open_samples(str(tmp_path / "s.zarr")).blocks.compute()
+
+
+def test_sparse_files_are_not_read(tmp_path):
+    path = write_v2(tmp_path / "x.zarr")
+    with (path / "0.0").open("wb") as file:
+        file.truncate(2**40)  # takes no room on the disk
+    with pytest.raises(ChunkError, match="more than its metadata allows"):
+        ds.sketch(str(path), FEATURES).compute()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": [10**12, 2], "chunks": [10**12, 2]}, "states chunks of 16,000,000,000,000 byt"),
+        ({"shape": [10**18, 2], "chunks": [1, 2]}, "over the limit of 10,000,000"),
+        ({"shape": [4, 2], "chunks": [0, 2]}, "whole numbers"),
+        ({"shape": [4, 2], "chunks": [4]}, "dimensions"),
+        ({"dtype": "<U999999999"}, "over the limit"),
+    ],
+)
+def test_stores_that_state_too_much(changes, message, tmp_path):
+    path = write_v2(tmp_path / "x.zarr", **changes)
+    with pytest.raises(InputError, match=message):
+        open_samples(str(path))
+
+
+def test_shards_of_too_many_chunks(tmp_path):
+    zarr.create_array(
+        str(tmp_path / "s.zarr"), shape=(64, 2), chunks=(16, 2), shards=(64, 2), dtype="f8"
+    )
+
+    def change(document):
+        document["shape"] = [2**22, 2]
+        document["chunk_grid"]["configuration"]["chunk_shape"] = [2**22, 2]
+        document["codecs"][0]["configuration"]["chunk_shape"] = [1, 2]
+
+    edit(tmp_path / "s.zarr" / "zarr.json", change)
+    with pytest.raises(InputError, match="states 4,194,304 chunks in a shard"):
+        open_samples(str(tmp_path / "s.zarr"))
+
+
+@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib", "bz2", "lzma"])
+@pytest.mark.parametrize("n", [0, 1, 300, 10**5, 10**6])
+def test_what_honest_compressors_state(name, n):
+    data = np.random.default_rng(n).integers(0, 3, n, dtype=np.uint8).tobytes()
+    packed = numcodecs.get_codec({"id": name}).encode(data)
+    found = unpacked_bytes(name, memoryview(bytes(packed)), 10**8)
+    if name in ("gzip", "zlib") and len(packed) * 1032 <= 10**8:
+        assert found >= n
+    else:
+        assert found == n
+
+
+def test_frames_of_zstd_that_state_no_size():
+    # a frame of unknown size: two blocks that repeat a byte 2**17 times, one plain of 5
+    window = b"\x28\xb5\x2f\xfd\x00\x58"
+    block = (1 << 1 | 2**17 << 3).to_bytes(3, "little") + b"\0"
+    frame = window + block + block + (1 | 5 << 3).to_bytes(3, "little") + b"12345"
+    expected = 2 * 2**17 + 5
+    assert len(numcodecs.Zstd().decode(frame)) == expected
+    assert unpacked_bytes("zstd", memoryview(frame), 10) == expected
+    assert unpacked_bytes("zstd", memoryview(frame * 2000), 10) == 2000 * expected
+
+
+@pytest.mark.parametrize("compressor", sorted(BOMBS))
+def test_any_bytes_may_be_asked_for_their_size(compressor, rng):
+    for n in (0, 1, 3, 7, 20, 1000):
+        for _ in range(20):
+            assert isinstance(unpacked_bytes(compressor, memoryview(rng.bytes(n)), 10**6), int)
+
+
+# -- places --------------------------------------------------------------------------------------
+
+
+def test_links_out_of_a_store_are_not_followed(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(np.arange(8.0).tobytes())
+    path = write_v2(tmp_path / "x.zarr")
+    (path / "0.0").unlink()
+    (path / "0.0").symlink_to(secret)
+    with pytest.raises(ChunkError, match="link that leads out of the store"):
+        ds.sketch(str(path), FEATURES).compute()
+    (path / "0.0").unlink()
+    (path / "0.0").symlink_to("/dev/zero")
+    with pytest.raises(ChunkError, match="link that leads out of the store"):
+        ds.sketch(str(path), FEATURES).compute()
+
+
+def test_links_within_a_store_and_to_it_are(tmp_path):
+    path = write_v2(tmp_path / "x.zarr")
+    (path / "real").write_bytes(np.arange(8.0).tobytes())
+    (path / "0.0").unlink()
+    (path / "0.0").symlink_to("real")
+    (tmp_path / "link.zarr").symlink_to(path)
+    rows = open_samples(str(tmp_path / "link.zarr")).blocks.compute()
+    np.testing.assert_array_equal(rows, np.arange(8.0).reshape(4, 2))
+
+
+def test_pipes_do_not_hang(tmp_path):
+    path = write_v2(tmp_path / "x.zarr")
+    (path / "0.0").unlink()
+    os.mkfifo(path / "0.0")
+    with pytest.raises(ChunkError, match="no plain file"):
+        ds.sketch(str(path), FEATURES).compute()
+
+
+def test_names_that_lead_out_of_a_store(tmp_path):
+    write_v2(tmp_path / "other", np.arange(8.0).tobytes())
+    root = tmp_path / "g.zarr"
+    root.mkdir()
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [4, 2], "data_type": "float64",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2]}},
+        "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}},
+        "fill_value": 0.0, "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+    }  # fmt: skip
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": {"../other": document}}
+    (root / "zarr.json").write_text(
+        json.dumps(
+            {"zarr_format": 3, "node_type": "group", "attributes": {}}
+            | {"consolidated_metadata": consolidated}
+        )
+    )
+    with pytest.raises(SketchError, match=r"leads out of the store|no Zarr store at"):
+        ds.sketch(str(root), FEATURES).compute()
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/passwd", "a\\b", "a\0b"])
+def test_keys_that_lead_out(key, tmp_path):
+    store = GuardedStore(zarr.storage.LocalStore(tmp_path, read_only=True))
+    with pytest.raises(ArtifactError, match="leads out of the store"):
+        asyncio.run(store.exists(key))
+    with pytest.raises(ArtifactError, match="leads out of the store"):
+        asyncio.run(store.get(key, buffer_prototype))
+
+
+def test_a_guarded_store_is_not_written_to(tmp_path):
+    zarr.open_group(tmp_path / "g", mode="w")
+    group = zarr.open_group(guarded.guarded(tmp_path / "g"), mode="r")
+    with pytest.raises((ValueError, SketchError), match="read"):
+        group.create_array("a", shape=(3,), dtype="f8")
+
+
+# -- Parquet -------------------------------------------------------------------------------------
+
+
+def test_parquet_of_extension_types(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    mark = tmp_path / "ran"
+    field = pa.field("x", pa.float64(), metadata={
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": pickle.dumps(Marks(mark), protocol=0),
+    })  # fmt: skip
+    table = pa.table({"x": np.arange(4.0), "y": np.arange(4.0)})
+    table = table.cast(pa.schema([field, pa.field("y", pa.float64())]))
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert ds.sketch(str(tmp_path / "a.parquet"), FEATURES).compute().count == 4  # plain numbers
+    assert not mark.exists()
+    tensor = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float64(), (2,)),
+        pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8.0)), 2),
+    )
+    pq.write_table(pa.table({"x": tensor, "y": np.arange(4.0)}), tmp_path / "b.parquet")
+    with pytest.raises(SketchError, match="x"):
+        ds.sketch(str(tmp_path / "b.parquet"), FEATURES).compute()
+
+
+def test_parquet_that_is_small_on_disk_only(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for number, n in enumerate((10, 10**6)):
+        table = pa.table({"x": np.zeros(n), "y": np.zeros(n)})
+        pq.write_table(table, tmp_path / f"{number}.parquet", compression="zstd")
+    size = max(p.stat().st_size for p in tmp_path.iterdir())
+    assert size < 10**5
+    monkeypatch.setattr(parquet_module, "LARGEST", 10**7)
+    with pytest.raises(ChunkError, match="its rows have 16,000,000 bytes, over the limit"):
+        ds.sketch(str(tmp_path), FEATURES).compute(scheduler="sync")
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    assert printable(ESCAPE) == "\\x1b]0;owned\\x07\\x1b[2J"
+    assert printable("a\nb", keep="\n") == "a\nb"
+    assert printable("right \u202e left") == "right \\u202e left"
+    assert printable("é ± ²") == "é ± ²"
+    for text in (
+        fields_text({ESCAPE: ESCAPE + "\n"}),
+        grid([(ESCAPE, "a\nb")], header=("x", "y")),
+        first_line(ValueError(ESCAPE)),
+        first_line(InputError(ESCAPE * 10_000)),
+    ):
+        assert not set(text) & set("\x1b\x07\r\b")
+    assert len(first_line(InputError(ESCAPE * 10_000))) < 30_000
+    assert fields_text({"a": "b\nfake  line"}).count("\n") == 0
+
+
+def test_names_at_the_command_line(tmp_path):
+    from click.testing import CliRunner
+
+    from dask_sketch.cli import cli
+
+    root = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in ("a", "b"):
+        root.create_array(f"{name}{ESCAPE}".replace("/", ""), shape=(4, 2), dtype="f8")
+    done = CliRunner().invoke(cli, ["info", str(tmp_path / "g.zarr")])
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+    assert "\\x1b" in done.output
+    (tmp_path / "map.json").write_text(map_text(law=ESCAPE))
+    done = CliRunner().invoke(cli, ["info", str(tmp_path / "map.json")])
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+
+
+def test_names_in_a_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    from dask_sketch.diagnostics.report import write_report
+
+    x = np.random.default_rng(0).normal(size=(2000, 2))
+    sketch = ds.partial_sketch(x, FEATURES)
+    model = ds.decode(sketch, 1)
+    names = [HTML, r"$\frac{$ {{ 7 * 7 }}"]
+    page = write_report(
+        tmp_path / "r.html", sketch, model, title=HTML, source={HTML: HTML}, names=names,
+        command=HTML,
+    ).read_text()  # fmt: skip
+    assert HTML not in page
+    assert page.count("&lt;script&gt;") >= 5
+    assert "{{ 7 * 7 }}" in page
+    assert HTML not in sketch._repr_html_() + model._repr_html_()
+
+
+def test_what_stands_at_a_path_may_be_anything(tmp_path, rng):
+    for number in range(50):
+        path = tmp_path / f"{number}.zarr"
+        path.mkdir()
+        (path / "zarr.json").write_bytes(rng.bytes(int(rng.integers(0, 200))))
+        with pytest.raises(SketchError):
+            open_any(str(path))
+
+
+def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
+    soundfile = pytest.importorskip("soundfile")
+    from dask_sketch.speech import frontend
+
+    soundfile.write(tmp_path / "a.wav", np.zeros(1000), 8000)
+    monkeypatch.setattr(frontend, "_LARGEST", 999)
+    with pytest.raises(ChunkError, match="states 1,000 samples of 1 channels, over 999"):
+        frontend.read_audio(tmp_path / "a.wav", 8000)
+
+
+def test_limits_are_what_is_documented():
+    assert (guarded.LARGEST_CHUNK, guarded.LARGEST_METADATA) == (2**32, 2**26)
+    assert storage.MAX_BYTES == 2**32
