@@ -104,12 +104,10 @@ def _wave(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: An
             for slot, total in zip(slots, totals, strict=True):
                 b.store(b.fadd(b.load(total), b.load(slot)), total)
         for n, total in enumerate(totals):
-            pair = vec.cosine_sine(b.load(total))
+            share = vec.load(at(pv, n), vec.type, size) if use_weights else None
+            pair = vec.cosine_sine(b.load(total), share)
             for wave, pointer in zip(pair, (po, b.gep(po, [pitched])), strict=True):
-                value = wave
-                if use_weights:
-                    value = b.fmul(value, vec.load(at(pv, n), vec.type, size))
-                b.store(value, b.bitcast(at(pointer, n), vec.type.as_pointer()), align=size)
+                b.store(wave, b.bitcast(at(pointer, n), vec.type.as_pointer()), align=size)
         return context.get_dummy_value()
 
     return signature, emit
@@ -169,17 +167,19 @@ def _turn(typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pi
 
 
 @intrinsic(prefer_literal=True)
-def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_vectors: Any, sums: Any,
-              k: Any, tile: Any) -> Any:  # fmt: skip
+def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
+              k: Any, tile: Any, width: Any) -> Any:  # fmt: skip
     """Add the products of ``tile`` waves from ``waves[i:]`` with as many from ``waves[j:]``.
 
-    Over ``n_vectors`` vectors of rows; ``sums[k:]`` takes them, those of the first wave first.
+    Over ``n_rows`` rows, in vectors of ``width`` bits; ``sums[k:]`` takes them, those of the first
+    wave first.
     """
     kind, side = waves.dtype.name, tile.literal_value
-    signature = types.void(waves, i, j, pitch, n_vectors, sums, k, tile)
+    bits = width.literal_value
+    signature = types.void(waves, i, j, pitch, n_rows, sums, k, tile, width)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        vec = Vectors(b, kind)
+        vec = Vectors(b, kind, bits)
         size = vec.bits // 8
         ps = _start(context, b, sig, args, 5, 6)
         sides = [
@@ -190,15 +190,12 @@ def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_vectors: An
             )
         ]
         slots = _zeros(b, vec.integers, side * side)
-        along = b.trunc(b.mul(args[4], _number(vec.lanes * bits_of(PRODUCT, kind))), whole(kind))
-        with cgutils.for_range(b, args[4]) as loop:
-            place = b.mul(loop.index, _number(vec.lanes))
-            u, v = (
-                [vec.load(b.gep(wave, [place]), vec.type, size) for wave in one] for one in sides
-            )
+        along = b.trunc(b.mul(args[4], _number(bits_of(PRODUCT, kind))), whole(kind))
+        with cgutils.for_range_slice(b, _number(0), args[4], _number(vec.lanes)) as (row, _):
+            u, v = ([vec.load(b.gep(wave, [row]), vec.type, size) for wave in one] for one in sides)
             for n, slot in enumerate(slots):
                 product = vec.steps(u[n // side], v[n % side], PRODUCT)
-                b.store(b.add(b.load(slot), product), slot)
+                b.store(vec.add_in_order(b.load(slot), product), slot)
         for first in range(0, len(slots), vec.lanes):
             total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.lanes]])
             total = b.sub(total, vec.spread(along, total.type))
@@ -220,12 +217,12 @@ def _checksum(kind: str) -> int:
     b = ir.IRBuilder(function.append_basic_block("entry"))
     vec = Vectors(b, kind)
     rows = vec.load(function.args[0], vec.type, vec.bits // 8)
-    pair = vec.cosine_sine(vec.multiply_add(vec.spread(b.load(function.args[0])), rows, rows))
-    vec.steps(*pair, PRODUCT)
+    turns = vec.multiply_add(vec.spread(b.load(function.args[0])), rows, rows)
+    vec.add_in_order(*(vec.steps(*vec.cosine_sine(turns, w), PRODUCT) for w in (None, rows)))
     return crc32(str(made).encode())
 
 
-def _compiled(dtype: str, tile: int) -> Callable[..., None]:
+def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """The loop over blocks and groups; compiled now, and cached on disk."""
     lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = _AHEAD * lanes
@@ -274,8 +271,8 @@ def _compiled(dtype: str, tile: int) -> Callable[..., None]:
                 for i in range(0, _WAVES, tile):
                     for j in range(0, _WAVES, tile):
                         k = (group * _WAVES + i) * _WAVES + j * tile
-                        _multiply(waves, i * pitch, (_WAVES + j) * pitch, pitch, used // lanes,
-                                  sums, k, tile)  # type: ignore[call-arg]  # fmt: skip
+                        _multiply(waves, i * pitch, (_WAVES + j) * pitch, pitch, used,
+                                  sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
 
     number = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(number, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
@@ -304,8 +301,9 @@ class SumsKernel:
         self.fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype]
         # waves of u, and of v, whose products are held in registers; it changes no bit of the sums
-        self._tile = 4 if vector_bits() == VECTOR_BITS else 2
-        self._add = _compiled(dtype, self._tile)
+        bits = vector_bits()
+        self._tile = 4 if bits == VECTOR_BITS else 2
+        self._add = _compiled(dtype, self._tile, bits)
 
     def pack(self, turns: NDArray[np.floating]) -> NDArray[np.floating]:
         """Frequencies in turns (n_features, n_frequencies), of which each is a sum, to bases.

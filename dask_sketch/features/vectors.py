@@ -167,11 +167,13 @@ class Vectors:
         sine, cosine = _POLYNOMIALS[self.kind]
         return b.fmul(self._polynomial(sine, y), r), self._polynomial(cosine, y)
 
-    def cosine_sine(self, turns: Any) -> tuple[Any, Any]:
-        """Cosine and sine of 2 pi turns."""
+    def cosine_sine(self, turns: Any, weight: Any = None) -> tuple[Any, Any]:
+        """Cosine and sine of 2 pi turns, times a weight."""
         s, c = self.half_angle(turns)
         b = self.builder
-        return self.multiply_add(b.fneg(s), s, self.constant(1.0)), b.fmul(s, c)
+        share = s if weight is None else b.fmul(s, weight)
+        one = self.constant(1.0) if weight is None else weight
+        return self.multiply_add(b.fneg(share), s, one), b.fmul(share, c)
 
 
 def bits_of(start: dict[str, float], kind: str) -> int:

@@ -14,8 +14,9 @@ import numba
 import numpy as np
 import pytest
 
-from dask_sketch.features import kernel
+from dask_sketch.features import kernel, sums_kernel
 from dask_sketch.features.step import OPERATIONS, ROWS, TOGETHER, module
+from dask_sketch.features.sums import settle
 
 LINUX, MAC = "-unknown-linux-gnu", "-apple-macosx"
 # triple, processor, bits of a panel, bits of a register
@@ -32,6 +33,7 @@ REGISTER = {128: r"(v\d+\.4s|\.4s)", 256: r"%ymm", 512: r"%zmm"}
 MULTIPLY_ADD = r"\t(vfn?m(add|sub)\w*p[sd]|fml[as])\b"
 MULTIPLY = r"\t(vmulps|fmul)\b"
 ROUND = r"\t(vroundps|vrndscaleps|frintx)\b"
+ADD = r"\t(vpaddd|add(\.4s)?\tv)"  # of integers in vectors
 SUBTRACT = r"\t(vsubps|fsub)\b"
 SCALAR = r"\t(vfn?m\w+s[sd]|vmuls[sd]|vrounds[sd]|vrndscales[sd]|fmadd|fmsub|frint\w*\ts)\b"
 CALL = r"\t(callq?|jmpq?\t\*|blr?)\b"
@@ -76,7 +78,9 @@ def test_a_pair_costs_what_the_arithmetic_needs(processor, weighted):
     assert len(lines(ROUND, code)) == len(lines(SUBTRACT, code)) == steps
     products = lines(MULTIPLY_ADD, code) + lines(MULTIPLY, code)
     assert len(products) == steps * (d + OPERATIONS["float32"] - 2 + weighted)
-    for line in products:
+    additions = lines(ADD, code)
+    assert len(additions) == steps * 2  # the last two to the sums so far
+    for line in products + additions:
         assert re.search(REGISTER[register], line), line
 
 
@@ -121,20 +125,26 @@ def checksum_of_sums():
     out = []
     for n_features, dtype in [(1, "float32"), (3, "float64"), (12, "float32"), (70, "float32")]:
         rng = np.random.default_rng(n_features)
-        made = kernel.MomentKernel(n_features, dtype)
-        packed = made.pack(rng.normal(size=(n_features, 37)).astype(np.float32))
-        sums = made.zeros(packed)
-        x = rng.normal(size=(45, n_features)).astype(dtype)
-        made.add(x, packed, sums)
-        made.add(x, packed, sums, rng.random(45).astype(dtype))
-        out.append(made.unpack(sums, 37).tobytes().hex())
+        turns = rng.normal(size=(n_features, 37)).astype(np.float32)
+        x = rng.normal(size=(345, n_features)).astype(dtype)
+        weights = (1.0 - 0.5 * rng.random(345)).astype(dtype)
+        for made, given in (
+            (kernel.MomentKernel(n_features, dtype), turns),
+            (sums_kernel.SumsKernel(dtype), settle(turns).astype(np.float32)),
+        ):
+            packed = made.pack(given)
+            sums = made.zeros(packed)
+            made.add(x, packed, sums)
+            made.add(x, packed, sums, weights)
+            out.append(made.unpack(sums, 37).tobytes().hex())
     return " ".join(out)
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_the_width_of_the_vectors_changes_no_bit(bits, monkeypatch):
     here = checksum_of_sums()
-    monkeypatch.setattr(kernel, "vector_bits", lambda: bits)
+    for module in (kernel, sums_kernel):
+        monkeypatch.setattr(module, "vector_bits", lambda: bits)
     assert checksum_of_sums() == here
 
 
