@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from dask_sketch import cli_certificates, cli_models
+from dask_sketch import cli_certificates, cli_jobs, cli_models
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
@@ -72,6 +72,10 @@ for command in (
     cli_models.score,
     cli_models.diagnose,
     cli_certificates.certificates,
+    cli_jobs.run,
+    cli_jobs.verify,
+    cli_jobs.history,
+    cli_jobs.forget,
 ):
     cli.add_command(command)
 

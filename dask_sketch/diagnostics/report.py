@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics import plots
 from dask_sketch.diagnostics.fit import diagnose
+from dask_sketch.models import Centroids, GaussianMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
     from dask_sketch.diagnostics.watch import Watch
     from dask_sketch.features import FeatureMap
-    from dask_sketch.models import GaussianMixture
     from dask_sketch.sketching import Sketch
 
 PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")
@@ -43,10 +43,35 @@ class Picture:
     dark: str
 
 
+@dataclass(frozen=True)
+class Section:
+    """A table of a report, and what it says.
+
+    Attributes
+    ----------
+    title
+        Heading.
+    text
+        What the table shows.
+    header
+        Names of the columns.
+    rows
+        Cells.
+    strong
+        Numbers of the rows that need to be seen.
+    """
+
+    title: str
+    text: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    strong: frozenset[int] = frozenset()
+
+
 def write_report(
     path: str | Path,
     sketch: Sketch,
-    model: GaussianMixture,
+    model: GaussianMixture | Centroids,
     *,
     title: str = "A mixture from a sketch",
     source: Mapping[str, object] | None = None,
@@ -57,6 +82,7 @@ def write_report(
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
     names: Sequence[str] | None = None,
+    sections: Sequence[Section] = (),
     command: str = "",
 ) -> Path:
     """Write a page that needs nothing but itself: no network, no other file.
@@ -83,6 +109,8 @@ def write_report(
         Rows of data to draw beneath the mixture, shape (n, n_features).
     names
         Names of the features.
+    sections
+        What else there is to say, before the pictures: of a job, what changed and drift.
     command
         Command line that makes the page again.
 
@@ -116,7 +144,9 @@ def write_report(
         findings=list(found.findings.values()),
         comparison=comparison,
         components=_component_rows(model),
+        mixture=isinstance(model, GaussianMixture),
         names=labels,
+        sections=sections,
         pictures=_pictures(sketch, model, feature_map or sketch.feature_map, sample, labels),
         versions=_versions(),
         command=command,
@@ -147,7 +177,7 @@ def _plan_rows(plan: Any, happened: Watch | None) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _sketch_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
+def _sketch_fields(sketch: Sketch, model: GaussianMixture | Centroids) -> dict[str, str]:
     fields = {
         "frequencies": f"{sketch.feature_map.n_frequencies:,}",
         "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
@@ -164,8 +194,11 @@ def _sketch_fields(sketch: Sketch, model: GaussianMixture) -> dict[str, str]:
     return fields
 
 
-def _component_rows(model: GaussianMixture) -> list[tuple[str, list[str]]]:
+def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[str]]]:
     """Weight, and mean and deviation in each feature, of each component."""
+    if isinstance(model, Centroids):
+        places = zip(model.weights, model.centers, strict=True)
+        return [(f"{weight:.4f}", [f"{x:.4g}" for x in center]) for weight, center in places]
     deviations = np.sqrt(model.covariances)
     return [
         (
@@ -178,7 +211,7 @@ def _component_rows(model: GaussianMixture) -> list[tuple[str, list[str]]]:
 
 def _pictures(
     sketch: Sketch,
-    model: GaussianMixture,
+    model: GaussianMixture | Centroids,
     feature_map: FeatureMap,
     sample: ArrayLike | None,
     names: list[str],
@@ -199,18 +232,19 @@ def _pictures(
             "|z| against radius",
             "Where the sketch lies in the noise it says nothing; mixture and sketch should agree "
             "above.",
-            plots.plot_modulus(sketch, model),
+            plots.plot_modulus(sketch, model if isinstance(model, GaussianMixture) else None),
         )
     )
-    pictures.append(
-        _picture(
-            "Centroids",
-            "Components as ellipses of two standard deviations, bold if heavy"
-            + (", over a data sample" if sample is not None else "")
-            + "; the two features of largest variance.",
-            plots.plot_mixture(model, sample, names=names),
+    if isinstance(model, GaussianMixture):
+        pictures.append(
+            _picture(
+                "Centroids",
+                "Components as ellipses of two standard deviations, bold if heavy"
+                + (", over a data sample" if sample is not None else "")
+                + "; the two features of largest variance.",
+                plots.plot_mixture(model, sample, names=names),
+            )
         )
-    )
     if model.decoding is not None:
         pictures.append(
             _picture(

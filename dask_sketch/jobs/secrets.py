@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dask_sketch.errors import InputError, SketchError
 from dask_sketch.jobs.checks import Refused, is_kept_elsewhere
 
 MOST_BYTES = 2**16  # of a file with a secret
@@ -66,6 +69,31 @@ class Secrets:
                 if len(form) >= _SHORT:
                     text = text.replace(form, HIDDEN)
         return text
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Take the secrets out of errors that leave this block, and of what is logged within."""
+        handlers = logging.getLogger("dask_sketch").handlers
+        for handler in handlers:
+            handler.addFilter(self._clean)
+        try:
+            yield
+        except Exception as error:
+            text = str(error)
+            clean = self.hide(text)
+            if clean == text:
+                raise
+            # nothing of the old error: its text would be shown with the new one
+            kind = type(error) if isinstance(error, SketchError) else InputError
+            named = clean if kind is type(error) else f"{type(error).__name__}: {clean}"
+            raise kind(named) from None
+        finally:
+            for handler in handlers:
+                handler.removeFilter(self._clean)
+
+    def _clean(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = self.hide(record.getMessage()), ()
+        return True
 
     def __repr__(self) -> str:
         return f"<{len(self._known)} secrets>"

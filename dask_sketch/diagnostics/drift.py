@@ -1,0 +1,209 @@
+"""Whether the law of the samples has changed: discrepancy of two sketches, against its noise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dask_sketch.diagnostics.discrepancy import N_POINTS, noise_blocks, one_blas_thread
+from dask_sketch.diagnostics.quality import feature_weights
+from dask_sketch.errors import InputError
+from dask_sketch.models import Centroids, GaussianMixture
+
+if TYPE_CHECKING:
+    from dask_sketch.sketching import Sketch
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Squared maximum mean discrepancy of two samples, estimated from their sketches.
+
+    Attributes
+    ----------
+    cost
+        ``||z_a - z_b||**2``, which holds the noise of both sketches too.
+    noise_level
+        What it is on average if both samples have one law.
+    deviation
+        Its standard deviation then.
+    """
+
+    cost: float
+    noise_level: float
+    deviation: float
+
+    @property
+    def squared(self) -> float:
+        """The cost less its noise level: unbiased, and so below zero now and then."""
+        return self.cost - self.noise_level
+
+    @property
+    def discrepancy(self) -> float:
+        """Estimated maximum mean discrepancy, from 0 to 2: the root of :attr:`squared`."""
+        return float(np.sqrt(max(self.squared, 0.0)))
+
+    @property
+    def deviations(self) -> float:
+        """How far the cost is above its noise level, in standard deviations."""
+        if self.deviation > 0:
+            return self.squared / self.deviation
+        return float(np.sign(self.squared) * np.inf) if self.squared else 0.0
+
+    def is_alarm(self, threshold: float, tolerance: float = 0.0) -> bool:
+        """Whether noise does not explain it, and it is large enough to matter.
+
+        Parameters
+        ----------
+        threshold
+            Standard deviations that noise may reach. The cost is a sum of squares with a long
+            upper tail: where a few directions carry the noise (one feature, few frequencies),
+            5 is reached once in some hundred times, else hardly ever.
+        tolerance
+            Discrepancy, from 0 to 2, that does not matter however certain it is.
+        """
+        return self.deviations > threshold and self.discrepancy >= tolerance
+
+
+def drift(
+    before: Sketch,
+    after: Sketch,
+    *,
+    shared: float = 0.0,
+    model: GaussianMixture | Centroids | None = None,
+    seed: int = 0,
+) -> Drift:
+    """Compare the samples of two sketches of one feature map.
+
+    With weights ``w`` that sum to ``W``, the noise of ``z_a - z_b`` is that of one sample times the
+    root of ``v = sum_i c_i**2``, where sample ``i`` has the coefficient ``c_i = w_i / W_a`` if only
+    the first sketch holds it, ``-w_i / W_b`` if only the second does, and their sum if both do.
+    A state that has grown by a few samples is therefore compared with much less noise than two
+    independent states of that size.
+
+    Parameters
+    ----------
+    before, after
+        Of at least one sample each.
+    shared
+        Sum of the squared weights (without weights: number) of the samples in both: 0 for two
+        batches, ``before.squared_weight`` for a state that has only grown.
+    model
+        Decoded from either: stands for the law of the samples in the deviation. Without, one
+        Gaussian of their mean and variances does, which is rough for clusters.
+    seed
+        Seed of the points that are drawn from it.
+
+    Returns
+    -------
+    drift
+        The square of the discrepancy is that of eq. (23) of Keriven et al. (2018), with the weights
+        of the map's features if it has them.
+
+    Raises
+    ------
+    MergeError
+        If the feature maps differ; the message names the field.
+    InputError
+        If a sketch is empty, or more is shared than there is.
+
+    Examples
+    --------
+    >>> from dask_sketch.features import FeatureMap
+    >>> from dask_sketch.sketching import partial_sketch
+    >>> rng, feature_map = np.random.default_rng(0), FeatureMap(2, 100, scale=1.0)
+    >>> monday = partial_sketch(rng.normal(size=(5000, 2)), feature_map)
+    >>> tuesday = partial_sketch(rng.normal(size=(5000, 2)), feature_map)
+    >>> wednesday = partial_sketch(rng.normal(size=(5000, 2)) + 0.1, feature_map)
+    >>> drift(monday, tuesday).is_alarm(5.0), drift(monday, wednesday).is_alarm(5.0)
+    (False, True)
+    """
+    if before.total_weight > 0:  # else refused below
+        spread = _spread(after if after.total_weight > before.total_weight else before, model, seed)
+    else:
+        spread = 0.0
+    return _compared(before, after, shared, spread)
+
+
+def drifts_between(
+    sketches: Mapping[str, Sketch],
+    *,
+    model: GaussianMixture | Centroids | None = None,
+    seed: int = 0,
+) -> dict[tuple[str, str], Drift]:
+    """Compare every two of some sketches that share no sample.
+
+    Parameters
+    ----------
+    sketches
+        By name.
+    model, seed
+        As for :func:`drift`.
+
+    Returns
+    -------
+    drifts
+        By pair of names, in their order; sketches without samples are left out.
+
+    Examples
+    --------
+    >>> drifts_between({})
+    {}
+    """
+    full = {name: sketch for name, sketch in sketches.items() if sketch.total_weight > 0}
+    if len(full) < 2:
+        return {}
+    spread = _spread(max(full.values(), key=lambda sketch: sketch.effective_count), model, seed)
+    return {
+        (a, b): _compared(full[a], full[b], 0.0, spread) for a, b in itertools.combinations(full, 2)
+    }
+
+
+def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Drift:
+    before.feature_map.require_same(after.feature_map)
+    for sketch in (before, after):
+        if not sketch.total_weight > 0:
+            raise InputError("a sketch is empty: there is nothing to compare.")
+    a, b = before.squared_weight, after.squared_weight
+    if not 0.0 <= shared <= (1.0 + 1e-9) * min(a, b):
+        raise InputError(
+            f"shared={shared!r}: give the sum of the squared weights in both, at most "
+            f"{min(a, b):g} here."
+        )
+    own, new = 1.0 / before.total_weight, 1.0 / after.total_weight
+    factor = shared * (own - new) ** 2 + max(a - shared, 0.0) * own**2
+    factor += max(b - shared, 0.0) * new**2
+    weights = feature_weights(before.feature_map)
+    first, second = before.characteristic, after.characteristic
+    difference = weights * (first - second)
+    # the law of both together; its own noise makes |z| larger than it is
+    total = before.total_weight + after.total_weight
+    pooled = (before.total_weight * first + after.total_weight * second) / total
+    n = total**2 / (a + b)
+    energy = float(np.mean(weights**2 * (1.0 - np.abs(pooled) ** 2)))
+    return Drift(
+        cost=float(np.vdot(difference, difference).real) / len(difference),
+        noise_level=factor * max(energy, 0.0) * n / max(n - 1.0, 1.0),
+        deviation=factor * spread,
+    )
+
+
+def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int) -> float:
+    """Standard deviation of ``|e|**2`` for the noise ``e`` of one sample: ``sqrt(2 tr C**2)``.
+
+    ``C`` is the covariance of the entries of the sketch of one sample, whose products over pairs of
+    points of the law estimate ``tr C**2``. For sums over many samples noise is Gaussian, and the
+    variance of its square is ``2 tr C**2``, times the square of its scale.
+    """
+    if model is None:
+        variance = np.maximum(sketch.variance, np.finfo(float).tiny)
+        model = GaussianMixture(np.ones(1), sketch.mean[None], variance[None])
+    products = np.zeros((N_POINTS, N_POINTS))
+    with one_blas_thread():
+        for _, noise in noise_blocks(model, sketch, seed):
+            products += noise @ noise.T
+    np.fill_diagonal(products, 0.0)
+    return float(np.sqrt(2.0 * np.sum(products**2) / (N_POINTS * (N_POINTS - 1))))

@@ -1,0 +1,137 @@
+"""What a run came to, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_sketch.diagnostics.drift import Drift
+from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.terminal import fields_text
+
+DONE, INCOMPLETE = "done", "incomplete"
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes
+    ----------
+    run
+        Its number in the ledger.
+    status
+        ``"done"``, or ``"incomplete"`` where partitions are in quarantine.
+    new, changed, deleted, forgotten
+        Partitions read, read again, subtracted and left out.
+    quarantined
+        Keys that could not be read, and why.
+    partitions, samples
+        In the ledger now.
+    samples_read, bytes_read
+        By this run; bytes are those that are stored, ``None`` if unknown.
+    seconds
+        Of each step.
+    models
+        What is told of each model, by name.
+    drifts
+        By what was compared with what.
+    alarm
+        Whether one of the first two is above the threshold.
+    ledger, report
+        Where they are.
+    """
+
+    run: int
+    status: str
+    new: int
+    changed: int
+    deleted: int
+    forgotten: int
+    quarantined: Mapping[str, str]
+    partitions: int
+    samples: int
+    samples_read: int
+    bytes_read: int | None
+    seconds: Mapping[str, float]
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
+    alarm: bool = False
+    ledger: str = ""
+    report: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        found = {key: value for key, value in vars(self).items() if key != "drifts"}
+        return found | {"drifts": {name: told(drift) for name, drift in self.drifts.items()}}
+
+    def _fields(self) -> dict[str, str]:
+        changes = (
+            f"{self.new:,} new, {self.changed:,} changed, {self.deleted:,} deleted, "
+            f"{self.forgotten:,} forgotten; {self.partitions:,} in all"
+        )
+        fields = {
+            "run": f"{self.run}, {self.status}",
+            "partitions": changes,
+            "samples": f"{self.samples_read:,} read; {self.samples:,} in all",
+            "bytes read": describe_bytes(self.bytes_read),
+            "seconds": ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.items()),
+        }
+        if self.quarantined:
+            named = ", ".join(sorted(self.quarantined)[:_NAMED])
+            more = ", ..." if len(self.quarantined) > _NAMED else ""
+            fields["quarantined"] = f"{len(self.quarantined):,} not in the result: {named}{more}"
+        for name, model in self.models.items():
+            fields[name] = model_text(model)
+        for name, drift in self.drifts.items():
+            fields[f"drift, {name}"] = drift_text(drift)
+        if self.alarm:
+            fields["alarm"] = "the data has changed by more than the threshold of the job file"
+        fields["ledger"] = self.ledger
+        if self.report is not None:
+            fields["report"] = self.report
+        return fields
+
+    def __str__(self) -> str:
+        return fields_text(self._fields())
+
+
+def told(drift: Drift) -> dict[str, float]:
+    """A drift in numbers, for JSON."""
+    return {
+        "discrepancy": drift.discrepancy,
+        "squared": drift.squared,
+        "noise_level": drift.noise_level,
+        "deviation": drift.deviation,
+        "deviations": drift.deviations,
+    }
+
+
+def drift_text(drift: Drift) -> str:
+    """A drift in words.
+
+    Examples
+    --------
+    >>> drift_text(Drift(cost=0.05, noise_level=0.01, deviation=0.01))
+    '0.2, 4.0 standard deviations of noise (noise alone: 0.1)'
+    """
+    return (
+        f"{drift.discrepancy:.2g}, {drift.deviations:.1f} standard deviations of noise (noise "
+        f"alone: {drift.noise_level**0.5:.2g})"
+    )
+
+
+def model_text(model: Mapping[str, Any]) -> str:
+    """A model in words."""
+    text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
+    if model["start"] == "kept":
+        text = f"{model['kind']} of {model['n_components']}, that of the last run"
+    if model["noise_level"] > 0:
+        text += f", cost {model['cost'] / model['noise_level']:.3g} noise levels"
+    if "score" in model:
+        text += f", score {model['score']:.6g} {model['unit']}"
+    if "mean_squared_distance" in model:
+        text += f", mean squared distance {model['mean_squared_distance']:.6g}"
+    return text

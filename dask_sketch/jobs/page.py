@@ -1,0 +1,154 @@
+"""The report of a run: what changed, drift, and how good the models are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dask_sketch.diagnostics.movement import moved_components, moved_features
+from dask_sketch.diagnostics.report import Section, write_report
+from dask_sketch.jobs.outcome import model_text
+from dask_sketch.sources.chunking import describe_bytes
+
+if TYPE_CHECKING:
+    from dask_sketch.jobs.outcome import Outcome
+    from dask_sketch.jobs.results import Results
+
+_FAR = 5.0  # standard errors of a mean, from which it is shown in bold
+_NEAR = 0.1  # deviations that a component may move, and
+_SHARE = 0.1  # share of its weight that may change, before it is listed
+_MOST = 50  # rows of one table
+
+
+def write_page(results: Results, made: Outcome) -> None:
+    """Write the report that the job file asks for, on its first model.
+
+    Parameters
+    ----------
+    results
+        Models and comparisons.
+    made
+        What is told of the run.
+    """
+    assert made.report is not None
+    job = results.job
+    first = job.decode[0].name
+    write_report(
+        made.report,
+        results.total,
+        results.models[first].model,
+        title=f"{job.job.name}: run {made.run}, {made.status}",
+        source={table.name: job.place(table.path) for table in job.sources},
+        sections=[
+            _run(made),
+            *_quarantine(made),
+            _drift(results),
+            *_features(results),
+            *_components(results, first),
+        ],
+        command=f"dask-sketch run {job.path}",
+    )
+
+
+def _run(made: Outcome) -> Section:
+    counts = (
+        f"{made.new:,} partitions were new, {made.changed:,} had changed, {made.deleted:,} were "
+        f"gone, {made.forgotten:,} are forgotten. {made.samples_read:,} samples "
+        f"({describe_bytes(made.bytes_read)}) were read; the ledger holds {made.samples:,} in "
+        f"{made.partitions:,} partitions."
+    )
+    rows = [(name, model_text(model)) for name, model in made.models.items()]
+    return Section("This run", counts, ("model", "what came of it"), rows)
+
+
+def _quarantine(made: Outcome) -> list[Section]:
+    if not made.quarantined:
+        return []
+    rows = sorted(made.quarantined.items())[:_MOST]
+    text = (
+        f"The result is incomplete: {len(made.quarantined):,} partitions could not be read and are "
+        "not in it. Each run tries them again."
+    )
+    return [Section("In quarantine", text, ("partition", "why"), rows, frozenset(range(len(rows))))]
+
+
+def _drift(results: Results) -> Section:
+    table = results.job.drift
+    if not results.drifts:
+        return Section("Drift", "There is nothing to compare with yet.", (), ())
+    rows: list[tuple[str, ...]] = []
+    strong: set[int] = set()
+    for name, found in list(results.drifts.items())[:_MOST]:
+        above = found.is_alarm(table.threshold, table.tolerance)
+        if above:
+            strong.add(len(rows))
+        rows.append(
+            (
+                name,
+                f"{found.discrepancy:.3g}",
+                f"{np.sqrt(found.noise_level):.3g}",
+                f"{found.deviations:.1f}",
+                "above the threshold" if above else "",
+            )
+        )
+    text = (
+        "Maximum mean discrepancy, from 0 to 2, less its noise; what noise alone would give; and "
+        "by how many of its standard deviations the square is above it. "
+        + ("The data has changed by more than the threshold: alarm. " if results.alarm else "")
+        + f"The threshold is {table.threshold:g} deviations"
+        + (f" and a discrepancy of {table.tolerance:g}." if table.tolerance else ".")
+    )
+    header = ("compared", "discrepancy", "noise", "deviations of noise", "")
+    return Section("Drift", text, header, rows, frozenset(strong))
+
+
+def _features(results: Results) -> list[Section]:
+    """Means and deviations of what came, beside those of the rest."""
+    if results.came is None or results.rest is None:
+        return []
+    found = moved_features(results.rest, results.came)
+    names = results.feature_names or [f"feature {k}" for k in range(len(found.before))]
+    order = np.argsort(-np.abs(found.errors), kind="stable")[:_MOST]
+    rows = [
+        (
+            names[k],
+            f"{found.before[k]:.4g} ± {found.deviation_before[k]:.3g}",
+            f"{found.after[k]:.4g} ± {found.deviation_after[k]:.3g}",
+            f"{found.errors[k]:+.1f}",
+        )
+        for k in order
+    ]
+    strong = frozenset(i for i, k in enumerate(order) if abs(found.errors[k]) > _FAR)
+    text = (
+        "Mean ± standard deviation of each feature in what came with this run, beside the rest. "
+        "The difference of the means is in its standard errors."
+    )
+    header = ("feature", "the rest", "new samples", "difference")
+    return [Section("What changed: the features", text, header, rows, strong)]
+
+
+def _components(results: Results, name: str) -> list[Section]:
+    """Components that moved since the last model."""
+    now, earlier = results.models[name].model, results.earlier.get(name)
+    if earlier is None or type(earlier) is not type(now) or earlier is now:
+        return []
+    rows = [
+        (
+            "gone" if one.number < 0 else str(one.number),
+            "new" if one.earlier < 0 else str(one.earlier),
+            f"{one.weight_before:.4f}",
+            f"{one.weight:.4f}",
+            "" if np.isnan(one.distance) else f"{one.distance:.2g}",
+        )
+        for one in moved_components(earlier, now, results.total)
+        if not one.distance < _NEAR
+        or abs(one.weight - one.weight_before) > _SHARE * max(one.weight, one.weight_before)
+    ]
+    text = (
+        f"{len(rows)} of {now.n_components} components of {name} have moved by more than {_NEAR:g} "
+        f"of their standard deviation since the last model, or changed by more than {_SHARE:.0%} "
+        "of their weight."
+    )
+    header = ("component", "in the last model", "weight then", "weight now", "moved, in deviations")
+    return [Section("What changed: the components", text, header, rows[:_MOST])]
