@@ -191,7 +191,7 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
             made = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
             folder = stack.enter_context(made)
             make_certificates(folder)
-        yield stack.enter_context(
+        cluster = stack.enter_context(
             jobqueue.SLURMCluster(
                 n_workers=settings.n_workers,
                 cores=settings.threads_per_worker,
@@ -203,6 +203,9 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
                 **options,
             )
         )
+        # always as many: a job whose time is over is replaced by another one
+        cluster.adapt(minimum=settings.n_workers, maximum=settings.n_workers)
+        yield cluster
 
 
 def _kubernetes(settings: ClusterSettings) -> Any:

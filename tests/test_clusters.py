@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,6 +260,23 @@ def test_slurm_jobs_as_workers(slurm):
         assert str(folder / "worker.key") in script
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not folder.exists()
+
+
+def test_a_slurm_job_whose_time_is_over_is_replaced(slurm):
+    settings = ClusterSettings(
+        "slurm", n_workers=1, memory_limit="1GiB", timeout=60, options={"interface": "lo"}
+    )
+    importlib.import_module("dask_jobqueue")  # its defaults first
+    short = {
+        "jobqueue.slurm.worker-extra-args": ["--lifetime", "3s"],
+        "distributed.deploy.lost-worker-timeout": "500ms",
+    }
+    with dask.config.set(short), connect(settings) as client:
+        seen, deadline = set(), time.monotonic() + 90
+        while len(seen) < 2:
+            assert time.monotonic() < deadline, seen
+            seen |= set(client.scheduler_info()["workers"])
+            time.sleep(0.2)
 
 
 def test_slurm_with_certificates_of_a_folder(slurm):
