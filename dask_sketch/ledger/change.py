@@ -21,6 +21,7 @@ from dask_sketch.ledger.batch import (
     write_batch,
     write_total,
 )
+from dask_sketch.ledger.compaction import mergeable
 from dask_sketch.ledger.group import fresh_name
 from dask_sketch.ledger.index import Index
 from dask_sketch.ledger.manifest import Manifest
@@ -57,6 +58,7 @@ class Change:
         self._leaving: dict[str, list[int]] = {}
         self._erased: frozenset[str] = frozenset()
         self._record: RunRecord | None = None
+        self._written: dict[str, list[Member]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -82,6 +84,11 @@ class Change:
                 self._map.require_same(sketch.feature_map)
             except MergeError as error:
                 raise LedgerError(f"the sketch of {partition.key!r}: {error}") from error
+            if sketch.privacy is not None:
+                raise LedgerError(
+                    f"the sketch of {partition.key!r} has noise for privacy, and a ledger holds "
+                    "plain sums. Make the total private when it is released."
+                )
             if not sketch.tight_bounds:
                 raise LedgerError(
                     f"the sketch of {partition.key!r} was made by subtraction, so that its bounds "
@@ -146,23 +153,28 @@ class Change:
             oldest=state.number,
         )
 
-    def write(self) -> tuple[Manifest, Sketch]:
-        """Write all that the next state needs; its manifest, and its total."""
+    def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
+        """Write all that the next state needs.
+
+        Returns
+        -------
+        state, total, members
+            The state, its total, and the members of the batches that are new.
+        """
         place, number = self._place, self._state.number
-        batches = self._mark(self._state.batches)
-        total = self._new_total(batches)
-        if self._erased:
-            batches = self._without_erased(batches)
-        batches = (*batches, *self._write_added())
-        state = replace(self._state, batches=batches)
-        unchanged = not self._added and not self._leaving
-        if not unchanged:
+        marked = self._mark(self._state.batches)
+        total = self._new_total(marked)
+        batches = self._write_added(
+            self._without_erased(marked) if self._erased else self._compacted(marked)
+        )
+        state = replace(self._state, batches=tuple(batches))
+        if self._added or self._leaving:
             state = replace(state, total=write_total(place, number, total) if batches else None)
         state = self._with_state(state)
         if self._record is not None:
             runs = write_record(place, state.runs, self._record, number)
             state = replace(state, runs=runs)
-        return state, total
+        return state, total, self._written
 
     def _with_state(self, state: Manifest) -> Manifest:
         """The totals that are kept, with that of the run which ends, and none too many."""
@@ -219,42 +231,55 @@ class Change:
             tight_bounds=True,
         )
 
-    def _write_added(self) -> list[Batch]:
+    def _write_added(self, batches: list[Batch]) -> list[Batch]:
         run = self._before.last_run + 1
         entries, gone = self._index.entries, self._before.gone
-        out, size = [], batch_rows(self._map)
+        size = batch_rows(self._map)
         for start in range(0, len(self._added), size):
             part = self._added[start : start + size]
-            name = fresh_name(FOLDER, self._state.number)
             members: list[Member] = []
             for partition, sketch in part:
                 key = partition.key
                 since = entries[key].since if key in entries else gone.get(key, (run, 0))[0]
                 entry = Entry(
-                    partition.fingerprint, partition.rows, partition.n_bytes, sketch.count, name,
+                    partition.fingerprint, partition.rows, partition.n_bytes, sketch.count, "",
                     run, since,
                 )  # fmt: skip
                 members.append((key, entry))
-            arrays = stack([sketch for _, sketch in part], self._map)
-            out.append(write_batch(self._place, name, members, arrays, self._map.digest))
-        return out
+            batches.append(self._write(members, stack([sketch for _, sketch in part], self._map)))
+        return batches
 
-    def _without_erased(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    def _without_erased(self, batches: Sequence[Batch]) -> list[Batch]:
         """Batches that hold what is forgotten, dead or alive, are written anew without it."""
         out = []
         for batch in batches:
             members = self._index.members[batch.reference.name]
-            if any(key in self._erased for key, _ in members):
-                arrays = read_rows(self._place, batch, self._map)
-                batch = self._rewritten(batch, members, arrays)
-            out.append(batch)
-        return tuple(out)
+            holds = any(key in self._erased for key, _ in members)
+            out.append(self._merged([batch]) if holds else batch)
+        return out
 
-    def _rewritten(
-        self, batch: Batch, members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]
-    ) -> Batch:
-        rows = [row for row in range(batch.n_members) if row not in batch.dead]
-        return write_batch(
-            self._place, fresh_name(FOLDER, self._state.number), [members[row] for row in rows],
-            {name: values[rows] for name, values in arrays.items()}, self._map.digest,
-        )  # fmt: skip
+    def _compacted(self, batches: Sequence[Batch]) -> list[Batch]:
+        """The batches, some small ones merged."""
+        groups = mergeable(batches, batch_rows(self._map))
+        merged = {batch for group in groups for batch in group}
+        kept = [batch for batch in batches if batch not in merged]
+        return [*kept, *(self._merged(group) for group in groups)]
+
+    def _merged(self, batches: Sequence[Batch]) -> Batch:
+        """One batch of all that is alive in some."""
+        members: list[Member] = []
+        parts: list[dict[str, NDArray[Any]]] = []
+        for batch in batches:
+            alive = [row for row in range(batch.n_members) if row not in batch.dead]
+            members += [self._index.members[batch.reference.name][row] for row in alive]
+            rows = read_rows(self._place, batch, self._map)
+            parts.append({name: values[alive] for name, values in rows.items()})
+        return self._write(
+            members, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
+
+    def _write(self, members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]) -> Batch:
+        name = fresh_name(FOLDER, self._state.number)
+        batch = write_batch(self._place, name, members, arrays, self._map.digest)
+        self._written[name] = [(key, replace(entry, batch=name)) for key, entry in members]
+        return batch

@@ -21,35 +21,60 @@ class Index:
         Of the ledger.
     batches
         Of the state to index.
-    known
-        An index of another state: batches that it has are not read again.
+
+    Attributes
+    ----------
+    batches
+        By the names of their folders.
+    members
+        Of each batch, dead ones included, in the order of its rows.
+    entries
+        Of the live partitions, by key. It changes when the index follows the ledger.
     """
 
-    def __init__(self, place: Place, batches: Sequence[Batch], known: Index | None = None):
-        self.batches = {batch.reference.name: batch for batch in batches}
-        self.members: dict[str, list[Member]] = {}
-        wanted = []
-        for name, batch in self.batches.items():
-            if known is not None and name in known.members:
-                self.members[name] = known.members[name]
-            else:
-                wanted.append(batch)
-        for batch, members in zip(wanted, read_members(place, wanted), strict=True):
-            self.members[batch.reference.name] = members
-        entries: dict[str, Entry] = {}
+    def __init__(self, place: Place, batches: Sequence[Batch]):
+        self._place = place
+        self._entries: dict[str, Entry] = {}
         self._row: dict[str, int] = {}
-        for name, batch in self.batches.items():
-            for row, (key, entry) in enumerate(self.members[name]):
-                if row in batch.dead:
-                    continue
-                if key in entries:
-                    raise LedgerError(
-                        f"{place.label} holds the partition {key!r} twice, in {name} and "
-                        f"{entries[key].batch}: it was edited."
-                    )
-                entries[key] = entry
-                self._row[key] = row
-        self.entries: Mapping[str, Entry] = MappingProxyType(entries)
+        self.batches: dict[str, Batch] = {}
+        self.members: dict[str, list[Member]] = {}
+        self.entries: Mapping[str, Entry] = MappingProxyType(self._entries)
+        self.follow(batches, {})
+
+    def follow(self, batches: Sequence[Batch], known: Mapping[str, list[Member]]) -> None:
+        """Become the index of another state; what both have in common is left as it is.
+
+        Parameters
+        ----------
+        batches
+            Of that state.
+        known
+            Members of batches that need not be read.
+        """
+        state = {batch.reference.name: batch for batch in batches}
+        other = [name for name, batch in self.batches.items() if state.get(name) != batch]
+        fresh = [batch for name, batch in state.items() if self.batches.get(name) != batch]
+        members = {**self.members, **known}
+        wanted = [batch for batch in fresh if batch.reference.name not in members]
+        for batch, read in zip(wanted, read_members(self._place, wanted), strict=True):
+            members[batch.reference.name] = read
+        for name in other:
+            for row in self.live(name):
+                key = self.key(name, row)
+                del self._entries[key], self._row[key]
+        self.batches, self.members = state, {name: members[name] for name in state}
+        for batch in fresh:
+            self._add(batch.reference.name)
+
+    def _add(self, name: str) -> None:
+        for row in self.live(name):
+            key, entry = self.members[name][row]
+            if key in self._entries:
+                raise LedgerError(
+                    f"{self._place.label} holds the partition {key!r} twice, in {name} and "
+                    f"{self._entries[key].batch}: it was edited."
+                )
+            self._entries[key], self._row[key] = entry, row
 
     def rows(self, keys: Iterable[str]) -> dict[str, list[int]]:
         """Rows of some live partitions, by the name of their batch.
@@ -69,8 +94,8 @@ class Index:
 
     def live(self, name: str) -> list[int]:
         """Rows of a batch that count."""
-        dead = self.batches[name].dead
-        return [row for row in range(len(self.members[name])) if row not in dead]
+        batch = self.batches[name]
+        return [row for row in range(batch.n_members) if row not in batch.dead]
 
     def key(self, name: str, row: int) -> str:
         """Key of a row of a batch."""

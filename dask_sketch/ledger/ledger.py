@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dask_sketch.errors import LedgerError, LedgerLocked
 from dask_sketch.features import FeatureMap
 from dask_sketch.ledger import models
-from dask_sketch.ledger.batch import read_sketches, read_total
+from dask_sketch.ledger.batch import Member
 from dask_sketch.ledger.change import Change
 from dask_sketch.ledger.garbage import collect
-from dask_sketch.ledger.group import Reference
-from dask_sketch.ledger.index import Index
 from dask_sketch.ledger.lock import STALE_AFTER, Lock
-from dask_sketch.ledger.manifest import newest, publish
-from dask_sketch.ledger.partition import Changes, Entry, Partition, compare
+from dask_sketch.ledger.manifest import Manifest, publish
+from dask_sketch.ledger.partition import Partition
 from dask_sketch.ledger.place import Place, place_of
-from dask_sketch.ledger.records import RunRecord, read_records
+from dask_sketch.ledger.reader import LedgerReader
+from dask_sketch.ledger.records import RunRecord
 from dask_sketch.ledger.root import read_root, write_root
-from dask_sketch.ledger.verification import Verification, verify
-from dask_sketch.sketching import Sketch, merge
+from dask_sketch.sketching import Sketch
 
 if TYPE_CHECKING:
     from dask_sketch.models import Centroids, GaussianMixture
@@ -61,6 +56,7 @@ def create_ledger(
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from dask_sketch import partial_sketch
     >>> feature_map = FeatureMap(2, 20, scale=1.0)
     >>> ledger = create_ledger(tempfile.mkdtemp() + "/ledger.zarr", feature_map)
@@ -106,7 +102,7 @@ def open_ledger(url: Any, *, storage_options: dict[str, Any] | None = None) -> L
     return Ledger(place, read_root(place))
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """Sketches of partitions, kept so that nothing is read twice; see :func:`create_ledger`.
 
     On disk it is one Zarr group (format 3) of objects that never change: batches of sketches,
@@ -125,139 +121,9 @@ class Ledger:
     """
 
     def __init__(self, place: Place, feature_map: FeatureMap):
-        self._place = place
+        super().__init__(place, feature_map)
         self._lock: Lock | None = None
         self._models: dict[int, dict[str, str]] = {}  # written, and in no record yet
-        self._records: dict[Reference, list[RunRecord]] = {}  # by segment
-        self.feature_map = feature_map
-        self.label = place.label
-        self._known: Index | None = None
-        self._sum: Sketch | None = None
-        self._state, self._taken = newest(place)
-
-    def __repr__(self) -> str:
-        return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
-
-    # -- what it holds -----------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """See what other processes have committed since this ledger was opened."""
-        state, self._taken = newest(self._place)
-        if state != self._state:
-            self._state, self._sum = state, None
-
-    @property
-    def _index(self) -> Index:
-        batches = self._state.batches
-        if self._known is None or tuple(self._known.batches.values()) != batches:
-            self._known = Index(self._place, batches, self._known)
-        return self._known
-
-    @property
-    def number(self) -> int:
-        """Number of the commit that is the state, 0 before the first."""
-        return self._state.number
-
-    @property
-    def next_run(self) -> int:
-        """Number of the run that is next, or under way: one more than the last recorded."""
-        return self._state.last_run + 1
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """What is known of each partition whose sketch counts, by key."""
-        return self._index.entries
-
-    @property
-    def forgotten(self) -> frozenset[str]:
-        """Keys that :meth:`forget` named, never to be read again."""
-        return self._state.forgotten
-
-    @property
-    def quarantined(self) -> Mapping[str, str]:
-        """Keys of partitions that could not be read, and why."""
-        return self._state.quarantined
-
-    def compare(self, partitions: Sequence[Partition]) -> Changes:
-        """Sort all partitions that there are now into new, changed, same, deleted and forgotten.
-
-        Parameters
-        ----------
-        partitions
-            All of them: whatever is missing counts as deleted.
-
-        Raises
-        ------
-        LedgerError
-            If two have one key.
-        """
-        return compare(partitions, self.entries, self.forgotten)
-
-    def total(self, keys: Iterable[str] | None = None) -> Sketch:
-        """The sketch of all partitions, or of some.
-
-        Parameters
-        ----------
-        keys
-            Of the partitions wanted; each counts once. All by default, which reads only a sum.
-
-        Raises
-        ------
-        LedgerError
-            If a key is unknown, or what is stored is missing or edited.
-        """
-        if keys is not None:
-            total = Sketch.empty(self.feature_map)
-            for sketches in self._batchwise(dict.fromkeys(keys)):
-                total = merge([total, *(sketch for _, sketch in sketches)])
-            return total
-        if self._sum is None:
-            stored = self._state.total
-            self._sum = (
-                Sketch.empty(self.feature_map)
-                if stored is None
-                else read_total(self._place, stored, self.feature_map)
-            )
-        return self._sum
-
-    def sketch_of(self, key: str) -> Sketch:
-        """The sketch of one partition.
-
-        Raises
-        ------
-        LedgerError
-            If the ledger holds none of that key.
-        """
-        ((_, sketch),) = self.sketches([key])
-        return sketch
-
-    def sketches(self, keys: Iterable[str]) -> Iterator[tuple[str, Sketch]]:
-        """Keys and sketches of some partitions, batch by batch, hence in an order of their own."""
-        for sketches in self._batchwise(keys):
-            yield from sketches
-
-    def history(self) -> list[RunRecord]:
-        """Records of all runs, the first one first."""
-        segments = self._state.runs
-        wanted = [ref for ref in segments if ref not in self._records]
-        self._records |= zip(wanted, read_records(self._place, wanted), strict=True)
-        self._records = {ref: self._records[ref] for ref in segments}
-        return [record for records in self._records.values() for record in records]
-
-    def states(self, n: int) -> list[tuple[int, Sketch]]:
-        """Number of the run and total at its end, for the last ``n`` runs that are kept.
-
-        The oldest first. There may be fewer: states are dropped after :data:`KEEP_STATES` runs, and
-        by :meth:`forget`.
-        """
-        if n < 1:
-            raise LedgerError(f"n={n!r}: give a whole number of at least 1.")
-        return [
-            (run, read_total(self._place, reference, self.feature_map))
-            for run, reference in self._state.states[-n:]
-        ]
-
-    # -- writing -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def lock(self, stale_after: float = STALE_AFTER) -> Iterator[Lock]:
@@ -335,9 +201,9 @@ class Ledger:
         if run is not None:
             change.record(run)
         if not change.is_empty:
-            state, total = change.write()
+            prepared = change.write()
             lock.require_held()
-            self._publish(state, total)
+            self._publish(*prepared)
             self._collect()
 
     def forget(self, keys: Iterable[str], undo: bool = False) -> None:
@@ -367,9 +233,9 @@ class Ledger:
         change = Change(self._place, self._state, self._index, self.total(), self._taken + 1)
         change.forget(keys, undo)
         if not change.is_empty:
-            state, total = change.write()
+            prepared = change.write()
             self._lock.require_held()
-            self._publish(state, total)
+            self._publish(*prepared)
         self._collect(strict=not undo)
         return None
 
@@ -389,66 +255,17 @@ class Ledger:
         stored = models.write_model(self._place, model, run)
         self._models.setdefault(run, {})[name] = stored
 
-    def model(self, run: int = -1, name: str = "all") -> GaussianMixture | Centroids | None:
-        """The model of that name of a run, ``None`` if there is none.
-
-        Parameters
-        ----------
-        run
-            Number of the run; -1 for the last one that has such a model.
-        name
-            As it was written.
-        """
-        for record in reversed(self.history()):
-            if run in (-1, record.number) and name in record.models:
-                return models.read_model(self._place, record.models[name])
-        return None
-
-    def verify(
-        self,
-        share: float,
-        seed: int,
-        resketch: Callable[[list[str]], Mapping[str, Sketch]],
-    ) -> Verification:
-        """Sketch a random share of the partitions again, and compare.
-
-        Parameters
-        ----------
-        share
-            Of the partitions, in (0, 1]; at least one is taken. With 1, the total is compared with
-            the sum of what is stored as well.
-        seed
-            Of the choice.
-        resketch
-            Gives the sketches of the partitions named, as they are now; it may leave out those that
-            no longer exist. Called for a few hundred at a time.
-
-        Raises
-        ------
-        LedgerError
-            If ``share`` is out of range, or what is stored is missing or edited.
-        """
-        if not 0 < share <= 1:
-            raise LedgerError(f"share={share!r}: give a number in (0, 1].")
-        keys = sorted(self.entries)
-        n = min(len(keys), max(1, math.ceil(share * len(keys))))
-        chosen = np.sort(np.random.default_rng(seed).choice(len(keys), n, replace=False))
-        return verify(self, [keys[i] for i in chosen], resketch)
-
-    # -- inside ------------------------------------------------------------------------------
-
-    def _batchwise(self, keys: Iterable[str]) -> Iterator[list[tuple[str, Sketch]]]:
-        index = self._index
-        for name, rows in index.rows(keys).items():
-            found = read_sketches(self._place, index.batches[name], rows, self.feature_map)
-            yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
-
     def _require_lock(self) -> Lock:
         if self._lock is None:
             raise LedgerError(f"{self.label} is not locked: write within `with ledger.lock():`.")
         return self._lock
 
-    def _publish(self, state: Any, total: Sketch | None = None) -> None:
+    def _publish(
+        self,
+        state: Manifest,
+        total: Sketch | None = None,
+        members: Mapping[str, list[Member]] | None = None,
+    ) -> None:
         try:
             publish(self._place, state)
         except BaseException:
@@ -456,8 +273,8 @@ class Ledger:
             with contextlib.suppress(LedgerError):
                 self.refresh()
             raise
-        self._state, self._taken = state, state.number
-        self._sum = total
+        self._taken = state.number
+        self._adopt(state, total, members)
 
     def _collect(self, *, strict: bool = False) -> None:
         kept = [name for by_name in self._models.values() for name in by_name.values()]

@@ -170,7 +170,10 @@ class _Local:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        handle = os.open(self.root, os.O_RDONLY)
+        try:
+            handle = os.open(self.root, os.O_RDONLY)
+        except OSError as error:
+            raise LedgerError(f"{self.root} is out of reach: {error}") from error
         try:
             with contextlib.suppress(OSError):  # not on every network file system
                 fcntl.flock(handle, fcntl.LOCK_EX)

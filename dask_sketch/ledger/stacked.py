@@ -16,7 +16,6 @@ from dask_sketch.sketching import Sketch
 WORDS, BOUNDS = "words", "bounds"  # names of the arrays
 _LONG = 24  # bytes of the sum of weights, and of that of their squares
 _HEAD = 3 + 2 * _LONG // 8
-_STEPS = ("moment_steps", "first_steps", "second_steps")
 LAYOUT = (
     "words: a row for each partition, of int64: count, omitted, tight_bounds; weight_steps and "
     "squared_weight_steps of 24 bytes each, the least first; then the high and the low words of "
@@ -44,7 +43,18 @@ def row_bytes(feature_map: FeatureMap) -> int:
 
 
 def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDArray[Any]]:
-    """The arrays of some sketches of one feature map; :func:`unstack` gives the same bits back."""
+    """The arrays of some sketches of one feature map; :func:`unstack` gives the same bits back.
+
+    Raises
+    ------
+    LedgerError
+        If a sketch is private: a ledger adds and subtracts those of the data.
+    """
+    if any(sketch.privacy is not None for sketch in sketches):
+        raise LedgerError(
+            "a private sketch is to be given away, not to be kept in a ledger: keep that of the "
+            "data, and privatise the total."
+        )
     described = shapes(len(sketches), feature_map)
     words, bounds = (np.empty(shape, kind) for shape, kind in described.values())
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
@@ -54,7 +64,7 @@ def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDAr
         )
         row[:3] = sketch.count, sketch.omitted, sketch.tight_bounds
         row[3:_HEAD] = np.frombuffer(long, dtype="<i8")
-        steps = [getattr(sketch, name) for name in _STEPS]
+        steps = (sketch.moment_steps, sketch.first_steps, sketch.second_steps)
         parts = [word.ravel() for both in steps for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
@@ -77,21 +87,23 @@ def unstack(
     weight, squared = (int.from_bytes(part, "little") for part in (long[:_LONG], long[_LONG:]))
     parts = np.split(words[_HEAD:].copy(), np.cumsum(_sizes(feature_map))[:-1])
     moments = [part.reshape(2, -1) for part in parts[:2]]
-    steps = [FixedPoint(*both) for both in (moments, parts[2:4], parts[4:])]
+    steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
     sound = all(each.is_canonical() for each in steps) and min(count, omitted) >= 0
     if not sound or tight not in (0, 1):
         raise LedgerError(f"{label} holds sums that no sketch has: it was edited or is damaged.")
     try:
         return Sketch(
             feature_map=feature_map,
+            moment_steps=steps[0],
             weight_steps=weight,
             squared_weight_steps=squared,
             count=count,
             omitted=omitted,
             minimum=bounds[0].copy(),
             maximum=bounds[1].copy(),
+            first_steps=steps[1],
+            second_steps=steps[2],
             tight_bounds=bool(tight),
-            **dict(zip(_STEPS, steps, strict=True)),
         )
     except SketchError as error:
         raise LedgerError(f"{label} holds sums that no sketch has: {error}") from error

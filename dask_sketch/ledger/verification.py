@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dask_sketch.sketching import Sketch, merge
 
 if TYPE_CHECKING:
-    from dask_sketch.ledger.ledger import Ledger
+    from dask_sketch.ledger.reader import LedgerReader
 
 AT_ONCE = 256  # partitions whose sketches are held
 
@@ -43,7 +43,7 @@ class Verification:
 
 
 def verify(
-    ledger: Ledger,
+    ledger: LedgerReader,
     keys: Sequence[str],
     resketch: Callable[[list[str]], Mapping[str, Sketch]],
 ) -> Verification:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -11,7 +13,7 @@ from partition_world import World, record
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
 from dask_sketch.errors import LedgerError
-from dask_sketch.ledger import Partition
+from dask_sketch.ledger import Partition, change
 
 
 def test_an_empty_ledger(ledger, url, feature_map):
@@ -227,3 +229,35 @@ def test_partitions_of_no_sample(local, world):
         local.commit(added=[(Partition("none", "v0"), nothing)], removed=["a"])
         assert local.total().identical(nothing)
         assert set(local.entries) == {"none"}
+
+
+def test_years_of_nights_leave_few_batches(local, world, monkeypatch):
+    monkeypatch.setattr(change, "batch_rows", lambda feature_map: 100)
+    live = {}
+    with local.lock():
+        for night in range(150):
+            fresh = [f"{night}-{i}" for i in range(1 + (night == 0) * 90)]
+            out = [key for key in live if key.startswith("0-")][:3]
+            local.commit(added=world.new(*fresh), removed=out)
+            live |= dict.fromkeys(fresh, 0)
+            for key in out:
+                del live[key]
+    batches = local._state.batches
+    assert len(batches) < 25
+    assert sum(batch.n_live for batch in batches) == len(live) == 149
+    again = open_ledger(local.label)
+    assert set(again.entries) == set(live)
+    assert again.total().identical(world.total(live))
+    assert again.total(live).identical(world.total(live))
+    assert again.entries["77-0"].batch == local.entries["77-0"].batch
+    assert dict(again.entries) == dict(local.entries)
+
+
+def test_what_is_no_longer_needed_is_gone(local, world):
+    root = Path(local.label)
+    with local.lock():
+        for version in range(20):
+            local.commit(added=world.new("a", version=version))
+        for folder in ("batches", "commits", "totals"):
+            assert len(list((root / folder).iterdir())) == 3
+    assert not (root / "lock").exists()

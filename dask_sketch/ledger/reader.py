@@ -1,0 +1,222 @@
+"""A ledger as readers see it: what its last whole commit says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dask_sketch.errors import LedgerError
+from dask_sketch.features import FeatureMap
+from dask_sketch.ledger import models
+from dask_sketch.ledger.batch import Member, read_sketches, read_total
+from dask_sketch.ledger.group import Reference
+from dask_sketch.ledger.index import Index
+from dask_sketch.ledger.manifest import Manifest, newest
+from dask_sketch.ledger.partition import Changes, Entry, Partition, compare
+from dask_sketch.ledger.place import Place
+from dask_sketch.ledger.records import RunRecord, read_records
+from dask_sketch.ledger.verification import Verification, verify
+from dask_sketch.sketching import Sketch, merge
+
+if TYPE_CHECKING:
+    from dask_sketch.models import Centroids, GaussianMixture
+
+
+class LedgerReader:
+    """What a ledger holds; see :class:`~dask_sketch.ledger.Ledger`."""
+
+    def __init__(self, place: Place, feature_map: FeatureMap):
+        self._place = place
+        self.feature_map = feature_map
+        self.label = place.label
+        self._known: Index | None = None
+        self._sum: Sketch | None = None
+        self._records: dict[Reference, list[RunRecord]] = {}  # by segment
+        self._state, self._taken = newest(place)
+
+    def __repr__(self) -> str:
+        return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
+
+    def refresh(self) -> None:
+        """See what other processes have committed since this ledger was opened."""
+        state, self._taken = newest(self._place)
+        if state != self._state:
+            self._adopt(state)
+
+    def _adopt(
+        self,
+        state: Manifest,
+        total: Sketch | None = None,
+        members: Mapping[str, list[Member]] | None = None,
+    ) -> None:
+        """Become another state, of which some may be known already."""
+        self._state, self._sum = state, total
+        if self._known is not None:
+            known, self._known = self._known, None
+            known.follow(state.batches, members or {})
+            self._known = known
+
+    @property
+    def _index(self) -> Index:
+        if self._known is None:
+            self._known = Index(self._place, self._state.batches)
+        return self._known
+
+    @property
+    def number(self) -> int:
+        """Number of the commit that is the state, 0 before the first."""
+        return self._state.number
+
+    @property
+    def next_run(self) -> int:
+        """Number of the run that is next, or under way: one more than the last recorded."""
+        return self._state.last_run + 1
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """What is known of each partition whose sketch counts, by key."""
+        return self._index.entries
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Keys that :meth:`forget` named, never to be read again."""
+        return self._state.forgotten
+
+    @property
+    def quarantined(self) -> Mapping[str, str]:
+        """Keys of partitions that could not be read, and why."""
+        return self._state.quarantined
+
+    def compare(self, partitions: Sequence[Partition]) -> Changes:
+        """Sort all partitions that there are now into new, changed, same, deleted and forgotten.
+
+        Parameters
+        ----------
+        partitions
+            All of them: whatever is missing counts as deleted.
+
+        Raises
+        ------
+        LedgerError
+            If two have one key.
+        """
+        return compare(partitions, self.entries, self.forgotten)
+
+    def total(self, keys: Iterable[str] | None = None) -> Sketch:
+        """The sketch of all partitions, or of some.
+
+        Parameters
+        ----------
+        keys
+            Of the partitions wanted; each counts once. All by default, which reads only a sum.
+
+        Raises
+        ------
+        LedgerError
+            If a key is unknown, or what is stored is missing or edited.
+        """
+        if keys is not None:
+            total = Sketch.empty(self.feature_map)
+            for sketches in self._batchwise(dict.fromkeys(keys)):
+                total = merge([total, *(sketch for _, sketch in sketches)])
+            return total
+        if self._sum is None:
+            stored = self._state.total
+            self._sum = (
+                Sketch.empty(self.feature_map)
+                if stored is None
+                else read_total(self._place, stored, self.feature_map)
+            )
+        return self._sum
+
+    def sketch_of(self, key: str) -> Sketch:
+        """The sketch of one partition.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger holds none of that key.
+        """
+        ((_, sketch),) = self.sketches([key])
+        return sketch
+
+    def sketches(self, keys: Iterable[str]) -> Iterator[tuple[str, Sketch]]:
+        """Keys and sketches of some partitions, batch by batch, hence in an order of their own."""
+        for sketches in self._batchwise(keys):
+            yield from sketches
+
+    def history(self) -> list[RunRecord]:
+        """Records of all runs, the first one first."""
+        segments = self._state.runs
+        wanted = [ref for ref in segments if ref not in self._records]
+        self._records |= zip(wanted, read_records(self._place, wanted), strict=True)
+        self._records = {ref: self._records[ref] for ref in segments}
+        return [record for records in self._records.values() for record in records]
+
+    def states(self, n: int) -> list[tuple[int, Sketch]]:
+        """Number of the run and total at its end, for the last ``n`` runs that are kept.
+
+        The oldest first. There may be fewer: states are dropped after :data:`KEEP_STATES` runs, and
+        by :meth:`forget`.
+        """
+        if n < 1:
+            raise LedgerError(f"n={n!r}: give a whole number of at least 1.")
+        return [
+            (run, read_total(self._place, reference, self.feature_map))
+            for run, reference in self._state.states[-n:]
+        ]
+
+    def model(self, run: int = -1, name: str = "all") -> GaussianMixture | Centroids | None:
+        """The model of that name of a run, ``None`` if there is none.
+
+        Parameters
+        ----------
+        run
+            Number of the run; -1 for the last one that has such a model.
+        name
+            As it was written.
+        """
+        for record in reversed(self.history()):
+            if run in (-1, record.number) and name in record.models:
+                return models.read_model(self._place, record.models[name])
+        return None
+
+    def verify(
+        self,
+        share: float,
+        seed: int,
+        resketch: Callable[[list[str]], Mapping[str, Sketch]],
+    ) -> Verification:
+        """Sketch a random share of the partitions again, and compare.
+
+        Parameters
+        ----------
+        share
+            Of the partitions, in (0, 1]; at least one is taken. With 1, the total is compared with
+            the sum of what is stored as well.
+        seed
+            Of the choice.
+        resketch
+            Gives the sketches of the partitions named, as they are now; it may leave out those that
+            no longer exist. Called for a few hundred at a time.
+
+        Raises
+        ------
+        LedgerError
+            If ``share`` is out of range, or what is stored is missing or edited.
+        """
+        if not 0 < share <= 1:
+            raise LedgerError(f"share={share!r}: give a number in (0, 1].")
+        keys = sorted(self.entries)
+        n = min(len(keys), max(1, math.ceil(share * len(keys))))
+        chosen = np.sort(np.random.default_rng(seed).choice(len(keys), n, replace=False))
+        return verify(self, [keys[i] for i in chosen], resketch)
+
+    def _batchwise(self, keys: Iterable[str]) -> Iterator[list[tuple[str, Sketch]]]:
+        index = self._index
+        for name, rows in index.rows(keys).items():
+            found = read_sketches(self._place, index.batches[name], rows, self.feature_map)
+            yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
