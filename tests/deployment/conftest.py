@@ -32,7 +32,7 @@ def job(tmp_path):
         chunk_size = "12KB"
         [feature_map]
         n_components = 2
-        n_frequencies = 50
+        n_frequencies = 70
         [cluster]
         kind = "address"
         """

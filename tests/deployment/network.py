@@ -29,7 +29,7 @@ def missing() -> str | None:
     done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return f"no network namespace can be made: {done.stderr.strip()}"
-    link = ["ip", "-n", name, "link", "add", "b", "type", "bridge"]
+    link = ["ip", "-n", name, "link", "add", "name", "bridge", "type", "bridge"]
     done = subprocess.run(link, capture_output=True, text=True, check=False)
     _ip("netns", "del", name)
     return None if done.returncode == 0 else f"no bridge can be made: {done.stderr.strip()}"
@@ -57,13 +57,13 @@ class Network:
     def _make(self) -> None:
         hub = self._space("hub")
         _ip("netns", "add", hub)
-        _ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", hub, "link", "add", "name", "bridge", "type", "bridge")
         _ip("-n", hub, "link", "set", "bridge", "up")
         for host, address in self.addresses.items():
             space = self._space(host)
             _ip("netns", "add", space)
             _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", hub, "link", "add", host, "type", "veth", "peer", "eth0", "netns", space)
+            _ip("-n", hub, "link", "add", "name", host, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("-n", hub, "link", "set", host, "master", "bridge", "up")
             _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
