@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from dask_sketch import cli_certificates, cli_jobs, cli_models
+from dask_sketch import cli_certificates, cli_jobs, cli_models, cli_privacy
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
@@ -71,6 +71,7 @@ for command in (
     cli_models.decode,
     cli_models.score,
     cli_models.diagnose,
+    cli_privacy.privatise,
     cli_certificates.certificates,
     cli_jobs.run,
     cli_jobs.verify,

@@ -136,10 +136,11 @@ def _(found: Sketch) -> dict[str, Any]:
         "omitted": found.omitted,
         "total_weight": found.total_weight,
         "noise_level": found.noise_level if full else None,
-        "mean": found.mean if full else None,
-        "variance": found.variance if full else None,
+        "mean": found.mean if full and found.privacy is None else None,
+        "variance": found.variance if full and found.privacy is None else None,
         "minimum": found.minimum,
         "maximum": found.maximum,
+        "privacy": None if found.privacy is None else asdict(found.privacy),
         "bytes": found.__sizeof__(),
         "feature_map": values(found.feature_map),
     }

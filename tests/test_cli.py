@@ -26,7 +26,7 @@ from dask_sketch.graph.designing import TASKS
 
 COMMANDS = (
     "certificates", "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose",
-    "info",
+    "info", "privatise",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What the parameters of an atom mean: coordinates, bounds, starting points and splits.
 
-The optimisers see data shifted by the sketch's mean and divided, feature by feature, by the
+The optimisers see data shifted by the sketch's mean (of a private one, the middle of its bounds)
+and divided, feature by feature, by the
 standard deviation of the frequency law's mean component, so that means and variances are of order
 one whatever the units and offset of the data. The change of variables is exact: frequencies are
 multiplied by the scale and the sketch by ``exp(+i w.shift)``.
@@ -58,13 +59,13 @@ class Coordinates:
         frequencies = features.frequencies
         self.n_features, self.n_frequencies = frequencies.shape
         self.scale = np.sqrt(features.mean_variances)
-        self.shift = sketch.mean
+        self.shift, data_variance = sketch.extent
         self.omega = frequencies * self.scale[:, None]
         self.family = family(model, self.scale, frequencies, covariance)
         self.n_shapes = len(self.family.spread)
         self.n_parameters = self.n_features + self.n_shapes
 
-        variance = sketch.variance / self.scale**2
+        variance = data_variance / self.scale**2
         self._data_spread = np.sqrt(variance)
         data = self.family.nearest(variance)
         floor = np.where(data > 0.0, variance_floor * np.minimum(data, 1.0), _NO_WIDTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -91,7 +92,8 @@ def decode(
     bounds
         Where means may lie: anywhere (None, as in Keriven et al.; centroid methods then take the
         data's range), within the range of the data (``"data"``), or an array of shape
-        (2, n_features), lowest and highest, in data units.
+        (2, n_features), lowest and highest, in data units. A private sketch has no range of the
+        data, but bounds that it was given, of which an array here takes the place.
     covariance
         For ``model="known"``: variances (n_features,) or a matrix (n_features, n_features).
     start
@@ -178,7 +180,12 @@ def decode(
     arguments.require_callables(executor, progress)
     if device not in (None, "cuda"):
         raise DecodeError(f"device={device!r} is unknown; give 'cuda' or leave it out.")
-    given: dict[str, Any] = {"box": arguments.box_of(bounds, sketch), "covariance": covariance}
+    box = arguments.box_of(bounds, sketch)
+    if (
+        sketch.privacy is not None and box is not None
+    ):  # it has no other bounds than what it is told
+        sketch = replace(sketch, minimum=box[0], maximum=box[1])
+    given: dict[str, Any] = {"box": box, "covariance": covariance}
     if method in CENTROID_METHODS and start is None:
         if merge or refine is not None or covariance is not None:
             raise DecodeError(
@@ -262,7 +269,7 @@ def decode(
     if model == "dirac" or not objective.family.diagonal:
         return Centroids(weights, means, decoding=record)
     if objective.n_shapes:
-        _warn_of_collapse(variances, sketch.variance)
+        _warn_of_collapse(variances, sketch.extent[1])
     stderr = None
     if errors is not None:
         stderr = StandardErrors(*(part[order] for part in errors))

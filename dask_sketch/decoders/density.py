@@ -155,7 +155,7 @@ def divide_density(
     points = Objective(sketch, "dirac", box=box, threads=threads)
     objective = MomentObjective(sketch, "scaled", box=box, threads=threads)
     # no atom is wider than the data: what is far from all others would be one wide atom's tail
-    widest = float(np.max(sketch.variance / objective.scale**2))
+    widest = float(np.max(sketch.extent[1] / objective.scale**2))
     objective.lower[d:] = _NARROWEST
     objective.upper[d:] = max(widest, 2.0 * _NARROWEST)
 

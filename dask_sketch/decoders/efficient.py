@@ -186,7 +186,8 @@ class _Metric:
                 threads,
             )
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
-            diagonal += objective.rounding + _CANCELLED
+            added = objective.effective_count * objective.private_variance
+            diagonal += objective.rounding + added + _CANCELLED
             deviation = np.sqrt(diagonal)
             covariance /= deviation
             covariance /= deviation[:, None]

@@ -45,11 +45,13 @@ class MomentObjective(Objective):
         threads: Threads = SERIAL,
     ) -> None:
         super().__init__(sketch, model, box=box, threads=threads)
-        variance = sketch.variance / self.scale**2
+        variance = sketch.extent[1] / self.scale**2
         self._data_variance = variance
         # a feature that does not vary is measured by the law's variance instead
         self._variance = np.where(variance > 0.0, variance, 1.0)
-        self._row_weight = _WEIGHT / np.sqrt(self.n_features)
+        # a private sketch holds no moments
+        weight = _WEIGHT if sketch.privacy is None else 0.0
+        self._row_weight = weight / np.sqrt(self.n_features)
 
     def cost(self, weights: Array, theta: Array) -> float:
         """Cost of the sketch and of the moments."""

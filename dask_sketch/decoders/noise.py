@@ -52,6 +52,11 @@ def expected_cost(
     draws = rng.standard_normal((_POINTS, objective.n_features))
     x = theta[labels, : objective.n_features] + draws * np.sqrt(objective.variances(theta))[labels]
     noise = objective.points(x)
+    if objective.private_variance:
+        # what was added is as good as white, and of every sample a share
+        deviation = np.sqrt(objective.effective_count * objective.private_variance)
+        amplitude = np.tile(objective.feature_weights / np.sqrt(objective.n_frequencies), 2)
+        noise += deviation * amplitude * rng.standard_normal(noise.shape)
     noise -= noise.mean(axis=0)
     halves = noise.reshape(_POINTS, 2, -1)
 

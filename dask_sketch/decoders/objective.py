@@ -67,7 +67,10 @@ class Objective(Atoms):
         Those of the map, or ones.
     noise_level : float
         Expected ``||z - A P||^2`` at the law ``P`` of the samples: ``(1 - ||z||^2) / n``, or with
-        the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``.
+        the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``; of a private sketch,
+        and the noise that was added.
+    private_variance : float
+        Of that noise, in the real and in the imaginary part of a feature's average.
     rounding : float
         Square of the rounding error of a feature's average, times the number of samples: what it
         adds to the variance of one feature.
@@ -110,6 +113,7 @@ class Objective(Atoms):
         w = self.feature_weights
         self.target = (w * z.real, w * z.imag)
         self.effective_count = sketch.effective_count
+        self.private_variance = sketch.private_variance
         self._set_noise_level()
         # Features of frequencies near zero hardly vary; what rounding does to them does not average
         # out as noise does.
@@ -117,8 +121,9 @@ class Objective(Atoms):
 
     def _set_noise_level(self) -> None:
         energy = float(self._point_amplitude @ self._point_amplitude)
-        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2))
-        self.noise_level = max(energy / self.effective_count, 0.0)
+        added = 2.0 * self.private_variance * energy
+        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2)) - added
+        self.noise_level = max(energy / self.effective_count, 0.0) + added
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
     def thinned(self, n_frequencies: int) -> Self:

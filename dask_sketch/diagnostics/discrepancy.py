@@ -136,7 +136,23 @@ def noise_blocks(
         block = slice(start, start + width)
         omega = features.frequencies[:, block]
         noise = np.exp(-1j * (points @ omega)) - law.characteristic(omega)
+        noise += private_noise(sketch, noise.shape, seed, start)
         yield block, halves(unit[block] * noise)
+
+
+def private_noise(
+    sketch: Sketch, shape: tuple[int, ...], seed: int, start: int
+) -> NDArray[np.complex128] | float:
+    """What privatising adds to the features of single samples, were it theirs; 0 if nothing.
+
+    As good as white: a draw for each of the samples that stand for the noise.
+    """
+    if not sketch.private_variance:
+        return 0.0
+    rng = np.random.default_rng((seed, start))
+    deviation = np.sqrt(sketch.effective_count * sketch.private_variance)
+    draws: NDArray[np.float64] = rng.standard_normal((2, *shape))
+    return np.asarray(deviation * (draws[0] + 1j * draws[1]))
 
 
 def samples_law(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianMixture:
@@ -145,7 +161,7 @@ def samples_law(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianM
         return model
     mean = model.weights @ model.centers
     between = model.weights @ (model.centers - mean) ** 2
-    variance = sketch.variance
+    variance = sketch.extent[1]
     least = np.finfo(float).eps * np.maximum(variance, np.finfo(float).tiny / np.finfo(float).eps)
     within = np.maximum(variance - between, least)
     return GaussianMixture(

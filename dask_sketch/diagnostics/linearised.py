@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.diagnostics.discrepancy import N_POINTS, halves
+from dask_sketch.diagnostics.discrepancy import N_POINTS, halves, private_noise
 from dask_sketch.diagnostics.placement import held_variances
 from dask_sketch.models import Centroids, GaussianMixture, StandardErrors
 from dask_sketch.models.density import RowDensity
@@ -184,7 +184,9 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
     for block, rows, mixture in atoms.blocks():
-        noise = atoms.amplitude[block] * np.exp(-1j * (points @ atoms.omega[:, block])) - mixture
+        waves = np.exp(-1j * (points @ atoms.omega[:, block]))
+        waves += private_noise(sketch, waves.shape, seed, block.start)
+        noise = atoms.amplitude[block] * waves - mixture
         residual = atoms.target[block] - mixture
         draws = halves(noise)
         gram += rows @ rows.T

@@ -61,11 +61,12 @@ def held_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
     By the record of the decoder if there is one: the floor, or with standard errors those that are
     zero. Thinner than a hundred-thousandth of the data's variance counts in any case.
     """
-    held: NDArray[np.bool_] = model.covariances < _THIN * sketch.variance
+    held: NDArray[np.bool_] = model.covariances < _THIN * sketch.extent[1]
     if model.stderr is not None:
         held |= model.stderr.covariances == 0.0
     elif model.decoding is not None and model.decoding.variance_floor is not None:
-        law, variances, data = sketch.feature_map.mean_variances, model.covariances, sketch.variance
+        law, variances = sketch.feature_map.mean_variances, model.covariances
+        data = sketch.extent[1]
         if model.decoding.model == "isotropic":  # one variance, held above a mean over features
             law, data = np.full_like(law, law.mean()), np.full_like(data, data.mean())
         floor = model.decoding.variance_floor * np.minimum(data, law)

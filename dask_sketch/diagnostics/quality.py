@@ -18,7 +18,7 @@ def noise_level(sketch: Sketch) -> float:
     """Expected squared distance of a sketch from that of its samples' law, unbiased.
 
     ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
-    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``.
+    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``; of a private sketch, and the noise added.
 
     Raises
     ------
@@ -32,8 +32,10 @@ def noise_level(sketch: Sketch) -> float:
             "two there is no saying what is noise."
         )
     weights = feature_weights(sketch.feature_map)
-    energy = np.square(weights) * (1.0 - np.abs(sketch.characteristic) ** 2)
-    return max(float(np.mean(energy)), 0.0) / (n - 1.0)
+    added = 2.0 * sketch.private_variance
+    energy = np.square(weights) * (1.0 + added - np.abs(sketch.characteristic) ** 2)
+    private = added * float(np.mean(np.square(weights)))
+    return max(float(np.mean(energy)), 0.0) / (n - 1.0) + private
 
 
 def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
@@ -45,11 +47,11 @@ def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
 def noise_modulus(sketch: Sketch) -> float:
     """Modulus that the characteristic function of the samples has where that of the law is zero.
 
-    ``1 / sqrt(n)``, with the effective count as ``n``.
+    ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
     """
     if not sketch.effective_count > 0:
         raise InputError("the sketch is empty: there is nothing to hold a mixture against.")
-    return float(1.0 / np.sqrt(sketch.effective_count))
+    return float(np.sqrt(1.0 / sketch.effective_count + 2.0 * sketch.private_variance))
 
 
 def effective_components(weights: ArrayLike) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from dask_sketch.features.fixed_point import (
     FixedPoint,
 )
 from dask_sketch.features.units import moment_units
+from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage import read_dataset, write_dataset
 
@@ -104,7 +107,8 @@ def _stored(sketch: Sketch) -> xr.Dataset:
             "count": sketch.count,
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
-        },
+        }
+        | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))}),
     )
 
 
@@ -144,11 +148,12 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
         sketch = Sketch(
             feature_map=feature_map,
             tight_bounds=bool(dataset.attrs["tight_bounds"]),
+            privacy=_privacy(dataset.attrs.get("privacy")),
             **bounds,
             **words,
             **numbers,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, SketchError):
             raise ArtifactError(f"{name}: {error}") from error
         raise ArtifactError(
@@ -161,6 +166,10 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
             "was edited or is damaged."
         )
     return sketch
+
+
+def _privacy(text: str | None) -> Privacy | None:
+    return None if text is None else Privacy(**json.loads(text))
 
 
 def _array(

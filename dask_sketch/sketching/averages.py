@@ -18,6 +18,7 @@ from dask_sketch.features.fixed_point import (
     FixedPoint,
 )
 from dask_sketch.features.units import moment_units
+from dask_sketch.sketching.privacy import Privacy
 
 
 class Averages:
@@ -29,8 +30,11 @@ class Averages:
     squared_weight_steps: int
     count: int
     omitted: int
+    minimum: NDArray[np.float64]
+    maximum: NDArray[np.float64]
     first_steps: FixedPoint
     second_steps: FixedPoint
+    privacy: Privacy | None
 
     # -- the sums, in float64 ----------------------------------------------------------------
 
@@ -89,16 +93,47 @@ class Averages:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Mean of the data, shape (n_features,)."""
-        self._require_weight()
+        """Mean of the data, shape (n_features,).
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero, or the sketch was privatised: it holds no moments then.
+        """
+        self._require_moments()
         return self.feature_map.center + self.first_moment / self.total_weight
 
     @property
     def variance(self) -> NDArray[np.float64]:
-        """Variance of the data in each feature, shape (n_features,), ``>= 0``."""
-        self._require_weight()
+        """Variance of the data in each feature, shape (n_features,), ``>= 0``; as :attr:`mean`."""
+        self._require_moments()
         mean = self.first_moment / self.total_weight
         return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
+
+    @property
+    def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where the data lies, for decoders: :attr:`mean` and :attr:`variance`.
+
+        A private sketch holds neither; of it, those of the even law between its bounds.
+        """
+        if self.privacy is None:
+            return self.mean, self.variance
+        width = self.maximum - self.minimum
+        return self.minimum + width / 2, width**2 / 12
+
+    @property
+    def private_variance(self) -> float:
+        """What privatising adds to the variance of each real number of :attr:`characteristic`.
+
+        Mean over the entries, their real and imaginary parts; 0 if nothing was added.
+        """
+        if self.privacy is None:
+            return 0.0
+        self._require_weight()
+        moments = (self.privacy.moment_deviation / self.total_weight) ** 2
+        weight = (self.privacy.weight_deviation / self.total_weight) ** 2
+        energy = min(float(np.mean(np.abs(self.moment_sum / self.total_weight) ** 2)), 1.0)
+        return moments + energy * weight / 2
 
     @property
     def effective_count(self) -> float:
@@ -107,15 +142,28 @@ class Averages:
 
     @property
     def noise_level(self) -> float:
-        """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``."""
+        """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``.
+
+        Of a private sketch, the noise that was added comes on top.
+        """
         self._require_weight()
-        return float((1.0 - np.vdot(self.z, self.z).real) / self.effective_count)
+        added = 2.0 * self.private_variance
+        energy = np.vdot(self.z, self.z).real - added
+        return float((1.0 - energy) / self.effective_count) + added
 
     def _require_weight(self) -> None:
         if not self.total_weight > 0:
             raise InputError(
                 f"the sketch is empty: total weight {self.total_weight:g}, {self.count} samples, "
                 f"{self.omitted} omitted. Nothing can be averaged."
+            )
+
+    def _require_moments(self) -> None:
+        self._require_weight()
+        if self.privacy is not None:
+            raise InputError(
+                "a private sketch holds no mean and no variance of the data: decode a model and "
+                "take its own."
             )
 
     def _fields(self) -> dict[str, str]:
@@ -128,6 +176,8 @@ class Averages:
         if self.total_weight > 0:
             out["|z|"] = f"{np.linalg.norm(self.z):.4f}"
             out["noise of z"] = f"{np.sqrt(max(self.noise_level, 0.0)):.2e}"
+        if self.privacy is not None:
+            out |= self.privacy._fields()
         out["size"] = f"{self.__sizeof__() / 1e3:,.1f} kB"
         return out
 

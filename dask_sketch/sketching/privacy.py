@@ -16,24 +16,26 @@ computed feature may exceed its unit modulus in the last digits: both are part o
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import optimize, special
 
-from dask_sketch.errors import InputError
-from dask_sketch.sketching.discrete_noise import RandomBits, discrete_gaussian, discrete_laplace
+from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
+
+if TYPE_CHECKING:
+    from dask_sketch.sketching.averages import Averages
 
 MODULUS = 1.0 + 2.0**-16
 """Largest modulus of a computed feature of weight one, in float32 too, whatever the law."""
 
 _STEPS = 46  # binary digits of the noise's scale, in steps of its grid
 _LEAST, _MOST = 1e-6, 1e3  # epsilon; beyond, noise is all there is, or none
-_LEAST_DELTA = 1e-15
+_LIGHT, _HEAVY = 2.0**-10, 2.0**32  # of an individual
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Privacy:
             or len(numbers) != 8
             or not all(0.0 <= value < math.inf for value in numbers)
             or not isinstance(self.parts, int)
-            or self.parts < 1
+            or not 1 <= self.parts < 2**53
             or not isinstance(self.seeded, bool)
         ):
             raise InputError(f"this is no record of privacy: {asdict(self)}")
@@ -101,8 +103,13 @@ class Privacy:
         return out
 
 
-def merged_privacy(records: Sequence[Privacy]) -> Privacy:
+def merged_privacy(records: Sequence[Privacy | None]) -> Privacy | None:
     """The record of a merge: parallel and sequential composition, and variances that add.
+
+    Raises
+    ------
+    MergeError
+        If some of the sketches are private, and others are not.
 
     Examples
     --------
@@ -111,6 +118,27 @@ def merged_privacy(records: Sequence[Privacy]) -> Privacy:
     >>> week.parts, week.epsilon, week.epsilon_total
     (7, 0.5, 3.5)
     """
+    private = [record for record in records if record is not None]
+    if not private:
+        return None
+    if len(private) < len(records):
+        raise MergeError(
+            "some of the sketches are private and others are not: their sum would not be private. "
+            "Merge the sketches of the data first, and privatise the result."
+        )
+    return _composed(private)
+
+
+def refuse_private(what: str, *records: Privacy | None) -> None:
+    """Raise if a sketch is private: noise can be neither taken out again nor weighted."""
+    if any(record is not None for record in records):
+        raise MergeError(
+            f"cannot {what} a private sketch: its noise would stay, or no longer be what its "
+            f"record says. To {what}, keep the sketch of the data itself, and privatise the result."
+        )
+
+
+def _composed(records: Sequence[Privacy]) -> Privacy:
     names = sorted({name for record in records for name in record.mechanism.split(" and ")})
     return Privacy(
         mechanism=" and ".join(names),
@@ -125,6 +153,49 @@ def merged_privacy(records: Sequence[Privacy]) -> Privacy:
         parts=sum(record.parts for record in records),
         seeded=any(record.seeded for record in records),
     )
+
+
+def require_parameters(
+    epsilon: object, delta: object, max_weight: object, group_size: object, seed: object
+) -> float:
+    """Check what :meth:`Sketch.privatise` was given; the weight of one individual."""
+    if not _is_number(epsilon) or not _LEAST <= epsilon <= _MOST:  # type: ignore[operator]
+        raise InputError(f"epsilon={epsilon!r}: give a number from {_LEAST:g} to {_MOST:g}.")
+    if not _is_number(delta) or not 0.0 <= delta < 1.0:  # type: ignore[operator]
+        raise InputError(f"delta={delta!r}: give 0, or a small probability such as 1e-6.")
+    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
+        raise InputError(f"group_size={group_size!r}: give a whole number of at least 1.")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise InputError(f"seed={seed!r}: give a whole number of at least 0, or none.")
+    if max_weight is not None and not _is_number(max_weight):
+        raise InputError(f"max_weight={max_weight!r}: give a number, or none for weights of one.")
+    weight = group_size * float(1.0 if max_weight is None else max_weight)  # type: ignore[arg-type]
+    if not _LIGHT <= weight <= _HEAVY:
+        raise InputError(
+            f"max_weight={max_weight!r} with group_size={group_size!r}: the weight of one "
+            f"individual must be from {_LIGHT:g} to {_HEAVY:g}. Multiply all weights by one factor."
+        )
+    return weight
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def require_weights(sketch: Averages, max_weight: float | None) -> None:
+    """Refuse weights that are not what they are said to be."""
+    if max_weight is None:
+        ones = sketch.count << WEIGHT_FRACTION, sketch.count << SQUARED_FRACTION
+        if (sketch.weight_steps, sketch.squared_weight_steps) != ones:
+            raise InputError(
+                "max_weight is needed: the samples have weights. Give the largest that a sample "
+                "can have, as known without looking at the data."
+            )
+    elif sketch.squared_weight > max_weight * MODULUS * sketch.total_weight:
+        raise InputError(
+            f"max_weight={max_weight!r} is less than the weights are: they have a sum of "
+            f"{sketch.total_weight:g} and a sum of squares of {sketch.squared_weight:g}."
+        )
 
 
 def gaussian_delta(shift: float, epsilon: float) -> float:

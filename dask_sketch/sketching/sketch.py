@@ -23,7 +23,8 @@ from dask_sketch.features.fixed_point import (
     FixedPoint,
 )
 from dask_sketch.features.units import moment_units
-from dask_sketch.sketching.averages import Averages
+from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
+from dask_sketch.sketching.releases import Releases
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,7 +33,7 @@ _SLACK = 1e-3  # of a modulus over its weight: far above all rounding of feature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Averages):
+class Sketch(Releases):
     """Weighted sums over samples, from which mixtures are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
@@ -68,6 +69,8 @@ class Sketch(Averages):
         scale of the feature map, :func:`~dask_sketch.features.units.moment_units`.
     tight_bounds
         False after a subtraction: the bounds then hold the data, but may be wider than it.
+    privacy
+        What :meth:`privatise` did, if it did; the sums are then those of the data and noise.
 
     Examples
     --------
@@ -93,6 +96,7 @@ class Sketch(Averages):
     first_steps: FixedPoint
     second_steps: FixedPoint
     tight_bounds: bool = True
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
@@ -193,6 +197,7 @@ class Sketch(Averages):
         if not isinstance(other, Sketch):
             return NotImplemented
         self.feature_map.require_same(other.feature_map)
+        refuse_private("subtract", self.privacy, other.privacy)
         if other.count > self.count or other.omitted > self.omitted:
             raise MergeError(
                 f"cannot subtract a sketch of {other.count} samples ({other.omitted} omitted) from "
@@ -252,6 +257,7 @@ class Sketch(Averages):
         CapacityError
             If the sums become larger than a sketch holds exactly.
         """
+        refuse_private("scale", self.privacy)
         number = isinstance(factor, (int, float, np.number))
         if not number or not (factor == 0 or 2.0**LEAST <= factor <= 2.0**MOST):
             raise InputError(
@@ -299,6 +305,7 @@ class Sketch(Averages):
             np.array_equal(self.minimum, other.minimum)
             and np.array_equal(self.maximum, other.maximum)
             and self.tight_bounds == other.tight_bounds
+            and self.privacy == other.privacy
         )
 
     def same_sums(self, other: Sketch) -> bool:
@@ -381,6 +388,7 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
         minimum=np.min([part.minimum for part in parts], axis=0),
         maximum=np.max([part.maximum for part in parts], axis=0),
         tight_bounds=all(part.tight_bounds for part in parts),
+        privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
         **words,
         **{name: sum(getattr(part, name) for part in parts) for name in _NUMBERS},
     )

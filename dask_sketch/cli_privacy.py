@@ -1,0 +1,92 @@
+"""The command that makes a sketch to be released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dask_sketch.cli_options import (
+    Run,
+    examples,
+    for_url,
+    output_options,
+    refuse_existing,
+    run_options,
+    storage_option,
+)
+
+
+def _numbers(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> list[float] | None:
+    if value is None:
+        return None
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: give numbers, such as -1.0,2.5.") from error
+
+
+@click.command(
+    epilog=examples(
+        "privatise sketch.zarr -o release.zarr --epsilon 1 --delta 1e-6",
+        "privatise sketch.zarr -o release.zarr --epsilon 1 --low 0 --high 120,250",
+    )
+)
+@click.argument("sketch")
+@output_options
+@click.option("--epsilon", type=float, required=True, metavar="E",
+              help="How much more probable an individual's data may make anything: exp(E) "
+              "times.")  # fmt: skip
+@click.option("--delta", type=float, default=0.0, show_default=True, metavar="D",
+              help="Probability beside; with it, less noise. Well under one over the number of "
+              "individuals.")  # fmt: skip
+@click.option("--low", metavar="V,V,...", callback=_numbers,
+              help="Lowest value of each feature, or of all, known without the data.")  # fmt: skip
+@click.option("--high", metavar="V,V,...", callback=_numbers,
+              help="Highest value, likewise.")  # fmt: skip
+@click.option("--max-weight", type=float, metavar="W",
+              help="Largest weight of a sample, known without the data; 1 by default.")  # fmt: skip
+@click.option("--group-size", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Most samples of one individual.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), metavar="N",
+              help="For tests only: whoever knows it can take the noise away.")  # fmt: skip
+@storage_option
+@run_options
+def privatise(
+    run: Run,
+    sketch: str,
+    output: str,
+    overwrite: bool,
+    low: list[float] | None,
+    high: list[float] | None,
+    storage_options: dict[str, Any] | None,
+    **choices: Any,
+) -> None:
+    """Make a differentially private sketch of SKETCH, to be given to others.
+
+    Noise hides whether an individual is among the data; what else would tell (minimum, maximum,
+    moments, counts) is left out. The feature map is released as it is: what `design` found in the
+    data is not hidden. Every release about the same individuals adds to what they give away.
+    """
+    import numpy as np
+
+    from dask_sketch.sketching import open_sketch
+    from dask_sketch.stored import values
+
+    if (low is None) != (high is None):
+        raise click.UsageError("give both --low and --high, or neither.")
+    refuse_existing(output, overwrite, storage_options)
+    found = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
+    bounds = None
+    if low is not None and high is not None:
+        d = found.feature_map.n_features
+        for name, given in (("--low", low), ("--high", high)):
+            if len(given) not in (1, d):
+                raise click.UsageError(f"{name}: give one number, or one for each of {d} features.")
+        bounds = np.stack([np.broadcast_to(given, d) for given in (low, high)])
+    result = found.privatise(bounds=bounds, **choices)
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    shown = result._fields() | {"written to": output}
+    run.answer(values(result) | {"output": output}, shown)
