@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from http.client import HTTPException
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -161,6 +163,12 @@ def test_a_run_of_its_command_lines(job, certificates, start, tmp_path):
 
     # what speaks without TLS is for this machine alone
     for process, page in ((scheduler, dashboard), (worker, other)):
-        assert ("127.0.0.1", page) in listening(process)
+        places = listening(process)
+        assert ("127.0.0.1", page) in places
+        open_ports = {place[1] for place in places if place[0] != "127.0.0.1"}
+        assert open_ports
+        for one in open_ports:
+            with pytest.raises((OSError, HTTPException)):
+                urlopen(f"http://127.0.0.1:{one}/health", timeout=5)
     logs = (tmp_path / "scheduler.log").read_text() + (tmp_path / "worker.log").read_text()
     assert "tcp://" not in logs
