@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -36,8 +37,6 @@ class Results:
     ----------
     total
         Sketch of all samples.
-    before
-        Sketch at the end of the last run, ``None`` if there was none or it was dropped.
     feature_names
         Names of the features, where the sources have them.
     came, rest
@@ -62,7 +61,6 @@ class Results:
     ledger: Ledger
     step: Step
     total: Sketch
-    before: Sketch | None
     feature_names: tuple[str, ...] | None = None
     came: Sketch | None = None
     rest: Sketch | None = None
@@ -113,14 +111,19 @@ class Results:
         earlier = self.ledger.model(name=name)
         if earlier is not None:
             self.earlier[name] = earlier
-        settings = settings_of(table, self.job.job.seed) | {"n_components": table.n_components}
+        settings = settings_of(table, self.job.job.seed) | {
+            "n_components": table.n_components,
+            "sketch": digest_of(sketch),  # not of the run: what was forgotten is in no model
+        }
         self.settings[name] = settings
-        if earlier is not None and last is not None and name in last.models:
-            same = self.before is not None and self.before.identical(self.total)
-            if same and last.results.get("settings", {}).get(name) == settings:
-                self.models[name] = Found(earlier, "kept")
-                self.kept[name] = last.models[name]
-                return
+        if (
+            earlier is not None
+            and last is not None
+            and name in last.models
+            and last.results.get("settings", {}).get(name) == settings
+        ):
+            self.models[name], self.kept[name] = Found(earlier, "kept"), last.models[name]
+            return
         if not sketch.effective_count > 1:
             raise InputError(
                 f"{name}: {sketch.count:,} samples are too few to decode; check the sources."
@@ -207,6 +210,14 @@ class Results:
                 write_page(self, made)
 
 
+def digest_of(sketch: Sketch) -> str:
+    """What tells the sums of two sketches of one map apart."""
+    total = hashlib.sha256(f"{sketch.count} {sketch.total_weight!r}".encode())
+    for values in (sketch.moment_sum, sketch.first_moment, sketch.second_moment):
+        total.update(values.tobytes())
+    return total.hexdigest()[:16]
+
+
 def make_results(
     job: Job,
     ledger: Ledger,
@@ -235,9 +246,7 @@ def make_results(
     InputError
         If there are too few samples for a model.
     """
-    states = ledger.states(1)
-    before = states[-1][1] if states and states[-1][0] == ledger.next_run - 1 else None
-    made = Results(job, ledger, step, ledger.total(), before, feature_names)
+    made = Results(job, ledger, step, ledger.total(), feature_names)
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)

@@ -1,0 +1,84 @@
+"""Small jobs over Zarr stores of tiny chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from dask_sketch import Sketch, merge, partial_sketch
+from dask_sketch.jobs.job_file import read_job
+from dask_sketch.jobs.outcome import Outcome
+from dask_sketch.jobs.run import ledger_of, run_job
+from dask_sketch.ledger import Ledger
+
+ROWS = 20  # of a partition
+N_FEATURES = 2
+CHUNK_BYTES = ROWS * N_FEATURES * 4
+
+
+def rows_of(n: int, seed: int = 0, shift: float = 0.0) -> np.ndarray:
+    """Rows of two clusters, float32, shape (n, 2)."""
+    rng = np.random.default_rng(seed)
+    centres = np.where(rng.random((n, 1)) < 0.4, 4.0, -4.0)
+    return (rng.normal(size=(n, N_FEATURES)) + centres + shift).astype("f4")
+
+
+def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:
+    store = zarr.create_array(
+        str(path), shape=rows.shape, chunks=(ROWS, N_FEATURES), dtype="float32", overwrite=True
+    )
+    store[:] = rows
+    return store
+
+
+@dataclass
+class Place:
+    """A folder with a store `x.zarr` and a job file."""
+
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "job.toml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "x.zarr"
+
+    def write(self, more: str = "", *, sources: str | None = None, map_: str = "") -> None:
+        one = f'[[sources]]\npath = "x.zarr"\nchunk_size = {CHUNK_BYTES}\n'
+        self.file.write_text(
+            '[job]\nname = "nightly"\nledger = "ledger.zarr"\n'
+            + (one if sources is None else sources)
+            + f"[feature_map]\n{map_ or 'n_components = 2'}\n{more}"
+        )
+
+    def run(self) -> Outcome:
+        return run_job(self.file)
+
+    def ledger(self) -> Ledger:
+        found = ledger_of(read_job(self.file))
+        assert found is not None
+        return found
+
+    def append(self, rows: np.ndarray) -> None:
+        store = zarr.open_array(str(self.store), mode="r+")
+        store.append(rows)
+
+    def scratch(self, *leave_out: int) -> Sketch:
+        """Sketch of all rows of `x.zarr` in one go, without those of some partitions."""
+        store = zarr.open_array(str(self.store), mode="r")
+        numbers = [i for i in range(-(-store.shape[0] // ROWS)) if i not in leave_out]
+        rows = np.concatenate([store[ROWS * i : ROWS * (i + 1)] for i in numbers])
+        return partial_sketch(rows, self.ledger().feature_map)
+
+    def require_whole(self) -> None:
+        """The total is the sum of what the ledger holds, and each partition is there once."""
+        ledger = self.ledger()
+        keys = list(ledger.entries)
+        assert ledger.total().identical(
+            merge([Sketch.empty(ledger.feature_map), *(s for _, s in ledger.sketches(keys))])
+        )
