@@ -1,172 +1,19 @@
-"""The objects for Kubernetes against the schemas of Kubernetes and of Dask's operator."""
+"""What the objects for Kubernetes mean: who may do what, who reaches whom, what is run."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import subprocess
-from functools import cache
-from pathlib import Path
-from typing import Any
+import sys
 
-import dask_kubernetes
-import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
-from deployment.api_server import Cluster, serving
-from deployment.local_processes import DEPLOY
+from deployment.kubernetes_objects import KUBERNETES, all_pods, cluster_of, one, policies
+from deployment.local_processes import BIN, DEPLOY, environment, free_port, wait_until
 from distributed.cli.dask_scheduler import main as dask_scheduler
 from distributed.cli.dask_worker import main as dask_worker
 
 from dask_sketch.certificates import PARTS
-
-FOLDER = DEPLOY / "kubernetes"
-FILES = sorted(FOLDER.glob("*.yaml"))
-KUBERNETES = ("1.33", "1.37")  # first and last version checked
-CRDS = Path(dask_kubernetes.__file__).parent.joinpath(
-    "operator", "deployment", "helm", "dask-kubernetes-operator", "crds"
-)
-
-
-def documents(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(path.read_text()))
-
-
-def one(name: str, kind: str) -> dict[str, Any]:
-    (found,) = (item for item in documents(FOLDER / name) if item["kind"] == kind)
-    return found
-
-
-def objects() -> list[Any]:
-    return [
-        pytest.param(item, id=f"{path.name}-{item['kind']}-{item['metadata']['name']}")
-        for path in FILES
-        for item in documents(path)
-    ]
-
-
-def closed(schema: Any) -> Any:
-    """The schema, with no room for keys that it does not name: the server drops them silently."""
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    schema = {key: closed(part) for key, part in schema.items()}
-    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
-        schema["additionalProperties"] = False
-    if schema.pop("x-kubernetes-int-or-string", False):
-        schema.pop("type", None)
-    return schema
-
-
-def of_dask(item: dict[str, Any]) -> dict[str, Any]:
-    """The schema by which the operator's resource definition judges an object."""
-    return definition_of(item["kind"])
-
-
-@cache
-def definition_of(kind: str) -> dict[str, Any]:
-    text = (CRDS / f"{kind.lower()}.yaml").read_text()
-    definition = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    (version,) = (one for one in definition["spec"]["versions"] if one["name"] == "v1")
-    schema = closed(version["schema"]["openAPIV3Schema"])
-    # the part that every object has, which a definition leaves out
-    schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}
-    return schema
-
-
-def pods(item: Any, where: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """All pod specifications within an object."""
-    found = []
-    if isinstance(item, dict):
-        if "containers" in item:
-            found.append((where, item))
-        for key, part in item.items():
-            found += pods(part, f"{where}.{key}")
-    elif isinstance(item, list):
-        for number, part in enumerate(item):
-            found += pods(part, f"{where}[{number}]")
-    return found
-
-
-def all_pods() -> list[Any]:
-    return [
-        pytest.param(spec, id=f"{path.name}{where}")
-        for path in FILES
-        for item in documents(path)
-        for where, spec in pods(item)
-    ]
-
-
-@pytest.mark.parametrize("item", objects())
-def test_an_object_has_the_form_that_its_kind_asks_for(item):
-    assert item["metadata"].get("namespace") == (
-        None if item["kind"] == "Namespace" else "dask-sketch"
-    )
-    if item["apiVersion"] == "kubernetes.dask.org/v1":
-        jsonschema.validate(item, of_dask(item))
-        for name, spec in pods(item):  # by rules of today; the definition's are of 1.21
-            meta = {"name": re.sub(r"\W+", "-", name).strip("-").lower()}
-            spec = {"restartPolicy": "Always"} | spec
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-            for version in KUBERNETES:
-                kubernetes_validate.validate(pod, version, strict=True)
-    else:
-        for version in KUBERNETES:
-            kubernetes_validate.validate(item, version, strict=True)
-
-
-@pytest.mark.parametrize(
-    ("path", "change"),
-    [
-        ("cluster spec worker", {"replica": 3}),
-        ("cluster spec worker", {"replicas": "three"}),
-        ("cluster spec worker spec", {"container": []}),
-        ("cluster spec scheduler service", {"port": 8786}),
-        ("job spec", {"restartpolicy": "Never"}),
-        ("job spec", {"containers": None}),
-    ],
-)
-def test_the_schema_of_a_job_refuses_what_is_wrong(path, change):
-    """Or the test above would say nothing."""
-    item = one("daskjob.yaml", "DaskJob")
-    place = item["spec"]
-    for part in path.split():
-        place = place[part]
-    place.update(change)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(item, of_dask(item))
-
-
-def test_the_schemas_of_kubernetes_refuse_what_is_wrong():
-    cron = one("cronjob.yaml", "CronJob")
-    cron["spec"]["concurrency"] = "Forbid"
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(cron, KUBERNETES[-1], strict=True)
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_kubectl_reads_it_as_we_do(path, tmp_path):
-    """Its YAML is not that of Python: octal numbers, anchors and merged keys."""
-    with serving(Cluster([404]), tmp_path) as config:
-        done = subprocess.run(
-            ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", path, "-o", "json"],
-            env=os.environ | {"KUBECONFIG": str(config), "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    text, decoder, found = done.stdout.strip(), json.JSONDecoder(), []
-    while text:
-        item, end = decoder.raw_decode(text)
-        found += item["items"] if item["kind"] == "List" else [item]
-        text = text[end:].lstrip()
-    assert found == documents(path)
 
 
 @pytest.mark.parametrize("spec", all_pods())
@@ -196,10 +43,6 @@ def test_a_pod_can_do_no_more_than_it_must(spec):
         assert [name for name, mount in mounts.items() if not mount.get("readOnly")] == ["scratch"]
         assert mounts["scratch"]["mountPath"] == "/tmp"
         assert set(mounts) == set(volumes)
-
-
-def cluster_of(item: dict[str, Any]) -> dict[str, Any]:
-    return item["spec"]["cluster"]["spec"] if item["kind"] == "DaskJob" else item["spec"]
 
 
 def test_the_cluster_of_a_job_is_the_cluster_that_stays():
@@ -238,6 +81,39 @@ def test_dask_takes_the_command_lines():
         asked = container["livenessProbe"]["exec"]["command"]
         assert asked[:2] == ["python", "-c"]
         assert f"'http://127.0.0.1:{port}/health'" in asked[2]
+
+
+def test_a_run_of_its_command_lines(certificates, start, tmp_path):
+    """Scheduler and worker as processes here, until their own probes find them well."""
+    spec = cluster_of(one("daskcluster.yaml", "DaskCluster"))
+    ports = {port: str(free_port()) for port in ("8786", "8787", "8788", "8789", "8790")}
+    ports["$(DASK_WORKER_NAME)"] = "sketch-default-worker-1"
+
+    def here(text: str) -> str:
+        for old, new in ports.items():
+            text = text.replace(old, new)
+        return text
+
+    given = environment(
+        DASK_CONFIG=str(DEPLOY / "dask.yaml"),
+        DASK_SCHEDULER_ADDRESS=f"tls://127.0.0.1:{ports['8786']}",
+        **certificates.environment,
+    )
+    log = tmp_path / "log"
+    for part in ("scheduler", "worker"):
+        (container,) = spec[part]["spec"]["containers"]
+        program, *arguments = map(here, container["args"])
+        with log.open("a") as file:
+            start([BIN / program, *arguments], env=given, stderr=file, cwd=tmp_path)
+        probe = [sys.executable, *map(here, container["livenessProbe"]["exec"]["command"][1:])]
+        wait_until(
+            lambda probe=probe: (
+                not subprocess.run(probe, capture_output=True, check=False).returncode
+            ),
+            part,
+        )
+    wait_until(lambda: "name: sketch-default-worker-1" in log.read_text(), "worker")
+    assert f"tls://127.0.0.1:{ports['8786']}" in log.read_text()
 
 
 def test_the_operator_makes_what_we_mean():
@@ -283,11 +159,6 @@ def test_the_operator_makes_what_we_mean():
         for other in others:
             labels = allowed[other]["podSelector"]["matchLabels"].items()
             assert not labels <= pod["metadata"]["labels"].items()
-
-
-def policies() -> dict[str, dict[str, Any]]:
-    found = documents(FOLDER / "networkpolicy.yaml")
-    return {item["metadata"]["name"]: item["spec"] for item in found}
 
 
 def test_network_policies_open_the_ports_that_are_used():
