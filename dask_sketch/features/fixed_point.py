@@ -126,10 +126,11 @@ class FixedPoint:
         CapacityError
             If a number does not fit, or is NaN.
         """
-        steps = np.rint(np.ldexp(np.asarray(values, dtype=np.float64), fraction))
-        size = np.abs(steps)
-        if not (size < np.ldexp(1.0, 118)).all():
+        given = np.asarray(values, dtype=np.float64)
+        if not (np.abs(given) < 2.0 ** (118 - fraction)).all():
             raise _too_large()
+        steps = np.rint(np.ldexp(given, fraction))
+        size = np.abs(steps)
         high = np.floor(np.ldexp(size, -LOW_BITS))
         low = size - np.ldexp(high, LOW_BITS)  # exact: the last bits of a float64
         return cls(*_signed(high.astype(np.int64), low.astype(np.int64), steps < 0))

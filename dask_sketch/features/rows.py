@@ -69,7 +69,7 @@ class RowReader:
         self._scale = ROOT / self.unit
         # smaller steps than those of the sums are none
         self._least = max(LEAST, self.fraction - FRACTION)
-        self._grid = 2.0 ** min(WEIGHT_BITS, np.finfo(self.rows.dtype).nmant + 1)
+        self._grid = min(WEIGHT_BITS, int(np.finfo(self.rows.dtype).nmant) + 1)
 
     @property
     def first_steps(self) -> FixedPoint:
@@ -108,9 +108,10 @@ class RowReader:
         take = row_taker(raw.dtype, self.rows.dtype.name)
         counts = np.zeros(GROUPS + 1, np.int64)  # of each exponent, and of weight zero
         totals = np.zeros((2, GROUPS), np.int64)
-        taken, omitted, refused = take(
+        omitted, refused = take(
             raw,
-            self.center if weights is None else weights,  # never read without weights
+            # never read without weights
+            self.center if weights is None else np.ascontiguousarray(weights, dtype=np.float64),
             weights is not None,
             omit,
             self._least,
@@ -129,12 +130,13 @@ class RowReader:
         if refused == OVERFLOW:
             raise CapacityError(
                 "the moments of the features are larger than a sketch holds exactly: a total "
-                "weight times mean square of 2**56, in units of the scale of the feature map."
+                "weight times mean square of 2**56, in units of the scale of the feature map. "
+                "Multiply all weights by one smaller factor, or design a map for these data."
             )
         # a bound of zero has no sign, whichever zero came first
         self.minimum += 0.0
         self.maximum += 0.0
-        self.count += taken + int(counts[-1])
+        self.count += int(counts.sum())
         self.omitted += omitted
         self.groups = []
         start = 0
@@ -146,6 +148,6 @@ class RowReader:
                 self.weight_steps += int(totals[0, k]) << k
                 self.squared_weight_steps += int(totals[1, k]) << 2 * k
         if weights is None:
-            self.weight_steps += taken << WEIGHT_FRACTION
-            self.squared_weight_steps += taken << SQUARED_FRACTION
+            self.weight_steps += start << WEIGHT_FRACTION
+            self.squared_weight_steps += start << SQUARED_FRACTION
         return int(refused)

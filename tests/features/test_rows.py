@@ -177,13 +177,18 @@ def test_the_ends_of_the_range_of_weights():
 def test_moments_beyond_what_two_words_hold_are_refused():
     got = reader(1, 40)
     x = np.full((40, 1), 0.9 * FARTHEST)
+    take_often(got, x, np.full(40, 2.0**-3), 1)
     with pytest.raises(CapacityError, match="larger than a sketch holds exactly"):
-        for _ in range(10):
-            got.take(x, np.full(40, 2.0**3), False)
-    near = reader(1, 4000)
+        take_often(got, x, np.full(40, 2.0**-3), 10)
+    near, x = reader(1, 4000), np.full((4000, 1), 700.0)
+    take_often(near, x, np.full(4000, 2.0**20), 1)
     with pytest.raises(CapacityError, match="larger than a sketch holds exactly"):
-        for _ in range(100):
-            near.take(np.full((4000, 1), 700.0), np.full(4000, 2.0**32), False)
+        take_often(near, x, np.full(4000, 2.0**20), 100)
+
+
+def take_often(made, x, weights, times):
+    for _ in range(times):
+        made.take(x, weights, False)
 
 
 def test_a_bound_of_zero_has_no_sign():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,9 +33,7 @@ def test_omitted_rows_are_counted_and_leave_no_trace(data):
         assert got.omitted == len(bad)
         assert got.count == n - len(bad)
         if got.count:
-            np.testing.assert_array_equal(got.minimum, clean.minimum)
-            np.testing.assert_allclose(got.moment_sum, clean.moment_sum, atol=1e-12 * n)
-            assert got.total_weight == pytest.approx(clean.total_weight)
+            assert_same_sketch(replace(got, omitted=0), clean)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -171,4 +171,4 @@ def test_float16_and_integers_keep_their_values(rng):
     x = rng.integers(-100, 100, size=(60, 3))
     expected = partial_sketch(x.astype(float), fm)
     for dtype in ("i1", "i2", "i4", "i8", "f2", "f4"):
-        assert_same_sketch(partial_sketch(x.astype(dtype), fm), expected, rel=1e-15)
+        assert_same_sketch(partial_sketch(x.astype(dtype), fm), expected)
