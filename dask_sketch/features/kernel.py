@@ -8,15 +8,15 @@ anywhere, and the bits do not depend on the machine: see :mod:`dask_sketch.featu
 What a row contributes is rounded to a grid by arithmetic of that row alone, and grid numbers are
 added as integers: in 32 bits for FLUSH rows, whose sums stay in the first cache, then in 64. The
 sums are the same for every order of the rows and every way to cut them into blocks, and what was
-added can be subtracted without a trace. That costs 3 percent at most of what float sums took.
+added can be subtracted without a trace. That costs at most 3 percent of what float sums took.
 
 Errors, for ``float32``: the polynomials are exact to 1e-7 and, as rounded, a cosine or sine is
-within 5e-7, at random; the grid adds ``2**-23``, twice that with a weight that is not a power of
-two, at random; the phase is rounded to float32 at each addition, that is to 2**-24 of its own
-size, at random. For phases within 50 radians of the center the moments, averages over a thousand
-samples or more, are within 2e-7 of float64; with fewer samples, or beyond 50 radians, the error is
-what that rounding explains: up to 1e-5 for a single sample, in proportion to the phase. The kernel
-for ``float64`` is the reference: 1e-13.
+within 6e-7, at random, of which ``2**-23`` is the grid; the phase is rounded to float32 at each
+addition, that is to 2**-24 of its own size, at random. A weight is rounded to the grid too. For
+phases within 50 radians of the center the moments, averages over a thousand samples or more, are
+within 2e-7 of float64; with fewer samples, or beyond 50 radians, the error is what that rounding
+explains: up to 1e-5 for a single sample, in proportion to the phase. The kernel for ``float64`` is
+the reference: 1e-13.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dask_sketch.features.vectors import FRACTION, PRODUCT, SQUARE, Vectors, bit
 
 # rows whose sums are kept in 32 bits: a whole number of steps, at most 255
 FLUSH = 255 // ROWS * ROWS
-CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows of weight one: a sum is below 2**62
+CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most 2**62 steps, or so
 GROUP_BYTES = 16 * 1024  # of panels with their sums, that stay in the first cache
 
 

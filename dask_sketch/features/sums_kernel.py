@@ -8,13 +8,17 @@ For a group of base frequencies (:mod:`dask_sketch.features.sums`), the cosines 
 
 follow at the end. A (sample, frequency) pair costs two fused multiply-adds, two additions of
 integers and the fourth part of a cosine and sine, whose phase needs as many multiply-adds as a base
-frequency has features.
+frequency has features: two as drawn, and every one after full whitening, which takes a third more
+time at 12 features. (To whiten the rows instead would be cheap, and wrong by 3e-6: the frequencies
+of a map are rounded to float32 after whitening.)
 
-Vectors run along the samples, so a block is transposed first. Every product is rounded to the grid
-of :mod:`dask_sketch.features.vectors` and added as an integer, in 32 bits over a block and in 64
-over all: the sums are the same for every order of the rows and every way to cut them into blocks.
-Cosine and sine of a sum are within 1e-6 of float64, at random, and within ``2**-22`` of that by the
-grid, being two products. Exact sums cost 5 percent more than float sums, 10 with weights.
+Vectors run along the samples, so a block is transposed first
+(:mod:`dask_sketch.features.waves`). Every product is rounded to the grid of
+:mod:`dask_sketch.features.vectors` and added as an integer, in 32 bits over a block and in 64 over
+all: the sums are the same for every order of the rows and every way to cut them into blocks. In
+float32 and with exact phases, cosine and sine of a row are within 8e-7 of float64, at random; two
+roundings to the grid, of ``2**-23`` at most each but at its ends, are in this. That costs 2 to 5
+percent more than float sums did, 6 to 8 with weights.
 """
 
 from __future__ import annotations
@@ -26,41 +30,18 @@ from zlib import crc32
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dask_sketch.features.kernel import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.sums import SIDE, split_exactly
-from dask_sketch.features.vectors import (
-    FRACTION,
-    PRODUCT,
-    VECTOR_BITS,
-    Vectors,
-    bits_of,
-    real,
-    whole,
-)
+from dask_sketch.features.vectors import FRACTION, VECTOR_BITS, Vectors
+from dask_sketch.features.waves import add_products, module, number, put_waves, transposed
 
 BLOCK = 256  # rows: waves of a group stay in the first cache, sums of 2**22 + 2 each in 32 bits
-_AHEAD = 4  # vectors of rows whose cosines and sines are computed together
-_TOGETHER = 32  # features of a base frequency that are added before they join the rest
+AHEAD = 4  # vectors of rows whose phases of a few features are added together
 _WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
-_WORD = ir.IntType(64)
-
-
-def _number(value: int) -> Any:
-    return ir.Constant(_WORD, value)
-
-
-def _zeros(b: Any, kind: Any, count: int) -> list[Any]:
-    """Variables of one vector each; LLVM keeps them in registers."""
-    slots = [cgutils.alloca_once(b, kind) for _ in range(count)]
-    for slot in slots:
-        b.store(ir.Constant(kind, None), slot)
-    return slots
 
 
 def _start(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -> Any:
@@ -69,72 +50,27 @@ def _start(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -
 
 
 @intrinsic(prefer_literal=True)
-def _wave(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any, weights: Any,
-          v: Any, waves: Any, k: Any, weighted: Any, mark: Any) -> Any:  # fmt: skip
-    """Cosines and sines of one base frequency, for _AHEAD vectors of rows.
+def _waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any,
+           weights: Any, v: Any, waves: Any, k: Any, weighted: Any, count: Any, ahead: Any,
+           mark: Any) -> Any:  # fmt: skip
+    """Waves of ``count`` base frequencies at ``base[j:]``, to ``waves[k:]``.
 
-    ``x[i + f * pitch:]`` holds feature f of the rows, ``base[j:]`` the numbers of ``n_used``
-    features and then the turns, ``weights[v:]`` the weights of the rows; cosines go to
-    ``waves[k:]``, sines to ``waves[k + pitch:]``.
+    For ``ahead`` vectors of rows: ``x[i + f * pitch:]`` holds feature f, ``weights[v:]`` the
+    weights.
     """
     kind, use_weights = x.dtype.name, bool(weighted.literal_value)
-    signature = types.void(x, i, pitch, base, j, n_used, weights, v, waves, k, weighted, mark)
+    together = count.literal_value, ahead.literal_value
+    signature = types.void(
+        x, i, pitch, base, j, n_used, weights, v, waves, k, weighted, count, ahead, mark
+    )  # fmt: skip
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        vec = Vectors(b, kind)
-        size = vec.bits // 8
         px, pb, pv, po = (_start(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8))
-        pitched, used = args[2], args[5]
-
-        def at(pointer: Any, n: int) -> Any:
-            return b.gep(pointer, [_number(n * vec.lanes)])
-
-        totals = _zeros(b, vec.type, _AHEAD)
-        with cgutils.for_range_slice(b, _number(0), used, _number(_TOGETHER)) as (first, _):
-            slots = _zeros(b, vec.type, _AHEAD)
-            end = b.add(first, _number(_TOGETHER))
-            last = b.select(b.icmp_signed("<", end, used), end, used)
-            with cgutils.for_range_slice(b, first, last, _number(1)) as (entry, _):
-                feature = b.fptosi(b.load(b.gep(pb, [entry])), _WORD)
-                turns = vec.spread(b.load(b.gep(pb, [b.add(used, entry)])))
-                column = b.gep(px, [b.mul(feature, pitched)])
-                for n, slot in enumerate(slots):
-                    rows = vec.load(at(column, n), vec.type, size)
-                    b.store(vec.multiply_add(turns, rows, b.load(slot)), slot)
-            for slot, total in zip(slots, totals, strict=True):
-                b.store(b.fadd(b.load(total), b.load(slot)), total)
-        for n, total in enumerate(totals):
-            share = vec.load(at(pv, n), vec.type, size) if use_weights else None
-            pair = vec.cosine_sine(b.load(total), share)
-            for wave, pointer in zip(pair, (po, b.gep(po, [pitched])), strict=True):
-                b.store(wave, b.bitcast(at(pointer, n), vec.type.as_pointer()), align=size)
+        share = pv if use_weights else None
+        put_waves(Vectors(b, kind), px, args[2], pb, args[5], share, po, *together)
         return context.get_dummy_value()
 
     return signature, emit
-
-
-def _exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]:
-    """Two vectors, seen as rows of blocks of ``stride`` lanes, transposed two by two blocks."""
-    b, mask = vec.builder, ir.VectorType(ir.IntType(32), vec.lanes)
-    near = [lane + vec.lanes - stride if lane & stride else lane for lane in range(vec.lanes)]
-    far = [lane + vec.lanes if lane & stride else lane + stride for lane in range(vec.lanes)]
-    return (
-        b.shuffle_vector(one, other, ir.Constant(mask, near)),
-        b.shuffle_vector(one, other, ir.Constant(mask, far)),
-    )
-
-
-def _across(vec: Vectors, vectors: list[Any]) -> Any:
-    """Sums over the lanes of each vector, of which there are 2, 4, ... or as many as lanes."""
-    b, count, stride = vec.builder, len(vectors), vec.lanes // 2
-    while stride:
-        half = max(len(vectors) // 2, 1)
-        pairs = zip(vectors[:half], vectors[-half:], strict=True)
-        vectors = [b.add(*_exchange(vec, one, other, stride)) for one, other in pairs]
-        stride //= 2
-    first = [n * vec.lanes // count for n in range(count)]  # the other lanes are equal
-    chosen = ir.Constant(ir.VectorType(ir.IntType(32), count), first)
-    return b.shuffle_vector(vectors[0], vectors[0], chosen)
 
 
 @intrinsic
@@ -145,22 +81,10 @@ def _turn(typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pi
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         vec = Vectors(b, kind)
-        size = vec.bits // 8
         px, po = (_start(context, b, sig, args, array, array + 1) for array in (0, 3))
-        rows = [
-            vec.load(b.gep(px, [b.mul(args[2], _number(r))]), vec.type, size)
-            for r in range(vec.lanes)
-        ]
-        stride = vec.lanes // 2
-        while stride:
-            for r in range(vec.lanes):
-                if not r & stride:
-                    pair = _exchange(vec, rows[r], rows[r + stride], stride)
-                    rows[r], rows[r + stride] = pair
-            stride //= 2
-        for r, value in enumerate(rows):
-            pointer = b.gep(po, [b.mul(args[5], _number(r))])
-            b.store(value, b.bitcast(pointer, vec.type.as_pointer()), align=size)
+        places = [b.gep(px, [b.mul(args[2], number(r))]) for r in range(vec.lanes)]
+        for r, value in enumerate(transposed(vec, [vec.part(place, 0) for place in places])):
+            vec.put(value, b.gep(po, [b.mul(args[5], number(r))]))
         return context.get_dummy_value()
 
     return signature, emit
@@ -171,63 +95,28 @@ def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, 
               k: Any, tile: Any, width: Any) -> Any:  # fmt: skip
     """Add the products of ``tile`` waves from ``waves[i:]`` with as many from ``waves[j:]``.
 
-    Over ``n_rows`` rows, in vectors of ``width`` bits; ``sums[k:]`` takes them, those of the first
-    wave first.
+    Over ``n_rows`` rows, in vectors of ``width`` bits; ``sums[k:]`` takes them.
     """
-    kind, side = waves.dtype.name, tile.literal_value
-    bits = width.literal_value
+    kind, side, bits = waves.dtype.name, tile.literal_value, width.literal_value
     signature = types.void(waves, i, j, pitch, n_rows, sums, k, tile, width)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        vec = Vectors(b, kind, bits)
-        size = vec.bits // 8
-        ps = _start(context, b, sig, args, 5, 6)
-        sides = [
-            [b.gep(start, [b.mul(args[3], _number(n))]) for n in range(side)]
-            for start in (
-                _start(context, b, sig, args, 0, 1),
-                _start(context, b, sig, args, 0, 2),
-            )
-        ]
-        slots = _zeros(b, vec.integers, side * side)
-        along = b.trunc(b.mul(args[4], _number(bits_of(PRODUCT, kind))), whole(kind))
-        with cgutils.for_range_slice(b, _number(0), args[4], _number(vec.lanes)) as (row, _):
-            u, v = ([vec.load(b.gep(wave, [row]), vec.type, size) for wave in one] for one in sides)
-            for n, slot in enumerate(slots):
-                product = vec.steps(u[n // side], v[n % side], PRODUCT)
-                b.store(vec.add_in_order(b.load(slot), product), slot)
-        for first in range(0, len(slots), vec.lanes):
-            total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.lanes]])
-            total = b.sub(total, vec.spread(along, total.type))
-            words = ir.VectorType(_WORD, total.type.count)
-            wide = total if kind == "float64" else b.sext(total, words)
-            pointer = b.gep(ps, [_number(first)])
-            total = b.add(vec.load(pointer, words, 8), wide)
-            b.store(total, b.bitcast(pointer, words.as_pointer()), align=8)
+        one, other = (_start(context, b, sig, args, 0, offset) for offset in (1, 2))
+        place = _start(context, b, sig, args, 5, 6)
+        add_products(Vectors(b, kind, bits), one, other, args[3], args[4], place, side)
         return context.get_dummy_value()
 
     return signature, emit
 
 
-def _checksum(kind: str) -> int:
-    """Of the arithmetic that is not in this file, which is all that numba's cache looks at."""
-    made = ir.Module("arithmetic")
-    pointer = real(kind).as_pointer()
-    function = ir.Function(made, ir.FunctionType(ir.VoidType(), [pointer]), "waves")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    vec = Vectors(b, kind)
-    rows = vec.load(function.args[0], vec.type, vec.bits // 8)
-    turns = vec.multiply_add(vec.spread(b.load(function.args[0])), rows, rows)
-    vec.add_in_order(*(vec.steps(*vec.cosine_sine(turns, w), PRODUCT) for w in (None, rows)))
-    return crc32(str(made).encode())
-
-
 def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """The loop over blocks and groups; compiled now, and cached on disk."""
     lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
-    step = _AHEAD * lanes
+    step = AHEAD * lanes
     one = 2 ** FRACTION[dtype]
-    mark = _checksum(dtype)
+    # numba looks at this file and at constants when it loads from its cache: the arithmetic is told
+    # by a checksum
+    mark = crc32(str(module(dtype, bits, tile, weighted=True)).encode())
 
     def add_rows(x, packed, sums, weights):  # type: ignore[no-untyped-def]
         n, d = x.shape
@@ -259,23 +148,31 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
             else:
                 sums[-1] += (used - rows) * one
             for group in range(packed.shape[0] // _WAVES):
-                for r in range(0, used, step):
-                    for base in range(_WAVES):
+                count, ahead = (tile, tile) if n_used == d else (1, AHEAD)
+                for r in range(0, used, ahead * lanes):
+                    for base in range(0, _WAVES, count):
                         j, k = (group * _WAVES + base) * 2 * n_used, 2 * base * pitch + r
-                        if base < SIDE or not weights.size:
-                            _wave(columns, r, pitch, bases, j, n_used, share, r, waves, k,
-                                  0, mark)  # type: ignore[call-arg]  # fmt: skip
+                        weighted = weights.size and base >= SIDE
+                        if n_used < d and weighted:
+                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                                   1, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                        elif n_used < d:
+                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                                   0, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                        elif weighted:
+                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                                   1, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
                         else:
-                            _wave(columns, r, pitch, bases, j, n_used, share, r, waves, k,
-                                  1, mark)  # type: ignore[call-arg]  # fmt: skip
+                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                                   0, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
                 for i in range(0, _WAVES, tile):
                     for j in range(0, _WAVES, tile):
                         k = (group * _WAVES + i) * _WAVES + j * tile
                         _multiply(waves, i * pitch, (_WAVES + j) * pitch, pitch, used,
                                   sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
 
-    number = numba.from_dtype(np.dtype(dtype))
-    given = [types.Array(number, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
+    scalar = numba.from_dtype(np.dtype(dtype))
+    given = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
     signature = types.void(given[0], given[1], types.int64[::1], given[2])
     compiled: Callable[..., None] = numba.njit(
         signature, nogil=True, cache=True, error_model="numpy"
@@ -300,7 +197,8 @@ class SumsKernel:
         self.dtype = np.dtype(dtype)
         self.fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype]
-        # waves of u, and of v, whose products are held in registers; it changes no bit of the sums
+        # waves of u, and of v, whose products are held in registers, as base frequencies and
+        # vectors of rows are where all features are used; it changes no bit of the sums
         bits = vector_bits()
         self._tile = 4 if bits == VECTOR_BITS else 2
         self._add = _compiled(dtype, self._tile, bits)
@@ -319,8 +217,9 @@ class SumsKernel:
         bases = split_exactly(turns).reshape(-1, len(turns))
         count = np.count_nonzero(bases, axis=1)
         n_used = max(int(count.max(initial=0)), 1)
-        # the features in use first, in their order
-        order = np.argsort(bases == 0, axis=1, kind="stable")[:, :n_used]
+        # the features in use first, in their order; or all of them, in the same order for all
+        unused = bases == 0 if n_used < len(turns) else np.zeros(bases.shape, dtype=bool)
+        order = np.argsort(unused, axis=1, kind="stable")[:, :n_used]
         packed = np.stack([order, np.take_along_axis(bases, order, axis=1)], axis=1)
         return np.ascontiguousarray(packed, dtype=self.dtype)
 

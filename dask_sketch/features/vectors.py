@@ -19,12 +19,11 @@ Error: at most half a step, or ``2**-23``, unbiased but for ties. ``S S`` is in 
 middle. In float32 rounding takes ``S S`` to 2 plus 1.2 steps, ``S C`` to 1 plus 0.3 and a cosine
 to -1 less one: over an end of the binade floats are twice as near, or half, so that there an
 integer may be one step off. It is at most ``2**23 + 1`` for ``S S`` and ``2**22 + 2`` for others. A
-weight in [0, 1] is multiplied onto one factor before. A row of zeros, or of weight zero,
-contributes zero exactly.
+weight in [0, 1] is multiplied onto one factor before; where a factor is zero, so is the integer.
 
 Capacity: the bits of ``start`` are added along and taken out at the end, modulo a power of two, in
 which nothing is lost as long as the true sum fits: ``n (2**23 + 1) < 2**31`` for ``n`` up to 255
-rows in 32 bits. Wider sums follow in time.
+rows in 32 bits. Before that many, they move to sums of 64 bits.
 
 Operations are written out, rather than left to LLVM's loop vectoriser, for two reasons. The
 vectoriser gives up on these loops (it cannot prove that sums and frequencies do not overlap),
@@ -34,7 +33,7 @@ contribution has the same bits wherever it stands in a chunk, whatever the chunk
 width of the vectors or the machine. What each flag would change: ``contract`` fuses products with
 sums and ``reassoc`` reorders sums, as each width likes it; ``arcp`` and ``afn`` approximate
 divisions and functions, of which there are none; ``nsz`` loses the sign of zeros; ``nnan`` and
-``ninf`` make undefined what tells that a phase has overflowed. None would save an operation. On a
+``ninf`` make undefined what a phase that overflows gives. None would save an operation. On a
 processor without fused multiply-adds the same bits come from the C library, far more slowly.
 """
 
@@ -149,6 +148,16 @@ class Vectors:
     def load(self, pointer: Any, kind: Any, align: int) -> Any:
         """A vector of type ``kind`` from a pointer to scalars."""
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
+
+    def part(self, pointer: Any, n: int) -> Any:
+        """The nth vector of reals from a pointer."""
+        place = self.builder.gep(pointer, [ir.IntType(64)(n * self.lanes)])
+        return self.load(place, self.type, self.bits // 8)
+
+    def put(self, value: Any, pointer: Any) -> None:
+        """Write a vector of reals to a pointer."""
+        place = self.builder.bitcast(pointer, self.type.as_pointer())
+        self.builder.store(value, place, align=self.bits // 8)
 
     def spread(self, value: Any, kind: Any = None) -> Any:
         """One scalar in every lane, of a vector of these reals or of type ``kind``."""

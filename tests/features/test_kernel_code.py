@@ -14,9 +14,11 @@ import numba
 import numpy as np
 import pytest
 
-from dask_sketch.features import kernel, sums_kernel
+from dask_sketch.features import kernel, sums_kernel, waves
 from dask_sketch.features.step import OPERATIONS, ROWS, TOGETHER, module
 from dask_sketch.features.sums import settle
+from dask_sketch.features.sums_kernel import AHEAD
+from dask_sketch.features.vectors import VECTOR_BITS
 
 LINUX, MAC = "-unknown-linux-gnu", "-apple-macosx"
 # triple, processor, bits of a panel, bits of a register
@@ -42,8 +44,14 @@ FLAGS = r"\b(fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b"
 
 
 def assembly(n_features, processor, weighted=False):
-    """The step compiled for another processor; skips where LLVM here cannot."""
-    triple, panel, _ = TARGETS[processor]
+    """The step compiled for another processor."""
+    _, panel, _ = TARGETS[processor]
+    return compiled(module(n_features, "float32", panel, weighted), processor)
+
+
+def compiled(made, processor):
+    """Code for another processor; skips where LLVM here cannot."""
+    triple, *_ = TARGETS[processor]
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     try:
@@ -51,17 +59,17 @@ def assembly(n_features, processor, weighted=False):
     except RuntimeError as error:
         pytest.skip(f"this llvmlite does not compile for {triple}: {error}")
     machine = target.create_target_machine(cpu=processor, opt=3, reloc="pic")
-    code = llvm.parse_assembly(str(module(n_features, "float32", panel, weighted)))
+    code = llvm.parse_assembly(str(made))
     code.triple, code.data_layout = triple, str(machine.target_data)
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(3))
     passes.getModulePassManager().run(code, passes)
     return machine.emit_assembly(code)
 
 
-def loops(text):
+def loops(text, least=ROWS):
     """The pieces between labels that hold arithmetic of the step."""
     pieces = re.split(r"\n\.?L\w+:", text)
-    return "\n".join(piece for piece in pieces if len(re.findall(MULTIPLY_ADD, piece)) >= ROWS)
+    return "\n".join(piece for piece in pieces if len(re.findall(MULTIPLY_ADD, piece)) >= least)
 
 
 def lines(pattern, text):
@@ -99,6 +107,31 @@ def test_the_loop_has_no_calls_no_scalars_and_keeps_its_phases_in_registers(proc
     assert len(lines(STACK_STORE, code)) <= waiting
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("processor", TARGETS)
+def test_waves_and_their_products_stay_in_full_registers(processor, weighted):
+    _, panel, register = TARGETS[processor]
+    tile = 4 if panel == 512 else 2
+    text = compiled(waves.module("float32", panel, tile, weighted), processor)
+    assert not lines(CALL, text)
+    assert not lines(SCALAR, text)
+    _, *functions = re.split(r"\n_?(?=(?:few|many|products):)", text)
+    assert [code.split(":")[0] for code in functions] == ["few", "many", "products"]
+    for code, together in zip(functions, (AHEAD, tile * tile, 0), strict=True):
+        body = loops(code, least=2)
+        assert lines(MULTIPLY_ADD, body)
+        for line in lines(MULTIPLY_ADD, body) + lines(MULTIPLY, body) + lines(ADD, body):
+            assert re.search(REGISTER[register], line), line
+        # r r, S and sin; and S times a weight
+        vectors = together * VECTOR_BITS // register
+        assert len(lines(ROUND, code)) == vectors
+        assert len(lines(MULTIPLY, code)) == vectors * (3 + weighted)
+    products = loops(code, least=2)
+    assert len(lines(MULTIPLY_ADD, products)) == len(lines(ADD, products))
+    assert len(lines(ADD, products)) == tile * tile * panel // register
+    assert not lines(STACK_STORE, products)
+
+
 @pytest.mark.parametrize("n_features", [12, 64])
 def test_the_code_of_this_machine_has_no_calls_in_its_loop(n_features):
     if platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"):
@@ -117,7 +150,8 @@ def test_the_code_of_this_machine_has_no_calls_in_its_loop(n_features):
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_no_fast_math_flag_is_written(kind):
-    assert not lines(FLAGS, str(module(12, kind, 512, weighted=True)))
+    for made in (module(12, kind, 512, weighted=True), waves.module(kind, 512, 4, weighted=True)):
+        assert not lines(FLAGS, str(made))
 
 
 def checksum_of_sums():
@@ -143,8 +177,8 @@ def checksum_of_sums():
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_the_width_of_the_vectors_changes_no_bit(bits, monkeypatch):
     here = checksum_of_sums()
-    for module in (kernel, sums_kernel):
-        monkeypatch.setattr(module, "vector_bits", lambda: bits)
+    for used in (kernel, sums_kernel):
+        monkeypatch.setattr(used, "vector_bits", lambda: bits)
     assert checksum_of_sums() == here
 
 

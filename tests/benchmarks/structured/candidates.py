@@ -67,7 +67,8 @@ def by_law(law: str) -> Callable[[np.ndarray, int, int], Made]:
             totals = kernel.zeros(fm.packed)
             for start in range(0, len(x), block):
                 kernel.add(x[start : start + block], fm.packed, totals)
-            return kernel.unpack(totals, m)
+            real, imaginary = kernel.unpack(totals, m) * 2.0**-kernel.fraction
+            return np.asarray(real + 1j * imaginary)
 
         return fm.frequencies, sums
 

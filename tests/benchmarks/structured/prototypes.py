@@ -19,8 +19,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_sketch.features.sums_kernel import _across, _start, _turn, _zeros
+from dask_sketch.features.sums_kernel import _start, _turn
 from dask_sketch.features.vectors import Vectors
+from dask_sketch.features.waves import exchange, zeros
 
 ROWS = 256  # of one block
 TRANSFORMED = 64  # of one block that is transformed: in the first cache, for 64 features
@@ -42,9 +43,9 @@ def _add(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any
         vec = Vectors(b, kind)
         px, ps = _start(context, b, sig, args, 0, 1), _start(context, b, sig, args, 6, 7)
         pb = _start(context, b, sig, args, 3, 4)
-        totals = _zeros(b, vec, 2 * count)
+        totals = zeros(b, vec.type, 2 * count)
         with cgutils.for_range(b, _WORD(vectors // _AHEAD)) as step:
-            turns = _zeros(b, vec, _AHEAD)
+            turns = zeros(b, vec.type, _AHEAD)
             first = b.gep(px, [b.mul(step.index, _WORD(_LANES * _AHEAD))])
             with cgutils.for_range(b, args[5]) as loop:
                 feature = b.fptosi(b.load(b.gep(pb, [loop.index])), _WORD)
@@ -66,8 +67,11 @@ def _add(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any
                     )
                     before, now = now, then
         for n, total in enumerate(totals):
-            pair = _across(vec, [b.load(total), vec.constant(0.0)])
-            value = b.fpext(b.extract_element(pair, _WORD(0)), ir.DoubleType())
+            lanes, stride = b.load(total), vec.lanes // 2
+            while stride:
+                lanes = b.fadd(*exchange(vec, lanes, lanes, stride))
+                stride //= 2
+            value = b.fpext(b.extract_element(lanes, _WORD(0)), ir.DoubleType())
             place = b.gep(ps, [_WORD(n)])
             b.store(b.fadd(b.load(place), value), place)
         return context.get_dummy_value()
