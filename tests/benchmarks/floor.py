@@ -72,7 +72,7 @@ def pairs(n_features: int, dtype: str = "float32", turns: int = 200_000) -> floa
     """G pairs per second if every operation of a pair were one of :func:`multiply_adds`.
 
     What is counted is what the arithmetic needs: ``n_features`` for the projection and
-    ``OPERATIONS`` for cosine, sine and their sums. Where additions have ports of their own, a
-    kernel may come out slightly above.
+    ``OPERATIONS`` for cosine, sine and their rounding to the grid; two additions of integers are
+    not. Where additions have ports of their own, a kernel may come out slightly above.
     """
     return multiply_adds(dtype, turns) / (n_features + OPERATIONS[dtype])
