@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -171,9 +172,10 @@ class _Pass:
         self._task = task
         self._attempts = attempts
         self._backoff = backoff
-        self._under_way = 0  # partitions taken up and not given
+        self._under_way = 0  # partitions taken up and neither given nor suspected
         self._ready: deque[Run] = deque()  # to be sent
         self._later: list[tuple[float, int, Reading]] = []  # a heap, by the time they are due
+        self._suspects: deque[Run] = deque()  # of killing workers: to be sent when all else is done
         self._sent: dict[Any, Run] = {}  # by future
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures
         self._failures: Counter[int] = Counter()  # of partitions
@@ -217,6 +219,9 @@ class _Pass:
             self._left -= size
             self._under_way += size
             self._ready.append(run)
+        if self._suspects and not self._under_way:
+            self._under_way = 1
+            self._ready.append(self._suspects.popleft())
 
     def _send(self) -> None:
         try:
@@ -259,25 +264,28 @@ class _Pass:
         """The error that a partition is given up with; none if it will be tried again."""
         self._failures[reading.number] += 1
         failures = self._failures[reading.number]
-        if not failed.again:
-            return ChunkError(failed.message)
-        if failures == self._attempts:
-            return ChunkError(f"{failed.message} It was tried {failures} times.")
-        due = time.monotonic() + self._backoff * 2 ** (failures - 1)
-        heapq.heappush(self._later, (due, reading.number, reading))
-        return None
+        if failed.again and failures < self._attempts:
+            due = time.monotonic() + self._backoff * 2 ** (failures - 1)
+            heapq.heappush(self._later, (due, reading.number, reading))
+            return None
+        tried = f" It was tried {failures} times." if failures > 1 else ""
+        return ChunkError(failed.message + tried)
 
     def _suspect(self, run: Run, error: TaskLost) -> list[Failed]:
-        """Whose fault it was that workers died: of several partitions each is tried alone."""
+        """Find out whose fault it is that workers died: that takes any task that was on them."""
         if len(run.readings) > 1:
             self._ready.extend(Run((reading,)) for reading in run.readings)
             return []
+        if not run.alone:
+            self._under_way -= 1
+            self._suspects.append(replace(run, alone=True))
+            return []
         message = (
-            f"chunk {run.readings[0].number} of {self._label}: workers died while they sketched it "
-            f"({error}). Most often that is memory: use fewer threads per worker, more memory, or "
-            "store the data in smaller chunks."
+            f"chunk {run.readings[0].number} of {self._label}: workers died while they sketched "
+            f"it, and nothing else ({error}). Most often that is memory: use fewer threads per "
+            "worker, more memory, or store the data in smaller chunks."
         )
-        return [Failed(message, again=True)]
+        return [Failed(message, again=False)]
 
     def _send_again(self) -> None:
         """Start all over with what was on a scheduler that has lost it."""

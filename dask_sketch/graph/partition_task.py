@@ -42,6 +42,7 @@ class Run:
     """
 
     readings: tuple[Reading, ...]
+    alone: bool = False  # with nothing else on the cluster, so that what goes wrong is its fault
 
 
 def sketch_run(

@@ -14,7 +14,7 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_timedelta
 
 from dask_sketch import config
-from dask_sketch.errors import ClusterError, SketchError
+from dask_sketch.errors import ClusterError, InputError, SketchError
 from dask_sketch.features import FeatureMap
 from dask_sketch.sketching.partial import prepare
 
@@ -80,7 +80,8 @@ class Cluster:
         self._map = feature_map
         self._sent: Any = None
         self.n_threads = 1
-        self._looked = self._manned = -float("inf")
+        self._patience = _patience()
+        self._looked = -float("inf")
         # frequencies drawn, digest checked and kernels compiled on every worker before data is read
         answers = client.run(prepare, feature_map, dtype, on_error="return")
         for answer in answers.values():
@@ -147,10 +148,10 @@ class Cluster:
         if found:
             self._manned = now
             return
-        patience = parse_timedelta(config.get("worker-timeout"))
-        if now > self._manned + patience:
+        if now > self._manned + self._patience:
             raise ClusterError(
-                f"the cluster has had no worker for {patience:g} s (setting sketch.worker-timeout)."
+                f"the cluster has had no worker for {self._patience:g} s (setting "
+                "sketch.worker-timeout)."
             )
 
     def drop(self, waiting: list[Any]) -> None:
@@ -175,6 +176,18 @@ class Cluster:
             raise ClusterError(
                 f"the scheduler is lost: {type(error).__name__}: {error}."
             ) from error
+
+
+def _patience() -> float:
+    """Seconds without a worker."""
+    value = config.get("worker-timeout")
+    try:
+        seconds = float(parse_timedelta(value))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"sketch.worker-timeout is {value!r}: set a time, such as '5 minutes'."
+        ) from error
+    return seconds
 
 
 def _same(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import socket
@@ -49,11 +50,28 @@ class RowReader:
             values = np.asarray(self._array[rows if column else (rows, *index[1:])])
         except Exception as error:  # decoders raise errors of many kinds
             raise ChunkError(
-                f"rows {rows.start} to {rows.stop} of {self._label} could not be read: "
-                f"{type(error).__name__}: {error}. The stored chunk is damaged or out of reach; "
+                f"rows {rows.start} to {rows.stop} of {self._label}{self._culprit(rows)} could not "
+                f"be read: {type(error).__name__}: {error}. It is damaged or out of reach; "
                 "restore it, or leave these rows out."
             ) from error
         return values[..., None] if column else values
+
+    def _culprit(self, rows: slice) -> str:
+        """Which stored object is to blame: the first one that cannot be read by itself.
+
+        Nothing, if each of them can be read by now.
+        """
+        array = self._array
+        stored = array.shards or array.chunks
+        counts = [range(-(-n // size)) for n, size in zip(array.shape, stored, strict=True)]
+        counts[0] = range(rows.start // stored[0], -(-rows.stop // stored[0]))
+        for place in itertools.product(*counts):
+            try:
+                array[tuple(slice(i * k, (i + 1) * k) for i, k in zip(place, stored, strict=True))]
+            except Exception:  # the error is known already, this is about the place
+                key = array.metadata.encode_chunk_key(place)
+                return f" (stored object {f'{array.path}/{key}'.lstrip('/')})"
+        return ""
 
     def _require_reachable(self) -> None:
         """See once in a process that the array is really there.
@@ -73,8 +91,9 @@ class RowReader:
                 f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data themselves: "
                 "use an absolute path or a URL that each of them can reach."
             ) from error
-        # not all metadata: a fill value of NaN would not even be equal to itself
-        if _layout(found) != _layout(array):
+        # not all metadata: a fill value of NaN would not even be equal to itself. Rows that were
+        # appended since are no matter: a worker may start while the store grows.
+        if _layout(found) != _layout(array) or found.shape[0] < array.shape[0]:
             raise ChunkError(
                 f"{self._label} has changed since it was opened (now shape {found.shape}), or "
                 f"host {socket.gethostname()} sees another store at this path. Open it again."
@@ -90,7 +109,7 @@ def _place(array: zarr.Array[Any]) -> tuple[Any, ...]:
 
 
 def _layout(array: zarr.Array[Any]) -> tuple[Any, ...]:
-    return array.shape, array.dtype, array.chunks, array.shards
+    return array.shape[1:], array.dtype, array.chunks, array.shards
 
 
 _SEEN: set[Any] = set()  # arrays that this process has found where they should be
