@@ -45,7 +45,8 @@
 #define ALL 0xffffffffu
 #define SLAB 8192                                     // rows that one block counts
 #define FAR 32768.0f  // turns; beyond, float32 is too coarse to remove whole turns safely
-#define LARGEST_WEIGHT 1e30
+#define LEAST_WEIGHT 0x1p-32
+#define LARGEST_WEIGHT 0x1p32
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -117,7 +118,7 @@ extern "C" __global__ void take_rows(const RAW* __restrict__ rows, long long n_r
         int state = bad ? NOT_FINITE : TAKEN;
         if (there && !bad && weighted) {
             double weight = weights[row];
-            bool valid = weight >= 0.0 && weight <= LARGEST_WEIGHT;
+            bool valid = weight == 0.0 || (weight >= LEAST_WEIGHT && weight <= LARGEST_WEIGHT);
             if (!valid) state = BAD_WEIGHT;
             share = valid ? (double)(REAL)weight : 0.0;
         }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import prepare_device, sum_chunk
+from dask_sketch.features.cuda import ChunkSums, prepare_device, sum_chunk
 from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.fixed_point import LEAST, MOST
 from dask_sketch.features.row_loop import FARTHEST, is_weight, row_taker
@@ -177,8 +177,40 @@ def _sketch_on_device(
         at = slice(sums.refused, sums.refused + 1)
         share = None if w is None else on_host(w[at]).astype(np.float64)
         _refuse(on_host(x[at])[0], share, 0, sums.refused, label, feature_map)
+    _require_near(x, w, feature_map, sums.minimum, sums.maximum, label)
     if not np.isfinite(sums.moment_sum).all():
         _refuse_phases(feature_map, sums.minimum, sums.maximum, label)
+    try:
+        return _rounded(feature_map, sums)
+    except CapacityError as error:
+        raise ChunkError(f"{label}: {error}") from error
+
+
+def _require_near(
+    x: Any,
+    w: Any,
+    feature_map: FeatureMap,
+    minimum: NDArray[np.float64],
+    maximum: NDArray[np.float64],
+    label: str,
+) -> None:
+    """Refuse the first row too far from the center, as it would be on the processor."""
+    center, limit = feature_map.center, FARTHEST * moment_units(feature_map)
+    away = np.maximum(maximum - center, center - minimum)  # less than nothing without rows
+    if (away <= limit).all():
+        return
+    step = block_rows(feature_map.n_features, "float64")
+    for start in range(0, len(x), step):
+        rows = on_host(x[start : start + step]).astype(np.float64)
+        far = np.isfinite(rows).all(axis=1) & (np.abs(rows - center) > limit).any(axis=1)
+        if w is not None:
+            far &= on_host(w[start : start + step]) != 0
+        if far.any():
+            first = int(far.argmax())
+            _refuse(rows[first], None, first, start, label, feature_map)
+
+
+def _rounded(feature_map: FeatureMap, sums: ChunkSums) -> Sketch:
     return Sketch.from_sums(
         feature_map,
         moment_sum=sums.moment_sum,
