@@ -1,0 +1,133 @@
+"""Runs killed and writes failing at any moment: nothing is lost, nothing counted twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs.forked import RUN_FAILED, Forge
+from jobs.places import ROWS, Place, rows_of, write_rows
+
+from dask_sketch import Sketch
+from dask_sketch.jobs.job_file import read_job
+from dask_sketch.jobs.run import ledger_of
+
+N_PARTITIONS = 300
+COUNTS = [12, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = 16\n"
+
+
+@pytest.fixture(scope="module")
+def forge() -> Iterator[Forge]:
+    with Forge() as started:
+        yield started
+
+
+class Job:
+    """A job of 300 partitions, whose ledger can be taken away."""
+
+    def __init__(self, folder: Path, forge: Forge):
+        self.place = Place(folder)
+        self._forge = forge
+        write_rows(self.place.store, rows_of(ROWS * N_PARTITIONS))
+        self.place.write(JOB)
+        begun = time.monotonic()
+        self.run()
+        self.seconds = time.monotonic() - begun
+        self.total: Sketch = self.place.ledger().total()
+        assert self.total.count == ROWS * N_PARTITIONS
+        assert self.total.identical(self.place.scratch())
+
+    def run(self) -> None:
+        """Run without disturbance."""
+        self._forge.start(self.place.file)
+        assert self._forge.wait() == 0, self.error
+
+    @property
+    def error(self) -> str:
+        path = self.place.file.with_suffix(".error")
+        return path.read_text() if path.exists() else ""
+
+    def new_ledger(self, number: int) -> None:
+        """Start from nothing; the sources stay."""
+        self.place.write(JOB)
+        text = self.place.file.read_text().replace("ledger.zarr", f"ledger-{number}.zarr")
+        self.place.file.write_text(text)
+
+    def require_consistent(self) -> int:
+        """Whatever was killed: one state, whose total is that of its partitions; their number."""
+        ledger = ledger_of(read_job(self.place.file))
+        if ledger is None:
+            return 0
+        self.place.require_whole()
+        assert ledger.total().count == ROWS * len(ledger.entries)
+        return len(ledger.entries)
+
+    def require_same(self) -> None:
+        """All partitions, each once, and the bits of the run that nothing disturbed."""
+        assert self.require_consistent() == N_PARTITIONS
+        ledger = self.place.ledger()
+        assert [record.status for record in ledger.history()] == ["done"]
+        assert ledger.total().identical(self.total)
+        assert ledger.model(name="model") is not None
+
+
+@pytest.mark.parametrize("n_kills", COUNTS)
+def test_killed_at_random_moments(n_kills: int, forge: Forge, tmp_path: Path) -> None:
+    job = Job(tmp_path, forge)
+    draw = random.Random(20180701)
+    kills, ledgers, resumed = 0, 1, []
+    job.new_ledger(ledgers)
+    while kills < n_kills:
+        pid = forge.start(job.place.file)
+        time.sleep(draw.uniform(0.0, job.seconds))
+        code = forge.kill(pid)
+        assert code in (-9, 0), job.error
+        kills += code == -9
+        resumed.append(job.require_consistent())
+        if code == 0:
+            job.require_same()
+            ledgers += 1
+            job.new_ledger(ledgers)
+    job.run()
+    job.require_same()
+    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_kills // 4, 20)
+
+
+@pytest.mark.parametrize("n_failures", COUNTS)
+def test_writes_that_fail_at_random(n_failures: int, forge: Forge, tmp_path: Path) -> None:
+    job = Job(tmp_path, forge)
+    failures, ledgers, seed, resumed = 0, 1, 0, []
+    job.new_ledger(ledgers)
+    while failures < n_failures:
+        seed += 1
+        forge.start(job.place.file, failing=0.02, seed=seed)
+        code = forge.wait()
+        assert code in (0, RUN_FAILED), job.error
+        failures += code == RUN_FAILED
+        resumed.append(job.require_consistent())
+        if code == 0:
+            job.require_same()
+            ledgers += 1
+            job.new_ledger(ledgers)
+    job.run()
+    job.require_same()
+    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_failures // 4, 20)
+
+
+def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
+    job = Job(tmp_path, forge)
+    draw = random.Random(7)
+    for night in range(4):
+        job.place.append(rows_of(20 * ROWS, seed=night + 1))
+        pid = forge.start(job.place.file, failing=0.02, seed=night)
+        time.sleep(draw.uniform(0.0, job.seconds / 3))
+        forge.kill(pid)
+        job.require_consistent()
+    job.run()
+    ledger = job.place.ledger()
+    assert len(ledger.entries) == N_PARTITIONS + 80
+    assert ledger.total().identical(job.place.scratch())
