@@ -7,6 +7,7 @@ lost in between, the next run goes on from the ledger's last commit.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import signal
 import sys
@@ -35,7 +36,8 @@ def main(path: str) -> int:
         print(f"{name}: created", flush=True)
         return code_of(wait_for(job), name)
     finally:
-        job.delete()
+        with contextlib.suppress(kr8s.NotFoundError):  # somebody was faster
+            job.delete()
 
 
 def named(manifest: dict[str, Any], name: str) -> dict[str, Any]:

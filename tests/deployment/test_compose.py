@@ -68,7 +68,7 @@ def test_a_service_can_do_no_more_than_it_must(name):
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert substituted(service["user"]) == "10001:10001"
-    assert service["init"] is True  # or the first process would ignore SIGTERM
+    assert service["init"] is True
     limits = service["deploy"]["resources"]["limits"]
     assert set(limits) == {"cpus", "memory"}
     assert service["pids_limit"] > 0

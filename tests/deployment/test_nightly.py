@@ -92,6 +92,21 @@ def test_a_job_without_an_end_is_a_failure(states, changed, told, tmp_path):
     assert cluster.jobs == {}
 
 
+def test_a_job_that_somebody_deletes_is_told_by_its_code(tmp_path):
+    cluster = Cluster([RUNNING, ended(4)])
+    cluster.jobs = Forgetful()
+    with serving(cluster, tmp_path) as config:
+        script = start(config, tmp_path)
+        _, errors = script.communicate(timeout=120)
+    assert script.returncode == 4, errors
+    assert ("delete", "daskjobs") in cluster.asked
+
+
+class Forgetful(dict):
+    def __setitem__(self, name, job):
+        pass
+
+
 def test_the_job_goes_when_the_night_is_over(tmp_path):
     """At activeDeadlineSeconds Kubernetes sends SIGTERM."""
     cluster = Cluster([RUNNING])
