@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import stat
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 LARGEST_METADATA = 2**26  # bytes of one document
 LARGEST_CHUNK = 2**32  # bytes of one chunk or shard, unpacked
 _LARGEST_INDEX = 2**20  # chunks of one shard
+_REMEMBERED = 4096  # folders of a store
 _SLACK = 2**16  # bytes of a chunk beyond those of its numbers: checksums, headers of codecs
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -94,6 +96,7 @@ class GuardedStore(WrapperStore[Store]):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._layouts: dict[str, Layout] = {}
+        self._folders: set[Path] = set()  # that are known to be in the store
 
     @property
     def store(self) -> Store:
@@ -104,7 +107,7 @@ class GuardedStore(WrapperStore[Store]):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """The value of a key, or a range of it, checked."""
-        self._require_inside(key)
+        size = self._require_inside(key)
         prefix, _, name = key.rpartition("/")
         if name in _DOCUMENTS:
             # one byte more than is allowed tells that there is more
@@ -113,36 +116,49 @@ class GuardedStore(WrapperStore[Store]):
                 self._read(key, prefix, found.to_bytes())
             return found
         layout = self._layout_of(key)
-        self._require_small(key, layout)
+        if size > layout.stored:
+            raise ArtifactError(
+                f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
+            )
         found = await self.store.get(key, prototype, byte_range)
         if found is not None and layout.compressors:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
                 _require_honest(piece, layout, key)
         return found
 
-    def _require_inside(self, key: str) -> None:
-        parts = key.split("/")
-        if key.startswith("/") or ".." in parts or "\\" in key or "\0" in key:
+    def _require_inside(self, key: str) -> int:
+        """Refuse keys that lead out of the store; bytes of a local file, 0 of what is none."""
+        if key.startswith("/") or ".." in key.split("/") or "\\" in key or "\0" in key:
             raise ArtifactError(f"{self}: the key {key!r} leads out of the store; it is not read.")
-        if isinstance(self.store, LocalStore):
-            root = self.store.root.resolve()
-            path = (root / key).resolve()
-            if not path.is_relative_to(root):
-                raise ArtifactError(
-                    f"{self}: {key!r} is a link that leads out of the store; it is not followed. "
-                    "If you trust the store, open its array with zarr and give that."
-                )
-            if path.exists() and not (path.is_file() or path.is_dir()):
+        if not isinstance(self._store, LocalStore):
+            return 0
+        path = root = self._store.root
+        for part in key.split("/"):
+            path = path / part
+            if path in self._folders:
+                continue
+            try:
+                found = path.lstat()
+                if stat.S_ISLNK(found.st_mode):
+                    self._require_below(root, path, key)
+                    found = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return 0
+            if stat.S_ISREG(found.st_mode):
+                return found.st_size
+            if not stat.S_ISDIR(found.st_mode):  # a pipe would be waited for, a device have no end
                 raise ArtifactError(f"{self}: {key!r} is no plain file; it is not read.")
+            if len(self._folders) > _REMEMBERED:
+                self._folders.clear()
+            self._folders.add(path)
+        return 0
 
-    def _require_small(self, key: str, layout: Layout) -> None:
-        if isinstance(self.store, LocalStore):
-            path = self.store.root / key
-            size = path.stat().st_size if path.is_file() else 0
-            if size > layout.stored:
-                raise ArtifactError(
-                    f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
-                )
+    def _require_below(self, root: Path, path: Path, key: str) -> None:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise ArtifactError(
+                f"{self}: {key!r} is a link that leads out of the store; it is not followed. If "
+                "you trust the store, open its array with zarr and give that."
+            )
 
     def _read(self, key: str, prefix: str, text: bytes) -> None:
         """Check a document, and remember the arrays that it describes."""
