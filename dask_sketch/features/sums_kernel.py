@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernel import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.sums import SIDE, split_exactly
 from dask_sketch.features.vectors import FRACTION, VECTOR_BITS, Vectors
-from dask_sketch.features.waves import add_products, module, number, put_waves, transposed
+from dask_sketch.features.waves import add_products, module, put_columns, put_waves
 
 BLOCK = 256  # rows: waves of a group stay in the first cache, sums of 2**22 + 2 each in 32 bits
 AHEAD = 4  # vectors of rows whose phases of a few features are added together
@@ -80,11 +80,8 @@ def _turn(typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pi
     signature = types.void(x, i, n_features, columns, k, pitch)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        vec = Vectors(b, kind)
         px, po = (_start(context, b, sig, args, array, array + 1) for array in (0, 3))
-        places = [b.gep(px, [b.mul(args[2], number(r))]) for r in range(vec.lanes)]
-        for r, value in enumerate(transposed(vec, [vec.part(place, 0) for place in places])):
-            vec.put(value, b.gep(po, [b.mul(args[5], number(r))]))
+        put_columns(Vectors(b, kind), px, args[2], po, args[5])
         return context.get_dummy_value()
 
     return signature, emit

@@ -7,7 +7,6 @@ one to the next, and so are waves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -43,15 +42,17 @@ def exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]
     )
 
 
-def transposed(vec: Vectors, rows: Sequence[Any]) -> list[Any]:
-    """As many vectors as lanes, seen as a square."""
-    out, stride = list(rows), vec.lanes // 2
+def put_columns(vec: Vectors, x: Any, n_features: Any, columns: Any, pitch: Any) -> None:
+    """Emit a transposition: of as many rows and features as lanes, from ``x`` to ``columns``."""
+    b, stride = vec.builder, vec.lanes // 2
+    rows = [vec.part(b.gep(x, [b.mul(n_features, number(r))]), 0) for r in range(vec.lanes)]
     while stride:
         for r in range(vec.lanes):
             if not r & stride:
-                out[r], out[r + stride] = exchange(vec, out[r], out[r + stride], stride)
+                rows[r], rows[r + stride] = exchange(vec, rows[r], rows[r + stride], stride)
         stride //= 2
-    return out
+    for r, value in enumerate(rows):
+        vec.put(value, b.gep(columns, [b.mul(pitch, number(r))]))
 
 
 def _across(vec: Vectors, vectors: list[Any]) -> Any:
@@ -179,11 +180,17 @@ def add_products(
 def module(kind: str, vector_bits: int, tile: int, weighted: bool) -> ir.Module:
     """The arithmetic alone, as code of LLVM for any processor.
 
-    Its functions are ``few`` (waves of a base frequency of few features), ``many`` (of ``tile``
-    that use all) and ``products``.
+    Its functions are ``columns`` of rows, ``few`` (waves of a base frequency of few features),
+    ``many`` (of ``tile`` that use all) and ``products``.
     """
     made = ir.Module("waves")
     numbers, sums = real(kind).as_pointer(), _WORD.as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [numbers, _WORD, numbers, _WORD])
+    function = ir.Function(made, signature, "columns")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    x, n_features, columns, pitch = function.args
+    put_columns(Vectors(b, kind), x, n_features, columns, pitch)
+    b.ret_void()
     for name, count, ahead in (("few", 1, 4), ("many", tile, tile)):
         given = [numbers, _WORD, numbers, _WORD, numbers, numbers]
         function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), name)

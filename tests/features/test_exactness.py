@@ -144,6 +144,27 @@ def test_every_row_at_an_end_of_the_range(quarters, law, dtype):
             np.testing.assert_array_equal(summing.steps(x[:count], part), count * alone)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("quarters", [0, 1, 2, 3])
+def test_sums_hold_as_many_rows_as_they_say(quarters, law, dtype):
+    turns = np.full((1, GROUP), quarters / 4, dtype=np.float32)
+    if law == "sums":
+        parts = np.array([[[[quarters / 4]] * SIDE, [[0.0], [0.25], [0.5], [0.75]]]])
+        turns = combine(parts, GROUP).astype(np.float32)
+    summing = Summing(law, turns, dtype)
+    kernel, packed = summing.kernel, summing.packed
+    alone = summing.steps(np.ones((1, 1), dtype))
+    sums = kernel.zeros(packed)
+    for _ in range(2):  # 63 empty rows go with a single one
+        kernel.add(np.ones((1, 1), dtype), packed, sums)
+    kernel.add(np.ones((2046, 1), dtype), packed, sums)
+    with np.errstate(over="raise"):
+        for _ in range(int(np.log2(kernel.capacity)) - 11):
+            sums += sums  # as if the same rows had come once more
+        np.testing.assert_array_equal(kernel.unpack(sums, GROUP), alone * kernel.capacity)
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_rows_at_the_center_weigh_what_they_weigh(law):
     summing = drawn(law, 3, 40, "float32")
