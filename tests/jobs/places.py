@@ -28,7 +28,12 @@ def rows_of(n: int, seed: int = 0, shift: float = 0.0) -> np.ndarray:
 
 def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:
     store = zarr.create_array(
-        str(path), shape=rows.shape, chunks=(ROWS, N_FEATURES), dtype="float32", overwrite=True
+        str(path),
+        shape=rows.shape,
+        chunks=(ROWS, N_FEATURES),
+        dtype="float32",
+        compressors=None,  # so that a change need not change the size
+        overwrite=True,
     )
     store[:] = rows
     return store

@@ -193,7 +193,7 @@ ONE = {
     "groups.pattern = '('": "that is no regular expression",
     "groups.pattern = '(a)(b)'": "call the part that names the group",
     "groups.pattern = '(a+)+b'": "a group may not be repeated",
-    "cluster.kind = 'address'": "address: a cluster of kind",
+    "cluster.kind = 'slurm'": "n_workers: a cluster of kind",
     "cluster = { kind = 'address', address = 'host' }": "give an address",
     "cluster.address = 'tls://host:8786'": 'a cluster of kind "threads" takes no other setting',
     "cluster = { kind = 'slurm', n_workers = 2, memory_limit = '1GiB', "
@@ -414,3 +414,20 @@ def test_any_damage_is_an_error_of_ours(cuts: list[tuple[int, int, list[str]]]) 
     assert message.startswith(f"{HERE}:")
     assert "hunter2" not in message
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
+
+
+def test_the_job_file_in_deploy(tmp_path: Path) -> None:
+    place = Path(__file__).parents[2] / "deploy/job.toml"
+    assert read_job(place).job.name == "nightly frames"
+    # with all that is commented out, but for the two ways to group
+    lines = [
+        re.sub(r"^# (?=[\[a-z]+\]? ?(=|\]|$))", "", line) for line in place.read_text().splitlines()
+    ]
+    text = "\n".join(line for line in lines if not line.startswith("by ="))
+    text = text.replace('"S3_KEY"', '"JOB_TEST_KEY"').replace('"/run/secrets/s3"', '"secret"')
+    (tmp_path / "secret").write_text("hunter2")
+    (tmp_path / "job.toml").write_text(text)
+    job = read_job(tmp_path / "job.toml")
+    assert job.score is not None
+    assert job.groups is not None
+    assert job.limits.bytes == 2**40

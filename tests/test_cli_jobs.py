@@ -1,0 +1,182 @@
+"""`run`, `verify`, `history` and `forget`: answers, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import zarr
+from click.testing import CliRunner, Result
+from jobs.conftest import make_place
+from jobs.places import ROWS, Place, rows_of
+
+from dask_sketch.cli import cli
+from dask_sketch.cli_jobs import ALARM, INCOMPLETE, LOCKED, USAGE
+from dask_sketch.cli_options import FAILED, REFUSED
+
+__all__ = ["make_place"]
+Make = Callable[..., Place]
+DECODE = "[[decode]]\nn_components = 2\n"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object, code: int = 0) -> dict[str, object]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == code, result.output
+    parsed = json.loads(result.stdout)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def errors(code: int, *arguments: object) -> list[str]:
+    result = call(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_a_run_is_told(make_place: Make) -> None:
+    place = make_place(10, DECODE)
+    told = answer("run", place.file, "--dry-run")
+    assert (told["first"], told["new"]) == (True, 10)
+    assert "new partitions" in call("run", place.file, "--dry-run").stdout
+    told = answer("run", place.file)
+    assert (told["run"], told["status"], told["new"], told["samples"]) == (1, "done", 10, 200)
+    assert told["models"]["model"]["start"] == "cold"
+    place.append(rows_of(ROWS, seed=1))
+    result = call("run", place.file)
+    assert result.exit_code == 0
+    for expected in ("1 new, 0 changed", "20 read; 220 in all", "warm start", "drift, new samples"):
+        assert expected in result.stdout
+    assert "reading 1 partitions" in result.stderr
+
+
+def test_history_by_job_file_and_by_ledger(make_place: Make) -> None:
+    place = make_place(10, DECODE)
+    call("run", place.file)
+    call("run", place.file)
+    told = answer("history", place.file)
+    assert [record["number"] for record in told["runs"]] == [1, 2]
+    assert told == answer("history", place.folder / "ledger.zarr")
+    assert len(answer("history", place.file, "-n", 1)["runs"]) == 1
+    text = call("history", place.file).stdout
+    assert "done" in text
+    assert "cost in noise levels" in text
+
+
+def test_verify(make_place: Make) -> None:
+    place = make_place(10)
+    call("run", place.file)
+    told = answer("verify", place.file, "--share", 1)
+    assert (told["checked"], told["differing"], told["total_differs"]) == (10, [], False)
+    told = answer("verify", place.file, "--share", 0.3, "--seed", 1)
+    assert (told["checked"], told["total_differs"], told["seed"]) == (3, None, 1)
+    # a change that size and time do not tell
+    before = (place.store / "c/4/0").stat()
+    store = zarr.open_array(str(place.store), mode="r+")
+    store[4 * ROWS : 5 * ROWS] = store[4 * ROWS : 5 * ROWS][::-1] + 1.0
+    assert (place.store / "c/4/0").stat().st_size == before.st_size
+    os.utime(place.store / "c/4/0", ns=(before.st_atime_ns, before.st_mtime_ns))
+    told = answer("verify", place.file, "--share", 1, code=FAILED)
+    assert (told["checked"], told["differing"], told["is_sound"]) == (10, ["data/[80:100]"], False)
+    assert "1: data/[80:100]" in call("verify", place.file, "--share", 1).stdout
+    # one that they do tell is for the next run to see
+    store[4 * ROWS : 5 * ROWS] = 1.0
+    told = answer("verify", place.file, "--share", 1)
+    assert (told["checked"], told["left_out"], told["is_sound"]) == (9, 1, True)
+
+
+def test_forget_and_undo(make_place: Make) -> None:
+    place = make_place(10, DECODE)
+    call("run", place.file)
+    told = answer("forget", place.file, "data/[0:20]", "data/[20:40]")
+    assert (told["erased"], told["partitions"], told["samples"]) == (2, 8, 160)
+    assert answer("run", place.file)["forgotten"] == 2
+    assert place.ledger().total().identical(place.scratch(0, 1))
+    told = answer("forget", place.file, "data/[0:20]", "--undo")
+    assert (told["forgotten"], told["erased"]) == (["data/[20:40]"], 0)
+    assert answer("run", place.file)["new"] == 1
+    assert "forgotten: data/[20:40]" in call("history", place.file).stdout
+    (message,) = errors(FAILED, "forget", place.file, "data/[7:8]")
+    assert "holds no partition 'data/[7:8]'" in message
+
+
+def test_a_wrong_job_file_is_wrong_usage(make_place: Make) -> None:
+    place = make_place(3)
+    place.write('[limits]\nunreadable = "maybe"\nattempt = 3\n')
+    for command in (["run"], ["run", "--dry-run"], ["verify"], ["history"], ["forget", "x"]):
+        arguments = (command[0], place.file, *command[1:])
+        assert errors(USAGE, *arguments) == [
+            f'error: {place.file}:10: limits.unreadable = "maybe": choose "stop" or "quarantine"',
+            f"error: {place.file}:11: limits.attempt is unknown: did you mean attempts?",
+        ]
+    assert errors(USAGE, "run", place.folder / "none.toml")
+
+
+def test_other_exit_codes(make_place: Make) -> None:
+    place = make_place(40, DECODE)
+    (message,) = errors(FAILED, "history", place.file)
+    assert "ledger" in message
+    assert errors(FAILED, "verify", place.file)
+    assert call("run", place.file).exit_code == 0
+    with place.ledger().lock():
+        (message,) = errors(LOCKED, "run", place.file)
+    assert "is being written to by process" in message
+    place.append(rows_of(10 * ROWS, seed=1, shift=1.0))
+    result = call("run", place.file)
+    assert result.exit_code == ALARM
+    assert "alarm" in result.stdout
+    (place.store / "c/3/0").write_bytes(b"nonsense")
+    place.write(DECODE + "[limits]\nattempts = 1\n")
+    (message,) = errors(FAILED, "run", place.file)
+    assert 'limits.unreadable = "quarantine"' in message
+    place.write(DECODE + '[limits]\nattempts = 1\nunreadable = "quarantine"\n')
+    result = call("run", place.file)
+    assert result.exit_code == INCOMPLETE
+    assert "incomplete" in result.stdout
+    assert "in quarantine: data/[60:80]" in call("history", place.file).stdout
+    zarr.open_array(str(place.store), mode="r+").resize((ROWS, 2))
+    (message,) = errors(REFUSED, "run", place.file)
+    assert "limits.deleted" in message
+    (message,) = errors(REFUSED, "run", "--dry-run", place.file)
+    assert "limits.deleted" in message
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "history", "forget"])
+def test_help(command: str) -> None:
+    text = call(command, "--help").stdout
+    assert "Example" in text
+    if command in ("run", "verify"):
+        assert "5 the data has drifted" in " ".join(text.split())
+
+
+def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
+    place = make_place(300)
+    place.write("n_pilot = 200\n[limits]\ncommit_partitions = 1\n")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dask_sketch.cli", "run", str(place.file)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    commits = place.folder / "ledger.zarr/commits"
+    while not (commits.exists() and len(list(commits.iterdir())) > 2):
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 1, said
+    assert b"Aborted" in said
+    assert not (place.folder / "ledger.zarr/lock").exists()
+    assert 0 < len(place.ledger().entries) < 300
+    place.require_whole()
+    assert call("run", place.file).exit_code == 0
+    assert place.ledger().total().identical(place.scratch())
