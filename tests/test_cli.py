@@ -446,6 +446,30 @@ def test_on_a_cluster(data: str, here: Path) -> None:
     assert answer("score", data, "m.zarr")["score"] == pytest.approx(far["score"], rel=1e-12)
 
 
+def test_on_a_cluster_with_certificates(data: str, here: Path) -> None:
+    from distributed import LocalCluster
+
+    from dask_sketch.certificates import security_of
+
+    assert call("certificates", "folder").exit_code == 0
+    answer("design", data, "-k", 2, "-o", "map.json")
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        security=security_of("folder"),
+        dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        there = ("--scheduler", cluster.scheduler_address)
+        told = answer("plan", data, "--map", "map.json", *there, "--tls", "folder")
+        assert told["n_threads"] == 1
+        message = refusal(1, "plan", data, "--map", "map.json", *there)
+        assert "--tls DIR" in message
+    wrong = call("plan", data, "--map", "map.json", "--tls", "folder")
+    assert wrong.exit_code == 2
+    assert "--tls goes with --scheduler" in wrong.stderr
+
+
 def test_unreachable_scheduler(data: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dask_sketch.clusters as clusters
 
