@@ -1,10 +1,13 @@
-"""Made-up partitions, and records of runs."""
+"""Made-up partitions and nights, and what processes do with them that will be killed."""
 
 from __future__ import annotations
 
+import os
+import pickle
+
 import numpy as np
 
-from dask_sketch import merge, partial_sketch
+from dask_sketch import Sketch, merge, open_ledger, partial_sketch
 from dask_sketch.ledger import Partition, RunRecord
 
 
@@ -31,9 +34,70 @@ class World:
     def total(self, versions):
         if not isinstance(versions, dict):
             versions = dict.fromkeys(versions, 0)
-        return merge([self.sketch(key, version) for key, version in versions.items()])
+        empty = Sketch.empty(self.feature_map)
+        return merge([empty, *(self.sketch(key, version) for key, version in versions.items())])
 
 
 def record(number, **more):
     started, ended = (f"2026-01-01T00:0{minute}:00+00:00" for minute in (0, 1))
     return RunRecord(number, started, ended, "done", **more)
+
+
+class Nights:
+    """A source that grows, changes and loses partitions, night by night."""
+
+    def __init__(self, world, n_nights):
+        self.n_nights = n_nights
+        self.made = {
+            (key, version): (world.part(key, version), world.sketch(key, version))
+            for night in range(1, n_nights + 1)
+            for key, version in self.source(night).items()
+        }
+
+    def source(self, night):
+        """Versions of the partitions that there are in a night."""
+        keys = range(3 * night // 2, 4 * night + 4)
+        return {f"k{i}": (night + i) // 4 for i in keys}
+
+    def forgotten(self, night):
+        """What must be forgotten after a night."""
+        return [f"k{4 * night + 1}"] if night % 2 else []
+
+    def expected(self, night):
+        """Versions in the ledger after a night."""
+        gone = {key for past in range(1, night + 1) for key in self.forgotten(past)}
+        return {key: v for key, v in self.source(night).items() if key not in gone}
+
+    def total(self, versions):
+        return merge([self.made[key, version][1] for key, version in versions.items()])
+
+    def run(self, ledger):
+        """All nights that the ledger has not seen, from wherever the last run came to."""
+        while ledger.next_run <= self.n_nights:
+            night = ledger.next_run
+            with ledger.lock():
+                found = [self.made[item][0] for item in self.source(night).items()]
+                changes = ledger.compare(found)
+                work = [*changes.new, *changes.changed]
+                ledger.commit(removed=changes.deleted)
+                for start in range(0, len(work), 2):
+                    keys = [partition.key for partition in work[start : start + 2]]
+                    ledger.commit([self.made[key, self.source(night)[key]] for key in keys])
+                wanted = [key for key in self.forgotten(night) if key not in ledger.forgotten]
+                ledger.forget(wanted)
+                ledger.commit(run=record(night))
+
+
+def run_nights(place, nights, started):
+    """Run in a process of its own, and tell when it starts to."""
+    nights = pickle.loads(nights)
+    ledger = open_ledger(place)
+    started.set()
+    nights.run(ledger)
+
+
+def die_with_the_lock(place):
+    ledger = open_ledger(place)
+    context = ledger.lock()
+    context.__enter__()
+    os._exit(1)

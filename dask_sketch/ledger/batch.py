@@ -67,7 +67,7 @@ class Batch:
         """Back from :meth:`to_json`; ``ValueError`` for anything else."""
         *reference, n_members, dead = found
         batch = cls(Reference.from_json(reference), int(n_members), frozenset(map(int, dead)))
-        if n_members < 1 or not batch.dead <= set(range(n_members)):
+        if n_members < 1 or not all(0 <= row < n_members for row in batch.dead):
             raise ValueError(f"{found!r} is no batch")
         return batch
 
@@ -130,7 +130,7 @@ def _members(attributes: Mapping[str, Any], batch: Batch, place: Place) -> list[
         ]  # fmt: skip
         if len(members) != batch.n_members or attributes["schema"] != SCHEMA:
             raise ValueError("it is no batch, or one of another length")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LedgerError(f"{place.label}/{name} does not list its partitions: {error}.") from error
     return members
 

@@ -199,7 +199,7 @@ def read_arrays(
         found = place.read_many(limits)
     except FileNotFoundError as error:
         raise _missing(place, error) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, LedgerError):
             raise
         raise LedgerError(f"{label} does not list its arrays: {error!r}.") from error

@@ -26,6 +26,7 @@ FOLDER = "lock"
 NAME = f"{FOLDER}/{ROOT}"
 STALE_AFTER = 600.0  # seconds without a sign of life
 _LIMIT = 64 * 2**10
+_HELD: set[str] = set()  # tokens of the locks that this process holds
 _CLOCK = 2.0  # seconds by which the start of one process may seem to vary
 _SETTLE = 1.0  # seconds until two who take over at once see who came last
 
@@ -68,8 +69,11 @@ class Holder:
 
     def why_stale(self, stale_after: float) -> str | None:
         """Why this lock no longer holds, ``None`` if it does."""
-        if self.machine == _machine() and not self._runs():
-            return "that process is gone"
+        if self.machine == _machine():
+            if not self._runs():
+                return "that process is gone"
+            if self.pid == os.getpid() and self.token not in _HELD:
+                return "it could not be removed when it was released"
         silent = time.time() - self.heartbeat
         return f"no sign of life for {silent:,.0f} s" if silent > stale_after else None
 
@@ -111,7 +115,7 @@ def read_holder(place: Place) -> Holder | None:
     found = group_attributes(content, f"{place.label}/{FOLDER}")
     try:
         return Holder(**{f.name: _KINDS[str(f.type)](found[f.name]) for f in fields(Holder)})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LedgerError(f"{place.label}/{FOLDER} is no lock: {error!r}.") from error
 
 
@@ -132,9 +136,14 @@ class Lock:
         self._stop = threading.Event()
         self._holder = Holder.here()
         self.broken: str | None = None
-        # of two that come at once, one takes the lock and the other sees that it did
-        with place.guard():
-            self._take(stale_after)
+        _HELD.add(self._holder.token)
+        try:
+            # of two that come at once, one takes the lock and the other sees that it did
+            with place.guard():
+                self._take(stale_after)
+        except BaseException:
+            self._remove()  # it may have been written all the same
+            raise
         self._thread = threading.Thread(
             target=self._beat, args=(stale_after / 5,), name="ledger-lock", daemon=True
         )
@@ -203,6 +212,10 @@ class Lock:
         """Give the lock up; nothing if it is no longer ours."""
         self._stop.set()
         self._thread.join()
+        self._remove()
+
+    def _remove(self) -> None:
+        _HELD.discard(self._holder.token)
         try:
             with contextlib.suppress(LedgerLocked), self._place.guard():
                 self.require_held()

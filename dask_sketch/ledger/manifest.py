@@ -111,7 +111,7 @@ class Manifest:
                 states=tuple((int(r), Reference.from_json(ref)) for r, ref in found["states"]),
                 oldest=int(found["oldest"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LedgerError(f"{label} is no manifest of a ledger: {error!r}.") from error
 
 

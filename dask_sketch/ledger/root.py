@@ -66,7 +66,7 @@ def read_root(place: Place) -> FeatureMap:
     content = unsealed(found, SCHEMA, VERSION, place.label)
     try:
         reference = Reference.from_json(content["feature_map"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LedgerError(f"{place.label} names no feature map: {error!r}.") from error
     (attributes,) = read_attributes(place, [reference])
     spec, digest = attributes.get("spec"), attributes.get("digest")

@@ -1,0 +1,160 @@
+"""What was forgotten is gone: from the total, from every object, from what runs kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from partition_world import record
+
+from dask_sketch import create_ledger, open_ledger
+from dask_sketch.errors import LedgerError
+from dask_sketch.ledger.batch import read_rows
+from dask_sketch.ledger.stacked import BOUNDS, WORDS, stack
+
+
+def rows_on_disk(ledger):
+    """Every stored row of integers, whatever refers to it: batches, totals, garbage."""
+    import zarr
+
+    found = []
+    for path in Path(ledger.label).glob("*/*/words/zarr.json"):
+        found += list(zarr.open_array(path.parent, mode="r")[...])
+    return {row.tobytes() for row in found}
+
+
+def row_of(sketch):
+    return stack([sketch], sketch.feature_map)[WORDS][0].tobytes()
+
+
+def test_ten_of_a_thousand(local, world):
+    keys = [f"p{i}" for i in range(1000)]
+    made = dict(zip(keys, world.new(*keys), strict=True))
+    with local.lock():
+        for start in range(0, 1000, 200):
+            local.commit(added=[made[key] for key in keys[start : start + 200]])
+    out = keys[3:1000:100]
+    local.forget(out)
+    rest = [key for key in keys if key not in out]
+    expected = create_ledger(f"{local.label}-990", world.feature_map)
+    with expected.lock():
+        expected.commit(added=[made[key] for key in rest])
+    for each in (local, open_ledger(local.label)):
+        assert each.total().identical(expected.total())
+        assert each.total(rest).identical(expected.total())
+        assert set(each.entries) == set(rest)
+        assert each.forgotten == set(out)
+    disk = rows_on_disk(local)
+    for key in out:
+        assert row_of(made[key][1]) not in disk
+    for key in rest[::50]:
+        assert row_of(made[key][1]) in disk
+
+
+def test_nothing_holds_it_any_more(local, world):
+    with local.lock():
+        local.commit(added=world.new("a", "b"), run=record(1))
+        local.commit(added=world.new("b", version=1), run=record(2))  # an old version is in run 1
+        local.commit(added=world.new("c"), run=record(3))
+        local.commit(added=world.new("d"))
+    assert [run for run, _ in local.states(9)] == [1, 2, 3]
+    local.forget(["b"])
+    # 1 to 3 held b; that of run 3 is not known without b, since d came after it
+    assert local.states(9) == []
+    assert [one.number for one in local.history()] == [1, 2, 3]
+    disk = rows_on_disk(local)
+    for sketch in (world.sketch("b"), world.sketch("b", 1), world.total("ab")):
+        assert row_of(sketch) not in disk
+    assert disk == {row_of(world.sketch(key)) for key in "acd"} | {row_of(world.total("acd"))}
+    commits = list((Path(local.label) / "commits").iterdir())
+    assert len(commits) == 1
+    assert local.total().identical(world.total("acd"))
+
+
+def test_the_last_state_is_kept_without_it(local, world):
+    with local.lock():
+        local.commit(added=world.new("a"), run=record(1))
+        local.commit(added=world.new("b"), run=record(2))
+    local.forget(["b"])
+    states = dict(local.states(9))
+    assert set(states) == {1, 2}
+    assert states[1].identical(world.total("a"))
+    assert states[2].identical(world.total("a"))
+
+
+def test_what_was_removed_before_is_still_in_earlier_totals(local, world):
+    with local.lock():
+        local.commit(added=world.new("a", "b"), run=record(1))
+        local.commit(removed=["b"], run=record(2))
+    assert row_of(world.sketch("b")) in rows_on_disk(local)
+    local.forget(["b"])
+    disk = rows_on_disk(local)
+    assert row_of(world.sketch("b")) not in disk
+    assert row_of(world.total("ab")) not in disk
+    assert [run for run, _ in local.states(9)] == [2]
+    assert local.total().identical(world.total("a"))
+    assert open_ledger(local.label).forgotten == {"b"}
+
+
+def test_a_mistake_in_a_name_is_told(ledger, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b"))
+    with pytest.raises(
+        LedgerError, match="holds no partition 'x', and never did; nothing was forg"
+    ):
+        ledger.forget(["a", "x"])
+    assert set(ledger.entries) == {"a", "b"}
+    ledger.forget(["a"])
+    number = ledger.number
+    ledger.forget(["a"])  # twice is once
+    assert ledger.number == number
+
+
+def test_undo(ledger, url, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b"))
+    ledger.forget(["a", "b"])
+    assert ledger.total().count == 0
+    ledger.forget(["a"], undo=True)
+    ledger.forget(["never forgotten"], undo=True)
+    assert open_ledger(url).forgotten == {"b"}
+    assert ledger.compare([world.part("a"), world.part("b")]).new[0].key == "a"
+    with ledger.lock():
+        ledger.commit(added=world.new("a"))
+    assert open_ledger(url).total().identical(world.total("a"))
+
+
+def test_what_cannot_be_removed_is_told(local, world, monkeypatch):
+    from dask_sketch.ledger import place
+
+    with local.lock():
+        local.commit(added=world.new("a", "b"))
+    honest = place.shutil.rmtree
+
+    def fail(path):
+        if "commits" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        honest(path)
+
+    monkeypatch.setattr(place.shutil, "rmtree", fail)
+    with pytest.raises(LedgerError, match="could not be removed: PermissionError"):
+        local.forget(["b"])
+    assert local.forgotten == {"b"}  # it is out of the total, and on the disk
+    assert row_of(world.sketch("b")) in rows_on_disk(local)
+    monkeypatch.undo()
+    local.forget(["b"])
+    assert row_of(world.sketch("b")) not in rows_on_disk(local)
+
+
+def test_bounds_are_those_of_what_is_left(local, world):
+    keys = [f"p{i}" for i in range(12)]
+    with local.lock():
+        local.commit(added=world.new(*keys))
+    live = set(keys)
+    for key in keys[:-1]:
+        local.forget([key])
+        live -= {key}
+        assert local.total().identical(world.total(live))
+    rows = read_rows(local._place, local._state.batches[0], world.feature_map, [BOUNDS])
+    np.testing.assert_array_equal(rows[BOUNDS][0, 1], world.sketch(keys[-1]).maximum)

@@ -1,0 +1,91 @@
+"""Whatever is killed at whatever moment, the ledger is one consistent state, and a run goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+import time
+
+import numpy as np
+import pytest
+from partition_world import Nights, run_nights
+
+from dask_sketch import create_ledger, open_ledger
+
+
+def assert_consistent(place, nights):
+    """Every partition once, in a version that it had, and a total with the bits of a new one."""
+    ledger = open_ledger(place)
+    live = {key: int(entry.fingerprint[1:]) for key, entry in ledger.entries.items()}
+    for key, sketch in ledger.sketches(live):
+        assert sketch.identical(nights.made[key, live[key]][1])
+    if live:
+        assert ledger.total().identical(nights.total(live))
+    assert not set(live) & ledger.forgotten
+    numbers = [record.number for record in ledger.history()]
+    assert numbers == list(range(1, ledger.next_run))
+    for run, total in ledger.states(100):
+        assert total.identical(nights.total(nights.expected(run)))
+    return ledger
+
+
+def undisturbed(world, place, n_nights):
+    nights = Nights(world, n_nights)
+    start = time.monotonic()
+    ledger = create_ledger(place, world.feature_map)
+    nights.run(ledger)
+    spent = time.monotonic() - start
+    assert_consistent(place, nights)
+    assert {key: f"v{version}" for key, version in nights.expected(n_nights).items()} == {
+        key: entry.fingerprint for key, entry in ledger.entries.items()
+    }
+    return nights, ledger, spent
+
+
+def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
+    nights, whole, spent = undisturbed(world, tmp_path / "whole", n_nights)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["partition_world", "dask_sketch.ledger.ledger"])
+    rng = np.random.default_rng(seed)
+    packed = pickle.dumps(nights)
+    kills = finished = 0
+    place = tmp_path / "killed"
+    create_ledger(place, world.feature_map)
+    while kills < n_kills:
+        started = context.Event()
+        child = context.Process(target=run_nights, args=(place, packed, started))
+        child.start()
+        assert started.wait(60)
+        child.join(rng.uniform(0, spent / 2))
+        if child.is_alive():
+            child.kill()
+            kills += 1
+        child.join(60)
+        ledger = assert_consistent(place, nights)
+        if ledger.next_run > n_nights:
+            assert ledger.total().identical(whole.total())
+            finished += 1
+            shutil.rmtree(place)
+            create_ledger(place, world.feature_map)
+    nights.run(open_ledger(place))
+    last = assert_consistent(place, nights)
+    assert last.total().identical(whole.total())
+    assert dict(last.entries).keys() == dict(whole.entries).keys()
+    # what the killed left behind is gone
+    files = [
+        {folder: len(list((root / folder).iterdir())) for folder in ("commits", "totals", "runs")}
+        for root in (tmp_path / "whole", place)
+    ]
+    assert files[0] == files[1]
+    return finished
+
+
+def test_killed_at_random_moments(world, tmp_path):
+    kill_again_and_again(world, tmp_path, n_kills=24, n_nights=3, seed=1)
+
+
+@pytest.mark.slow
+def test_killed_at_very_many_moments(world, tmp_path):
+    finished = kill_again_and_again(world, tmp_path, n_kills=200, n_nights=8, seed=2)
+    assert finished > 5

@@ -1,0 +1,231 @@
+"""One writer at a time; a lock that outlives its process is recognised, broken and told."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+import pytest
+from partition_world import die_with_the_lock
+
+from dask_sketch import open_ledger
+from dask_sketch.errors import LedgerError, LedgerLocked
+from dask_sketch.ledger import lock as lock_module
+from dask_sketch.ledger.group import group_metadata
+from dask_sketch.ledger.lock import NAME, Holder, read_holder
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(lock_module, "_SETTLE", 0.01)
+
+
+def hold(ledger, **changes):
+    """A lock as another process would leave it."""
+    ledger._place.replace(NAME, group_metadata(asdict(replace(Holder.here(), **changes))))
+
+
+ELSEWHERE = {"host": "node-7", "machine": "node-7 boot", "pid": 4711}
+
+
+def test_the_second_is_refused(ledger, url, world):
+    second = open_ledger(url)
+    with ledger.lock() as held:
+        assert held.broken is None
+        for each in (second, ledger):
+            with pytest.raises(LedgerLocked) as caught, each.lock():
+                pass
+        with pytest.raises(LedgerLocked) as caught, second.lock():
+            pass
+        message = str(caught.value)
+        assert f"process {os.getpid()} on host {socket.gethostname()}, since 20" in message
+        ledger.commit(added=world.new("a"))
+        assert second.number == 0
+        second.refresh()  # readers need no lock
+        assert second.total().identical(world.total("a"))
+    with second.lock() as held:
+        assert held.broken is None
+        second.commit(added=world.new("b"))
+    with ledger.lock():  # sees what the other did
+        ledger.commit(added=world.new("c"))
+    assert open_ledger(url).total().identical(world.total("abc"))
+
+
+def test_nothing_is_left_of_a_lock(local):
+    with local.lock():
+        assert json.loads((Path(local.label) / NAME).read_text())["node_type"] == "group"
+    assert not (Path(local.label) / "lock").exists()
+    with pytest.raises(RuntimeError, match="stop"), local.lock():
+        raise RuntimeError("stop")
+    assert not (Path(local.label) / "lock").exists()
+
+
+def test_a_process_that_is_gone(local, world, caplog):
+    child = multiprocessing.get_context("forkserver").Process(
+        target=die_with_the_lock, args=(local.label,)
+    )
+    child.start()
+    child.join(60)
+    assert child.exitcode == 1
+    assert read_holder(local._place).pid == child.pid
+    with local.lock() as held:
+        assert f"broke the lock of process {child.pid} on host" in held.broken
+        assert "that process is gone" in held.broken
+        local.commit(added=world.new("a"))
+    assert any("broke the lock of process" in one.message for one in caplog.records)
+    assert open_ledger(local.label).total().identical(world.total("a"))
+
+
+def test_a_number_of_a_process_that_is_used_again(ledger):
+    start = psutil.Process().create_time()
+    hold(ledger, process_start=start - 1000)
+    with ledger.lock() as held:
+        assert "is gone" in held.broken
+
+
+def test_a_process_that_is_there(ledger):
+    hold(ledger, pid=os.getppid(), process_start=psutil.Process(os.getppid()).create_time())
+    with pytest.raises(LedgerLocked, match=f"process {os.getppid()} on host"), ledger.lock():
+        pass
+
+
+def test_a_process_that_is_dead_and_not_yet_buried(local):
+    child = subprocess.Popen(["true"])
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    hold(local, pid=child.pid, process_start=process.create_time())
+    with local.lock() as held:
+        assert "is gone" in held.broken
+    assert child.wait() == 0
+
+
+def test_another_host(ledger):
+    now = time.time()
+    hold(ledger, **ELSEWHERE, since=now - 5000, heartbeat=now - 50)
+    with pytest.raises(LedgerLocked, match="process 4711 on host node-7, since"), ledger.lock():
+        pass
+    with ledger.lock(stale_after=40) as held:
+        assert "on host node-7" in held.broken
+        assert "no sign of life for 5" in held.broken
+
+
+def test_signs_of_life(local):
+    with local.lock(stale_after=0.5):
+        first = read_holder(local._place)
+        deadline = time.monotonic() + 30
+        while read_holder(local._place).heartbeat <= first.heartbeat + 0.3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        latest = read_holder(local._place)
+        assert (latest.token, latest.since) == (first.token, first.since)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attributes": {}}', "x" * 100_000])
+def test_a_damaged_lock(text, ledger, world):
+    ledger._place.replace(NAME, text.encode())
+    with ledger.lock() as held:
+        assert "broke a lock that is damaged" in held.broken
+        ledger.commit(added=world.new("a"))
+
+
+def test_who_lost_the_lock_writes_nothing_more(ledger, url, world):
+    other = open_ledger(url)
+    with ledger.lock():
+        ledger.commit(added=world.new("a"))
+        hold(ledger, **ELSEWHERE, heartbeat=time.time() - 1e6)  # as if we had slept for long
+        with other.lock():
+            with pytest.raises(LedgerLocked, match=r"was taken over by process .* run again"):
+                ledger.commit(added=world.new("b"))
+            other.commit(added=world.new("c"))
+        with pytest.raises(LedgerLocked, match="was removed"):
+            ledger.forget("a")
+    assert open_ledger(url).total().identical(world.total("ac"))
+    with ledger.lock():
+        ledger.commit(added=world.new("b"))
+    assert open_ledger(url).total().identical(world.total("abc"))
+
+
+def test_who_wakes_up_between_the_check_and_the_commit(ledger, url, world, monkeypatch):
+    """The number of the commit is taken by whoever broke the lock: nothing is overwritten."""
+    other = open_ledger(url)
+    with ledger.lock() as mine:
+        ledger.commit(added=world.new("a"))
+        monkeypatch.setattr(mine, "require_held", lambda: None)
+        hold(ledger, **ELSEWHERE, heartbeat=time.time() - 1e6)
+        with other.lock():
+            with pytest.raises(LedgerLocked, match=r"has written commit \d+ of .* meanwhile"):
+                ledger.commit(added=world.new("b"))
+            other.commit(added=world.new("c"))
+        monkeypatch.undo()
+    assert open_ledger(url).total().identical(world.total("ac"))
+
+
+def test_of_many_that_come_at_once_one_gets_it(ledger, url):
+    hold(ledger, **ELSEWHERE, heartbeat=0.0)
+    ledgers = [open_ledger(url) for _ in range(8)]
+    start, done = threading.Barrier(8), threading.Event()
+    got, refused = [], []
+
+    def take(each):
+        start.wait()
+        try:
+            with each.lock() as held:
+                got.append(held)
+                done.wait(30)
+        except LedgerLocked as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=take, args=(each,)) for each in ledgers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 60
+    while len(got) + len(refused) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 7
+    assert "node-7" in got[0].broken
+
+
+def test_a_store_that_cannot_be_written(local, world):
+    with local.lock():
+        local.commit(added=world.new("a"))
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    Path(local.label).chmod(0o500)
+    try:
+        with (
+            pytest.raises(LedgerError, match="could not be written: PermissionError"),
+            local.lock(),
+        ):
+            pass
+        assert open_ledger(local.label).total().identical(world.total("a"))
+    finally:
+        Path(local.label).chmod(0o700)
+
+
+def test_a_read_only_store(local, world, monkeypatch):
+    with local.lock():
+        local.commit(added=world.new("a"))
+    honest = Path.open
+
+    def read_only(self, mode="r", *args, **kwargs):
+        if set(mode) & set("wxa"):
+            raise OSError(30, "Read-only file system", str(self))
+        return honest(self, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    message = r"lock/zarr\.json could not be written: OSError: .*Read-only file system.* stands as"
+    with pytest.raises(LedgerError, match=message), local.lock():
+        pass
+    assert open_ledger(local.label).total().identical(world.total("a"))
