@@ -325,7 +325,8 @@ def _take(raw, weights, weighted, omit, least, grid, center, scale, out, shares,
         counts[-LEAST] = taken
     reach = 0.0  # a square, in steps
     for f in range(d):
-        low[f], high[f] = min(low[f], lows[f]), max(high[f], highs[f])
+        # a bound of zero has no sign, whichever zero came first
+        low[f], high[f] = min(low[f], lows[f]) + 0.0, max(high[f], highs[f]) + 0.0
         if highs[f] >= lows[f]:
             away = max(highs[f] - center[f], center[f] - lows[f]) * scale[f]
             reach = max(reach, away * away)

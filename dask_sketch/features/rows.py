@@ -67,6 +67,7 @@ class RowReader:
         self.minimum, self.maximum = np.full(d, np.inf), np.full(d, -np.inf)
         self._first, self._second = np.zeros((2, d), np.int64), np.zeros((2, d), np.int64)
         self._scale = ROOT / self.unit
+        self._take: Any = None  # the loop for rows of one type
         # smaller steps than those of the sums are none
         self._least = max(LEAST, self.fraction - FRACTION)
         self._grid = min(WEIGHT_BITS, int(np.finfo(self.rows.dtype).nmant) + 1)
@@ -104,11 +105,13 @@ class RowReader:
             If the moments of the rows so far are too large.
         """
         # other strides are copied, block by block: numbers side by side are read three times faster
-        raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
-        take = row_taker(raw.dtype, self.rows.dtype.name)
+        if self._take is None or raw.dtype != self._raw:
+            self._raw, self._native = raw.dtype, native_type(raw.dtype)
+            self._take = row_taker(raw.dtype, self.rows.dtype.name)
+        raw = np.ascontiguousarray(raw, dtype=self._native)
         counts = np.zeros(GROUPS + 1, np.int64)  # of each exponent, and of weight zero
         totals = np.zeros((2, GROUPS), np.int64)
-        omitted, refused = take(
+        omitted, refused = self._take(
             raw,
             # never read without weights
             self.center if weights is None else np.ascontiguousarray(weights, dtype=np.float64),
@@ -133,21 +136,20 @@ class RowReader:
                 "weight times mean square of 2**56, in units of the scale of the feature map. "
                 "Multiply all weights by one smaller factor, or design a map for these data."
             )
-        # a bound of zero has no sign, whichever zero came first
-        self.minimum += 0.0
-        self.maximum += 0.0
-        self.count += int(counts.sum())
         self.omitted += omitted
-        self.groups = []
-        start = 0
-        for k in np.flatnonzero(counts[:-1]).tolist():
-            stop = start + int(counts[k])
-            self.groups.append((k + LEAST, slice(start, stop)))
-            start = stop
-            if weights is not None:
-                self.weight_steps += int(totals[0, k]) << k
-                self.squared_weight_steps += int(totals[1, k]) << 2 * k
         if weights is None:
-            self.weight_steps += start << WEIGHT_FRACTION
-            self.squared_weight_steps += start << SQUARED_FRACTION
+            taken = int(counts[-LEAST])
+            self.groups = [(0, slice(0, taken))] if taken else []
+            self.count += taken
+            self.weight_steps += taken << WEIGHT_FRACTION
+            self.squared_weight_steps += taken << SQUARED_FRACTION
+            return int(refused)
+        self.count += int(counts.sum())
+        self.groups = []
+        stop = 0
+        for k in np.flatnonzero(counts[:-1]).tolist():
+            start, stop = stop, stop + int(counts[k])
+            self.groups.append((k + LEAST, slice(start, stop)))
+            self.weight_steps += int(totals[0, k]) << k
+            self.squared_weight_steps += int(totals[1, k]) << 2 * k
         return int(refused)

@@ -12,6 +12,7 @@ from dask.utils import parse_bytes
 from dask_sketch import config
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.row_loop import GROUPS
 from dask_sketch.graph.batches import batch_chunks, count_merges
 from dask_sketch.graph.estimate import (
     SCHEDULER_SECONDS,
@@ -23,7 +24,8 @@ from dask_sketch.graph.estimate import (
 )
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import require_fan_in
-from dask_sketch.sketching.partial import BLOCK_BYTES
+from dask_sketch.sketching.exact_sums import BLOCK_BYTES
+from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes
 
@@ -272,6 +274,9 @@ def make_plan(
     chunk_memory = None
     if samples.largest_chunk is not None:
         scratch = 2 * BLOCK_BYTES + 2 * sketch_bytes
+        if samples.weights is not None or samples.weight_column or samples.weight_field:
+            # longer blocks, and sums for each power of two among the weights
+            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS // 2 * sketch_bytes
         merging = (split_every + 1) * sketch_bytes
         chunk_memory = max(samples.copies * samples.largest_chunk + scratch, merging) + drawn
     n_chunks = samples.n_chunks

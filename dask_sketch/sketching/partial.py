@@ -15,7 +15,7 @@ from dask_sketch.features.fixed_point import LEAST, MOST
 from dask_sketch.features.row_loop import FARTHEST, is_weight, row_taker
 from dask_sketch.features.rows import RowReader
 from dask_sketch.features.units import has_phases, moment_units
-from dask_sketch.sketching.exact_sums import ExactSums
+from dask_sketch.sketching.exact_sums import ExactSums, block_rows
 from dask_sketch.sketching.sketch import Sketch
 
 NanPolicy = Literal["raise", "omit"]
@@ -23,13 +23,7 @@ NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
 Device = Literal["cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
 
-BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
-
-
-def block_rows(n_features: int, dtype: str) -> int:
-    """Rows of one block: a multiple of 8, at most 4096."""
-    rows = BLOCK_BYTES // (np.dtype(dtype).itemsize * n_features)
-    return int(min(max(rows // 8 * 8, 8), 4096))
+GATHERED = 4  # blocks of rows with weights, at most: there are then more of each power of two
 
 
 def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:
@@ -124,7 +118,8 @@ def partial_sketch(
             "give device='cuda'."
         )
     sums = ExactSums(feature_map)
-    step = min(block_rows(feature_map.n_features, feature_map.dtype), len(x) or 1)
+    step = block_rows(feature_map.n_features, feature_map.dtype)
+    step = min(step if w is None else GATHERED * step, len(x) or 1)
     reader = RowReader(
         feature_map.center,
         moment_units(feature_map),

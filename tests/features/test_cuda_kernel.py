@@ -229,7 +229,7 @@ def test_values_too_far_are_refused_as_on_the_cpu(value, dtype):
     said = []
     for run in (gpu_sketch, partial_sketch):
         with pytest.raises(
-            ChunkError, match="row 2 of this chunk .* in feature 0, .* times"
+            ChunkError, match=r"row 2 of this chunk .* in feature 0, .* times"
         ) as error:
             run(x, fm, [1.0, 0.0, 1.0], label="here")
         said.append(str(error.value))
