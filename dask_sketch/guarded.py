@@ -323,8 +323,10 @@ def layout_of(document: dict[str, Any]) -> Layout:
 
 def _layout(shape: Any, chunks: Any, width: int, names: list[str]) -> Layout:
     for sizes, least in ((shape, 0), (chunks, 1)):
-        if not all(isinstance(n, int) and not isinstance(n, bool) and n >= least for n in sizes):
-            raise ArtifactError(f"states sizes {str(sizes)[:60]}, which are not whole numbers.")
+        if not all(type(n) is int and least <= n < 2**62 for n in sizes):
+            raise ArtifactError(
+                f"states sizes {str(sizes)[:60]}, which are no whole numbers of use."
+            )
     if len(shape) != len(chunks):
         raise ArtifactError(f"states {len(shape)} dimensions, and chunks of {len(chunks)}.")
     size = math.prod(chunks) * width

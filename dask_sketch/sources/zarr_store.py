@@ -18,7 +18,7 @@ from dask.base import tokenize
 from zarr.storage import LocalStore
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.guarded import GuardedStore, guarded
+from dask_sketch.guarded import LARGEST_CHUNK, GuardedStore, guarded
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.partitions import StoredChunks
 from dask_sketch.sources.samples import Samples, array_samples
@@ -161,6 +161,12 @@ def zarr_samples(
     nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size)
     step = min(nominal, max(n, 1))
     every = range(max(-(-n // step), 1))
+    if step * d * rows.dtype.itemsize > LARGEST_CHUNK:
+        raise InputError(
+            f"{label} states rows of {d:,} features, {step:,} of which are read at once: over the "
+            f"limit of {LARGEST_CHUNK:,} bytes. Give a smaller chunk_size, or write the data again "
+            "in smaller chunks."
+        )
     if len(every) > LARGEST_COUNT:
         raise InputError(
             f"{label} states {n:,} rows, which are {len(every):,} tasks of {step:,} rows: over the "
