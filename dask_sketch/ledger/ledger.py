@@ -108,9 +108,15 @@ class Ledger(LedgerReader):
     On disk it is one Zarr group (format 3) of objects that never change: batches of sketches,
     totals, records of runs, and *commits*, each of which names what makes up one state. A commit is
     one object, written last: at every instant the highest whole one is the state of the ledger, and
-    what an interrupted writer leaves behind is garbage, which the next one removes. Readers need no
-    lock. The total of a commit is that of the one before, plus what was added, minus what was
-    removed or replaced. Sums of sketches are exact, so it has the bits of a total made afresh.
+    what an interrupted writer leaves behind is garbage, which the next one removes.
+
+    Readers need no lock, and can read on while two more commits are made. Writers hold it; and the
+    number of a commit can be taken only once (where the file system can create an object
+    exclusively, as local disks and the large object stores can), so that not even a writer who lost
+    the lock unawares changes what another one wrote.
+
+    The total of a commit is that of the one before, plus what was added, minus what was removed or
+    replaced. Sums of sketches are exact, so it has the bits of a total made afresh.
 
     Attributes
     ----------

@@ -221,7 +221,12 @@ def _sync_folder(path: Path) -> None:
 
 
 class _Remote:
-    """A root on an fsspec file system, where writing an object is atomic."""
+    """A root on an fsspec file system, where writing an object is atomic.
+
+    S3, Google Cloud Storage and Azure create an object only if there is none when asked to, see
+    https://github.com/fsspec/filesystem_spec/issues/1693. Elsewhere it is looked for before, and of
+    two writers that come within that moment only the lock tells.
+    """
 
     def __init__(self, fs: fsspec.AbstractFileSystem, root: str, label: str):
         self.fs = fs
@@ -263,10 +268,19 @@ class _Remote:
         with _told("written", self._label(name), Exception):
             try:
                 self.fs.pipe_file(path, content, mode="create")
-            except FileExistsError:
-                # a request that was sent twice meets itself
-                if self.fs.cat_file(path) != content:
+            except Exception as error:  # file systems say in many ways that something is there
+                found = self._found(path, len(content) + 1)
+                if found is None:
                     raise
+                # a request that was sent twice, or whose answer was lost, meets itself
+                if found != content:
+                    raise FileExistsError(path) from error
+
+    def _found(self, path: str, limit: int) -> bytes | None:
+        """The first bytes of what is there, if it can be read."""
+        self.fs.invalidate_cache(path)
+        (found,) = self.fs.cat_ranges([path], [0], [limit])
+        return None if isinstance(found, Exception) else bytes(found)
 
     def replace(self, name: str, content: bytes) -> None:
         self.write({name: content})
