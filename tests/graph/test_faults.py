@@ -282,12 +282,12 @@ def test_all_workers_are_killed_at_once():
 def test_workers_that_live_for_seconds():
     with (
         processes(
-            n_workers=2, lifetime="3 seconds", lifetime_stagger="1 second", lifetime_restart=True
+            n_workers=2, lifetime="8 seconds", lifetime_stagger="2 seconds", lifetime_restart=True
         ) as cluster,
         Client(cluster) as client,
     ):
         pids = set(client.run(os.getpid).values())
-        assert_each_once(list(sketch_partitions(array(slow, 0.4), range(40), FM)))
+        assert_each_once(list(sketch_partitions(array(slow, 0.8), range(40), FM)))
         seen = set(client.run(os.getpid, on_error="ignore").values())
         assert seen - pids  # else no worker was replaced
 

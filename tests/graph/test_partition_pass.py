@@ -327,9 +327,11 @@ def test_a_worker_that_joins_later_is_checked_before_it_reads(tmp_path):
         plugin = BreakNewWorkers(known)
         client.register_plugin(plugin)
         lazy = da.from_array(X, chunks=(1, 3)).map_blocks(slow, tmp_path, meta=X[:0])
-        running = sketch_partitions(open_samples(lazy), range(410), feature_map(seed=778))
+        samples, other = open_samples(lazy), feature_map(seed=778)
+        running = sketch_partitions(samples, range(410), other, in_flight=4)
         next(running)
         cluster.scale(2)
+        client.wait_for_workers(2, timeout=100)
         with pytest.raises(ArtifactError, match="run the same version"):
             list(running)
         assert len(list(tmp_path.iterdir())) == 1  # of the first worker
