@@ -5,7 +5,7 @@ import subprocess
 import numpy as np
 import pytest
 import zarr
-from deployment.local_processes import N_SAMPLES
+from deployment.local_processes import N_SAMPLES, job_text
 
 from dask_sketch.certificates import make_certificates
 
@@ -17,26 +17,12 @@ def certificates(tmp_path):
 
 @pytest.fixture
 def job(tmp_path):
-    """A job file as in deploy/, on a small store: the scheduler's address is the environment's."""
+    """The job file of deploy/ on a small store; the scheduler's address is the environment's."""
     x = np.random.default_rng(0).normal(size=(N_SAMPLES, 3)).astype(np.float32)
     store = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(1000, 3), dtype="f4")
     store[:] = x
     path = tmp_path / "job.toml"
-    path.write_text(
-        """
-        [job]
-        name = "nightly"
-        ledger = "ledger"
-        [[sources]]
-        path = "x.zarr"
-        chunk_size = "12KB"
-        [feature_map]
-        n_components = 2
-        n_frequencies = 70
-        [cluster]
-        kind = "address"
-        """
-    )
+    path.write_text(job_text(str(tmp_path), 'kind = "address"'))
     return path
 
 

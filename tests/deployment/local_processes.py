@@ -9,9 +9,31 @@ import sys
 import time
 from pathlib import Path
 
+from dask_sketch.ledger import open_ledger
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BIN = Path(sys.executable).parent
 N_SAMPLES = 5000  # of the job's store
+
+
+def job_text(folder: str, cluster: str) -> str:
+    """deploy/job.toml with its data and results in a folder, for the job's small store."""
+    text = (DEPLOY / "job.toml").read_text()
+    for old, new in {
+        '"/var/lib/dask-sketch/': f'"{folder}/',
+        '"/data/frames"': f'"{folder}/x.zarr"',
+        '"32MiB"': '"12KB"',
+        "n_components = 64": "n_components = 2",
+        'kind = "threads"': cluster,
+    }.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def total_of(folder: Path) -> int:
+    """Samples in the ledger that the job makes."""
+    return open_ledger(folder / "frames.ledger").total().count
 
 
 def environment(**more: str) -> dict[str, str]:

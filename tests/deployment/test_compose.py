@@ -20,11 +20,11 @@ from deployment.local_processes import (
     environment,
     free_port,
     substituted,
+    total_of,
     wait_until,
 )
 
 from dask_sketch.certificates import PARTS
-from dask_sketch.ledger import open_ledger
 
 FILE = DEPLOY / "docker" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())
@@ -51,14 +51,14 @@ def test_compose_takes_it(job, certificates):
         "SKETCH_CERTIFICATES": str(certificates.folder),
         "SKETCH_DATA": str(job.parent),
         "SKETCH_JOB": str(job),
-        "SKETCH_LEDGER": str(job.parent),
+        "SKETCH_RESULTS": str(job.parent),
     }
     arguments = ("--file", str(FILE), "--profile", "job", "config", "--format", "json")
     done = compose(*arguments, **places)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["services"]) == set(ROLES)
-    del places["SKETCH_LEDGER"]
-    assert "say where the ledger is to be" in compose(*arguments, **places).stderr
+    del places["SKETCH_RESULTS"]
+    assert "say where ledger and results are to be" in compose(*arguments, **places).stderr
 
 
 @pytest.mark.parametrize("name", ROLES)
@@ -73,7 +73,7 @@ def test_a_service_can_do_no_more_than_it_must(name):
     assert set(limits) == {"cpus", "memory"}
     assert service["pids_limit"] > 0
     writable = [one["target"] for one in service.get("volumes", []) if not one.get("read_only")]
-    assert writable == (["/ledger"] if name == "client" else [])
+    assert writable == (["/var/lib/dask-sketch"] if name == "client" else [])
 
 
 @pytest.mark.parametrize(("name", "part"), ROLES.items())
@@ -158,7 +158,7 @@ def test_a_run_of_its_command_lines(job, certificates, start, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert open_ledger(tmp_path / "ledger").total().count == N_SAMPLES
+    assert total_of(tmp_path) == N_SAMPLES
     assert "Receive client connection" in (tmp_path / "scheduler.log").read_text()
 
     # what speaks without TLS is for this machine alone

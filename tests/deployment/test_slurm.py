@@ -13,9 +13,7 @@ import pytest
 import yaml
 from dask.utils import parse_timedelta
 from dask_jobqueue.slurm import SLURMJob
-from deployment.local_processes import BIN, DEPLOY, N_SAMPLES, environment
-
-from dask_sketch.ledger import open_ledger
+from deployment.local_processes import BIN, DEPLOY, N_SAMPLES, environment, total_of
 
 FOLDER = DEPLOY / "slurm"
 SCRIPT = FOLDER / "sketch.sbatch"
@@ -135,7 +133,7 @@ def test_a_run_of_the_batch_script(job, certificates):
     """Scheduler, run and two workers as SLURMRunner starts them, with TLS between them."""
     done = run_batch_script(job, certificates, 4)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert open_ledger(job.parent / "ledger").total().count == N_SAMPLES
+    assert total_of(job.parent) == N_SAMPLES
     told = done.stdout + done.stderr
     assert "Scheduler at:     tls://" in told
     assert told.count("Registered to:      tls://") == 2

@@ -9,9 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from deployment.local_processes import BIN, DEPLOY, N_SAMPLES, environment
-
-from dask_sketch.ledger import open_ledger
+from deployment.local_processes import BIN, DEPLOY, N_SAMPLES, environment, total_of
 
 FOLDER = DEPLOY / "systemd"
 COMMAND = "/opt/dask-sketch/bin/dask-sketch run /etc/dask-sketch/job.toml"
@@ -90,7 +88,7 @@ def test_the_command_line_runs(job):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert open_ledger(work / "ledger").total().count == N_SAMPLES
+    assert total_of(work) == N_SAMPLES
 
 
 def test_cron_runs_the_same():
