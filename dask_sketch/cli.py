@@ -1,7 +1,7 @@
 """The command line: ``dask-sketch``, and ``dask sketch`` through Dask's own entry point.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
-2 wrong usage, 3 refused by the plan.
+2 wrong usage, 3 refused by the plan; 4 to 6 are those of jobs, see ``cli_jobs``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ TASK: Task = "mixture"  # unless another is asked for
         "decode sketch.zarr -k 64 -o model.zarr",
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
+        "run job.toml",
     ),
 )
 @click.version_option(package_name="dask-sketch", prog_name="dask-sketch")
@@ -63,7 +64,10 @@ def cli() -> None:
 
     Nothing at hand to try it on? `dask-sketch demo` makes its own data.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan.
+    Every night the same, on a store that grows: `dask-sketch run`.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan; `run --help` has those of
+    jobs.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,7 +65,7 @@ class Section:
     text: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    strong: frozenset[int] = frozenset()
+    strong: Set[int] = frozenset()
 
 
 def write_report(

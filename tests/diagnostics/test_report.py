@@ -13,7 +13,7 @@ import pytest
 
 from dask_sketch import decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
-from dask_sketch.diagnostics.report import _SCHEMES, write_report
+from dask_sketch.diagnostics.report import _SCHEMES, Section, write_report
 from dask_sketch.diagnostics.watch import watch
 from dask_sketch.models import random_mixture
 
@@ -193,3 +193,23 @@ def test_reference_finds_the_truth() -> None:
     assert seconds > 0
     assert n_iter >= 1
     assert fit_reference(rows, 2, max_iter=1)[2] == 1  # and no warning
+
+
+def test_sections_of_others(tmp_path: Path) -> None:
+    rows = random_mixture(2, 2, seed=1).sample(500, seed=2)
+    found = sketch(rows, design(rows, n_components=2))
+    section = Section("Drift & more", "what <it> is", ("a", "b"), [("x", "1"), ("y", "2")], {1})
+    bare = Section("Nothing yet", "none", (), ())
+    model = decode(found, 2, model="dirac")
+    text = write_report(tmp_path / "r.html", found, model, sections=[section, bare]).read_text()
+    words = Page(text).words
+    for expected in (
+        "Drift & more",
+        "what <it> is",
+        "Nothing yet",
+        "2 centroids: weight, then place",
+    ):
+        assert expected in words
+    assert re.search(r'<tr><th scope="row">x</th><td>1</td></tr>', text)
+    assert re.search(r'<tr class="ours"><th scope="row">y</th><td>2</td></tr>', text)
+    assert "ellipses" not in words
