@@ -20,6 +20,7 @@ from dask_sketch.jobs.outcome import DONE, INCOMPLETE, Outcome
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.results import Results, make_results
 from dask_sketch.ledger import Changes, Ledger, RunRecord, create_ledger, open_ledger
+from dask_sketch.ledger.group import ROOT
 
 if TYPE_CHECKING:
     from dask_sketch.features import FeatureMap
@@ -113,11 +114,12 @@ def ledger_of(job: Job) -> Ledger | None:
 
 
 def _exists(place: str, options: dict[str, Any] | None) -> bool:
+    """Whether there is a ledger: a run that was killed while it made one left a folder at most."""
     import fsspec
 
     fs, root = fsspec.core.url_to_fs(place, **(options or {}))
     try:
-        return bool(fs.exists(root))
+        return bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
     except OSError as error:
         raise LedgerError(f"{place} is out of reach: {type(error).__name__}: {error}") from error
 

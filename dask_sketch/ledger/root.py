@@ -36,7 +36,8 @@ def write_root(place: Place, feature_map: FeatureMap) -> None:
     exists = LedgerError(
         f"{place.label} exists. Open it with open_ledger, or choose another place."
     )
-    if set(place.names("")) - {FOLDER}:  # an interrupted foundation left only that
+    # an interrupted foundation left only that, or what it was to be before it had its name
+    if {name for name in place.names("") if not name.startswith(".")} - {FOLDER}:
         raise exists
     reference = write_group(
         place,

@@ -393,6 +393,19 @@ def test_a_dry_run_reads_and_writes_nothing(make_place: Make, read: list[int]) -
         place.run()
 
 
+def test_a_run_killed_while_it_made_the_ledger_is_no_obstacle(make_place: Make) -> None:
+    place = make_place(3)
+    (place.folder / "ledger.zarr/feature_map").mkdir(parents=True)
+    (place.folder / "ledger.zarr/.zarr.json-0123").write_bytes(b"{")
+    assert plan_job(place.file).first
+    assert place.run().samples == 60
+    other = make_place(3, name="other")
+    (other.folder / "ledger.zarr").mkdir()
+    (other.folder / "ledger.zarr/letters.txt").touch()
+    with pytest.raises(SketchError, match="choose another place"):
+        other.run()
+
+
 def test_no_source_no_start(make_place: Make) -> None:
     place = make_place(5)
     place.write(sources='[[sources]]\npath = "nowhere.zarr"\n')
