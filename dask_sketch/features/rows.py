@@ -68,6 +68,7 @@ class RowReader:
         self._first, self._second = np.zeros((2, d), np.int64), np.zeros((2, d), np.int64)
         self._scale = ROOT / self.unit
         self._take: Any = None  # the loop for rows of one type
+        self._raw: Any = None
         # smaller steps than those of the sums are none
         self._least = max(LEAST, self.fraction - FRACTION)
         self._grid = min(WEIGHT_BITS, int(np.finfo(self.rows.dtype).nmant) + 1)
