@@ -113,7 +113,7 @@ class Change:
     def record(self, run: RunRecord) -> None:
         """End a run with this change."""
         last = self._before.last_run
-        if run.number not in (last, last + 1) or run.number < 1:
+        if run.number != last + 1:
             raise LedgerError(
                 f"run.number={run.number}: the last run recorded is {last}, so this is "
                 f"number {last + 1}."
@@ -143,7 +143,7 @@ class Change:
             return
         self._erased = frozenset(wanted)
         self._leaving = self._index.rows(wanted & set(self._index.entries))
-        first = min(since.values(), default=state.number + 1)
+        first = min(since.values(), default=state.last_run + 1)  # before that, no total holds them
         self._state = replace(
             state,
             forgotten=state.forgotten | wanted,

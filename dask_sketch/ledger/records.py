@@ -84,11 +84,9 @@ def read_records(place: Place, segments: Sequence[Reference]) -> list[list[RunRe
 def write_record(
     place: Place, segments: Sequence[Reference], record: RunRecord, number: int
 ) -> tuple[Reference, ...]:
-    """The segments with one more record, or with the last one replaced if it has its number."""
+    """The segments with one more record."""
     kept = list(segments)
     last = read_records(place, kept[-1:])[0] if kept else []
-    if last and last[-1].number == record.number:
-        last.pop()
     if len(last) < SEGMENT:
         kept = kept[:-1]
     else:

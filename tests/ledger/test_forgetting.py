@@ -83,6 +83,19 @@ def test_the_last_state_is_kept_without_it(local, world):
     assert states[2].identical(world.total("a"))
 
 
+def test_what_no_total_held_takes_no_total_away(local, world):
+    with local.lock():
+        local.commit(added=world.new("a"), quarantined={"bad": "checksum"}, run=record(1))
+        local.commit(added=world.new("b"), run=record(2))
+    local.forget(["bad"])
+    assert [run for run, _ in local.states(9)] == [1, 2]
+    with local.lock():
+        local.commit(added=world.new("c"))
+        local.forget(["c"])
+    assert [run for run, _ in local.states(9)] == [1, 2]
+    assert not local.quarantined
+
+
 def test_what_was_removed_before_is_still_in_earlier_totals(local, world):
     with local.lock():
         local.commit(added=world.new("a", "b"), run=record(1))
