@@ -12,6 +12,7 @@ from dask_sketch.terminal import fields_text
 
 DONE, INCOMPLETE = "done", "incomplete"
 _NAMED = 3
+_STATES = 2  # comparisons that are told at a glance
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Outcome:
     models
         What is told of each model, by name.
     drifts
-        By what was compared with what.
+        New samples against the rest, and states against each other.
+    between
+        Of every two groups, the furthest apart first.
     alarm
-        Whether one of the first two is above the threshold.
+        Whether what is new, or the state since the last run, is above the threshold.
     ledger, report
         Where they are.
     """
@@ -58,14 +61,17 @@ class Outcome:
     seconds: Mapping[str, float]
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drifts: Mapping[str, Drift] = field(default_factory=dict)
+    between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
     ledger: str = ""
     report: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, for JSON."""
-        found = {key: value for key, value in vars(self).items() if key != "drifts"}
-        return found | {"drifts": {name: told(drift) for name, drift in self.drifts.items()}}
+        return vars(self) | {
+            key: {name: told(drift) for name, drift in vars(self)[key].items()}
+            for key in ("drifts", "between")
+        }
 
     def _fields(self) -> dict[str, str]:
         changes = (
@@ -85,8 +91,10 @@ class Outcome:
             fields["quarantined"] = f"{len(self.quarantined):,} not in the result: {named}{more}"
         for name, model in self.models.items():
             fields[name] = model_text(model)
-        for name, drift in self.drifts.items():
+        for name, drift in list(self.drifts.items())[:_STATES]:
             fields[f"drift, {name}"] = drift_text(drift)
+        for name, drift in list(self.between.items())[:_NAMED]:
+            fields[f"groups, {name}"] = drift_text(drift)
         if self.alarm:
             fields["alarm"] = "the data has changed by more than the threshold of the job file"
         fields["ledger"] = self.ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from dask_sketch.jobs.outcome import model_text
 from dask_sketch.sources.chunking import describe_bytes
 
 if TYPE_CHECKING:
+    from dask_sketch.diagnostics.drift import Drift
     from dask_sketch.jobs.outcome import Outcome
     from dask_sketch.jobs.results import Results
 
@@ -19,6 +21,7 @@ _FAR = 5.0  # standard errors of a mean, from which it is shown in bold
 _NEAR = 0.1  # deviations that a component may move, and
 _SHARE = 0.1  # share of its weight that may change, before it is listed
 _MOST = 50  # rows of one table
+_COMPARED = ("compared", "discrepancy", "noise", "deviations of noise", "")
 
 
 def write_page(results: Results, made: Outcome) -> None:
@@ -44,6 +47,7 @@ def write_page(results: Results, made: Outcome) -> None:
             _run(made),
             *_quarantine(made),
             _drift(results),
+            *_groups(results, made),
             *_features(results),
             *_components(results, first),
         ],
@@ -77,21 +81,7 @@ def _drift(results: Results) -> Section:
     table = results.job.drift
     if not results.drifts:
         return Section("Drift", "There is nothing to compare with yet.", (), ())
-    rows: list[tuple[str, ...]] = []
-    strong: set[int] = set()
-    for name, found in list(results.drifts.items())[:_MOST]:
-        above = found.is_alarm(table.threshold, table.tolerance)
-        if above:
-            strong.add(len(rows))
-        rows.append(
-            (
-                name,
-                f"{found.discrepancy:.3g}",
-                f"{np.sqrt(found.noise_level):.3g}",
-                f"{found.deviations:.1f}",
-                "above the threshold" if above else "",
-            )
-        )
+    rows, strong = _compared(results, results.drifts)
     text = (
         "Maximum mean discrepancy, from 0 to 2, less its noise; what noise alone would give; and "
         "by how many of its standard deviations the square is above it. "
@@ -99,8 +89,35 @@ def _drift(results: Results) -> Section:
         + f"The threshold is {table.threshold:g} deviations"
         + (f" and a discrepancy of {table.tolerance:g}." if table.tolerance else ".")
     )
-    header = ("compared", "discrepancy", "noise", "deviations of noise", "")
-    return Section("Drift", text, header, rows, frozenset(strong))
+    return Section("Drift", text, _COMPARED, rows, strong)
+
+
+def _groups(results: Results, made: Outcome) -> list[Section]:
+    if not made.between:
+        return []
+    rows, strong = _compared(results, made.between)
+    text = "Every two groups, the furthest apart first; they raise no alarm."
+    return [Section("Drift between groups", text, _COMPARED, rows, strong)]
+
+
+def _compared(
+    results: Results, drifts: Mapping[str, Drift]
+) -> tuple[list[tuple[str, ...]], frozenset[int]]:
+    """Rows of a table, and the numbers of those above the threshold."""
+    table = results.job.drift
+    shown = list(drifts.items())[:_MOST]
+    above = [found.is_alarm(table.threshold, table.tolerance) for _, found in shown]
+    rows: list[tuple[str, ...]] = [
+        (
+            name,
+            f"{found.discrepancy:.3g}",
+            f"{np.sqrt(found.noise_level):.3g}",
+            f"{found.deviations:.1f}",
+            "above the threshold" * far,
+        )
+        for (name, found), far in zip(shown, above, strict=True)
+    ]
+    return rows, frozenset(i for i, far in enumerate(above) if far)
 
 
 def _features(results: Results) -> list[Section]:
@@ -110,7 +127,7 @@ def _features(results: Results) -> list[Section]:
     found = moved_features(results.rest, results.came)
     names = results.feature_names or [f"feature {k}" for k in range(len(found.before))]
     order = np.argsort(-np.abs(found.errors), kind="stable")[:_MOST]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             names[k],
             f"{found.before[k]:.4g} ± {found.deviation_before[k]:.3g}",
@@ -133,7 +150,7 @@ def _components(results: Results, name: str) -> list[Section]:
     now, earlier = results.models[name].model, results.earlier.get(name)
     if earlier is None or type(earlier) is not type(now) or earlier is now:
         return []
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             "gone" if one.number < 0 else str(one.number),
             "new" if one.earlier < 0 else str(one.earlier),

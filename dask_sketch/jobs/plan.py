@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_bytes
@@ -12,6 +14,7 @@ from dask_sketch.errors import PlanError
 from dask_sketch.features import FeatureMap, default_n_frequencies
 from dask_sketch.graph.planning import make_plan
 from dask_sketch.graph.run import active_client
+from dask_sketch.ledger.stacked import row_bytes
 from dask_sketch.sources.chunking import describe_bytes
 from dask_sketch.terminal import fields_text
 
@@ -46,6 +49,9 @@ class JobPlan:
         Rows to be read, where they are known; ``None`` if those of any partition are not.
     bytes_read
         Stored bytes of the partitions to be read; ``None`` if unknown.
+    ledger_bytes, ledger_free
+        Bytes by which the ledger grows at most, and that are free where it lies; ``None`` if
+        unknown.
     n_tasks
         Partitions to be read, and models to be decoded.
     memory_per_thread, memory_available
@@ -68,6 +74,8 @@ class JobPlan:
     examples: dict[str, tuple[str, ...]]
     n_samples: int | None
     bytes_read: int | None
+    ledger_bytes: int
+    ledger_free: int | None
     n_tasks: int
     memory_per_thread: int | None
     memory_available: int | None
@@ -102,6 +110,8 @@ class JobPlan:
             "the same": f"{self.same:,}",
             "samples to be read": "unknown" if self.n_samples is None else f"{self.n_samples:,}",
             "bytes read": describe_bytes(self.bytes_read),
+            "ledger grows by": f"at most {describe_bytes(self.ledger_bytes)}, of "
+            f"{describe_bytes(self.ledger_free)} free",
             "tasks": f"{self.n_tasks:,}",
             "memory per thread": memory,
             "cluster": self.cluster,
@@ -166,6 +176,8 @@ def plan_run(
         },
         n_samples=None if None in rows else sum(n for n in rows if n is not None),
         bytes_read=None if None in sizes else sum(n for n in sizes if n is not None),
+        ledger_bytes=row_bytes(feature_map) * (len(todo) + 2),  # and a total, old and new
+        ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=largest.memory_per_thread,
         memory_available=largest.memory_available,
@@ -201,6 +213,12 @@ def _require_allowed(job: Job, made: JobPlan, ledger: Ledger | None) -> None:
             f"{describe_bytes(made.bytes_read)} are to be read, and limits.bytes of the job file "
             f"allows {describe_bytes(most)}: raise it, if that is as it should be."
         )
+    if made.ledger_free is not None and made.ledger_bytes > made.ledger_free:
+        raise PlanError(
+            f"the sketches of {made.new + made.changed:,} partitions take up to "
+            f"{describe_bytes(made.ledger_bytes)}, and {describe_bytes(made.ledger_free)} are free "
+            f"at {made.ledger}: use a larger chunk_size, fewer frequencies or another place."
+        )
     known = 0 if ledger is None else len(ledger.entries)
     if made.deleted > job.limits.deleted * known:
         raise PlanError(
@@ -218,6 +236,16 @@ def _memory(job: Job) -> int | None:
         return None
     share = float(config.get("memory-share"))
     return int(share * int(parse_bytes(table.memory_limit)) / table.threads_per_worker)
+
+
+def _free(place: str) -> int | None:
+    """Bytes that are free on the disk of a local ledger."""
+    if "://" in place:
+        return None
+    folder = Path(place)
+    while not folder.is_dir():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _cluster(job: Job) -> str:

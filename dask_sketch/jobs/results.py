@@ -49,6 +49,8 @@ class Results:
         Of each model on the samples that are kept for it.
     drifts
         By what was compared.
+    between
+        Of every two groups, by their names.
     groups
         Totals of the groups.
     kept
@@ -68,6 +70,7 @@ class Results:
     earlier: dict[str, Model] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
+    between: dict[tuple[str, str], Drift] = field(default_factory=dict)
     groups: dict[str, Sketch] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -143,9 +146,12 @@ class Results:
         law = next((found.model for found in self.models.values()), None)
         seed = self.job.job.seed
         came = [key for key, entry in entries.items() if entry.run == run]
-        if came and len(came) < len(entries):
-            added = ledger.total(came)
-            rest = self.total - added
+        stayed = [key for key, entry in entries.items() if entry.run != run]
+        if came and stayed:
+            # the fewer of both are read, the others are what is left
+            part = ledger.total(min(came, stayed, key=len))
+            others = self.total - part
+            added, rest = (part, others) if len(came) <= len(stayed) else (others, part)
             if min(added.effective_count, rest.effective_count) > 0:
                 self.came, self.rest = added, rest
                 self.drifts[CAME] = drift(rest, added, model=law, seed=seed)
@@ -155,14 +161,13 @@ class Results:
                 continue
             # partitions that are now as they were at the end of that run; their share of the
             # squared weights is taken to be that of the samples
-            stayed = sum(entry.count for entry in entries.values() if entry.run <= number)
-            share = stayed / max(self.total.count, 1)
+            known = sum(entry.count for entry in entries.values() if entry.run <= number)
+            share = known / max(self.total.count, 1)
             shared = min(share * self.total.squared_weight, state.squared_weight)
             name = STATE if number == run - 1 else f"state against that of run {number}"
             self.drifts[name] = drift(state, self.total, shared=shared, model=law, seed=seed)
         if self.job.drift.groups:
-            pairs = drifts_between(self.groups, model=law, seed=seed)
-            self.drifts |= {f"{a} against {b}": found for (a, b), found in pairs.items()}
+            self.between = drifts_between(self.groups, model=law, seed=seed)
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

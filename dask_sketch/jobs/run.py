@@ -280,6 +280,12 @@ class _Run:
             seconds=self.seconds,
             models={name: results.told(name) for name in results.models},
             drifts=results.drifts,
+            between={
+                f"{a} against {b}": found
+                for (a, b), found in sorted(
+                    results.between.items(), key=lambda item: -item[1].deviations
+                )
+            },
             alarm=results.alarm,
             ledger=ledger.label,
             report=None if report is None or not results.models else self.job.place(report),

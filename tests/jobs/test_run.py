@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -271,13 +272,13 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
     place.write('[groups]\nby = "source"\n' + DECODE + "groups = true\n", sources=sources)
     made = place.run()
     assert list(made.models) == ["model", "model@x", "model@y"]
-    assert made.drifts["x against y"].is_alarm(5.0)
+    assert made.between["x against y"].is_alarm(5.0)
     assert not made.alarm  # groups may differ from each other
     keys = [key for key in place.ledger().entries if key.startswith("y/")]
     assert len(keys) == 5
     place.write("[groups]\npattern = 'x/\\[(?P<group>\\d)'\n", sources=sources)
     made = place.run()
-    names = {name for pair in made.drifts for name in pair.split(" against ")}
+    names = {name for pair in made.between for name in pair.split(" against ")}
     assert {"1", "2", "4", "6", "8", "0"} == names
     place.write("[groups]\npattern = 'x/\\[(\\d+)'\nmost = 3\n", sources=sources)
     with pytest.raises(JobError, match="there are 10 of them"):
@@ -365,7 +366,9 @@ def test_the_ledger_keeps_its_map(make_place: Make) -> None:
         place.run()
 
 
-def test_a_dry_run_reads_and_writes_nothing(make_place: Make, read: list[int]) -> None:
+def test_a_dry_run_reads_and_writes_nothing(
+    make_place: Make, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = make_place(10, DECODE + '[outputs]\nmodel = "m.zarr"\n[limits]\nbytes = "1MiB"\n')
     before = sorted(place.folder.rglob("*"))
     plan = plan_job(place.file)
@@ -386,11 +389,14 @@ def test_a_dry_run_reads_and_writes_nothing(make_place: Make, read: list[int]) -
     assert plan.n_tasks == 3
     assert "data/[20:40]" in str(plan)
     assert (read, sorted(place.folder.rglob("*"))) == ([], before)
-    place.write("[limits]\nbytes = 10\n")
-    with pytest.raises(PlanError, match=r"limits\.bytes"):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(PlanError, match=r"the sketches of 2 partitions take up to .* are free"):
         plan_job(place.file)
-    with pytest.raises(PlanError, match=r"limits\.bytes"):
-        place.run()
+    monkeypatch.undo()
+    place.write("[limits]\nbytes = 10\n")
+    for refused in (plan_job, run_job):
+        with pytest.raises(PlanError, match=r"limits\.bytes"):
+            refused(place.file)
 
 
 def test_a_run_killed_while_it_made_the_ledger_is_no_obstacle(make_place: Make) -> None:
