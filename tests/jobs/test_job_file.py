@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import resource
 import time
@@ -431,3 +432,29 @@ def test_the_job_file_in_deploy(tmp_path: Path) -> None:
     assert job.score is not None
     assert job.groups is not None
     assert job.limits.bytes == 2**40
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_damaged_files() -> None:
+    draw = random.Random(20180701)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused, slowest = 0, 0.0
+    for _ in range(100_000):
+        text = WHOLE
+        for _ in range(draw.randint(1, 3)):
+            start = draw.randrange(len(text) + 1)
+            words = draw.choices(WORDS, k=draw.randint(0, 3))
+            if draw.random() < 0.2:  # now and then a great many
+                words *= draw.randint(1, 300)
+            end = start + draw.randint(0, 40)
+            text = text[:start] + draw.choice(["", " "]).join(words) + text[end:]
+        begun = time.process_time()
+        try:
+            job_of(text)
+        except JobError:  # and no other
+            refused += 1
+        slowest = max(slowest, time.process_time() - begun)
+    assert 50_000 < refused < 100_000
+    assert slowest < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024

@@ -497,3 +497,16 @@ def test_versions_are_recorded(make_place: Make) -> None:
     assert set(record.versions) == set(run.PACKAGES)
     assert record.counts["samples"] == 60
     assert Path(place.file).exists()
+
+
+def test_workers_give_the_bits_of_threads(make_place: Make) -> None:
+    place = make_place(40)
+    place.write(DECODE + '[cluster]\nkind = "local"\nn_workers = 2\nmemory_limit = "1GiB"\n')
+    made = place.run()
+    assert (made.new, made.samples) == (40, 800)
+    assert place.ledger().total().identical(place.scratch())
+    assert "local, 2 workers" in str(plan_job(place.file))
+    place.append(rows_of(ROWS, seed=1))
+    place.write(DECODE)  # and on with threads
+    assert place.run().new == 1
+    assert place.ledger().total().identical(place.scratch())
