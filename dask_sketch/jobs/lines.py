@@ -10,13 +10,13 @@ from typing import Any
 Place = tuple[str | int, ...]  # of a value: keys, and numbers in arrays
 
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
-_KEY = re.compile(r'"(?:[^"\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+')
+_KEY = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+')
 _DOT = re.compile(r"[ \t]*\.[ \t]*")
 # a text of several lines may hold one or two quotes in a row, also right before its end
 _TEXT = re.compile(
     r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}'
     r"|'''(?:[^']|'{1,2}(?!'))*'{3,5}"
-    r'|"(?:[^"\\n]|\\.)*"'
+    r'|"(?:[^"\\\n]|\\.)*"'
     r"|'[^'\n]*'",
     re.DOTALL,
 )
@@ -112,7 +112,9 @@ class _Reader:
         elif sign == "{":
             self._members("}", lambda number: self._pair(place))
         else:
+            start = self._at
             self._skip(_TEXT if sign in ('"', "'") else _PLAIN)
+            self._at = max(self._at, start + 1)  # whatever it is, on to the next
 
     def _members(self, end: str, read: Any) -> None:
         self._at += 1

@@ -96,7 +96,7 @@ def test_killed_at_random_moments(n_kills: int, forge: Forge, tmp_path: Path) ->
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_kills // 4, 20)
+    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_kills // 4, 12)
 
 
 @pytest.mark.parametrize("n_failures", COUNTS)
@@ -117,7 +117,7 @@ def test_writes_that_fail_at_random(n_failures: int, forge: Forge, tmp_path: Pat
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_failures // 4, 20)
+    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_failures // 4, 12)
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
