@@ -35,6 +35,8 @@ class Search:
         As of :func:`dask_sketch.decode`.
     start
         Weights, places and variances of an earlier model, in place of a method.
+    excess
+        Cost above the noise level up to which the atoms of that model stay.
     """
 
     sketch: Sketch
@@ -44,6 +46,7 @@ class Search:
     method: str
     start: tuple[Array, Array, Array] | None
     seed: int
+    excess: float = -np.inf
 
     def __call__(
         self, replicate: int, report: Callable[[float], None], threads: Threads
@@ -89,7 +92,7 @@ class Search:
         if self.start is not None:
             weights, places, variances = self.start
             theta = objective.from_data_units(places, variances)
-            fit = resume(objective, weights, theta, k or len(weights), rng)
+            fit = resume(objective, weights, theta, k or len(weights), rng, self.excess)
             report(fit.cost)
             return fit
         if k is None:

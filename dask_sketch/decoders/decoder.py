@@ -24,6 +24,7 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.replicates import fit_all
 from dask_sketch.decoders.reporter import Progress, Reporter
 from dask_sketch.decoders.threads import Threads, default_n_threads
+from dask_sketch.decoders.warm import worth_keeping
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import Centroids, Decoding, GaussianMixture, StandardErrors
 from dask_sketch.sketching.sketch import Sketch
@@ -97,8 +98,9 @@ def decode(
     covariance
         For ``model="known"``: variances (n_features,) or a matrix (n_features, n_features).
     start
-        An earlier model of the same kind of data: descend from its components, then exchange those
-        that no longer fit, in place of a method. For a sketch that has grown.
+        An earlier model of the same kind of data, for a sketch that has grown: descend from its
+        components, in place of a method. Then exchange those that no longer fit, if the sketch has
+        grown by a fifth since that was last tried or the model fits worse than it did.
     maxima
         How ``"sketch-shift"`` and ``"density"`` find local maxima: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -220,6 +222,8 @@ def decode(
             if n_components is not None:
                 arguments.require_memory(memory_needed(objective, n_components), n_components)
         arguments.require_enough(sketch, n_components or 1, 1 + objective.n_parameters)
+        same = start if n_components in (None, getattr(start, "n_components", None)) else None
+        excess, searched = worth_keeping(same, objective.noise_level)
         search = Search(
             sketch=sketch,
             kind=kind,
@@ -228,6 +232,7 @@ def decode(
             method=method,
             start=None if start is None else arguments.start_of(start, objective.n_features),
             seed=seed,
+            excess=excess,
         )
         total = replicates * search.n_iterations(objective)
         reporter = Reporter(progress, total + (N_ROUNDS if refine is not None else 0))
@@ -264,6 +269,7 @@ def decode(
         message=fit.message,
         refine=refine,
         variance_floor=variance_floor if objective.n_shapes else None,
+        searched=searched,
     )
     means, variances = objective.to_data_units(theta)
     if model == "dirac" or not objective.family.diagonal:

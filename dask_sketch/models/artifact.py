@@ -126,8 +126,7 @@ def _record(text: str) -> Decoding | None:
     record = Decoding(**(found | {"trace": tuple(found["trace"])}))
     texts = [record.method, record.model, record.message, record.refine or ""]
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
-    if record.variance_floor is not None:
-        numbers.append(record.variance_floor)
+    numbers += [x for x in (record.variance_floor, record.searched) if x is not None]
     if (
         not all(isinstance(value, str) and len(value) <= _LONGEST for value in texts)
         or not all(type(value) in (int, float) for value in numbers)

@@ -35,6 +35,9 @@ class Decoding:
         As given.
     variance_floor
         Smallest variance that the components were allowed, as given; none for points.
+    searched
+        Noise level when other components were last searched for. A fit that began at an earlier
+        model, and found that it still held, has that model's; none otherwise.
     """
 
     method: str
@@ -50,6 +53,7 @@ class Decoding:
     message: str
     refine: str | None = None
     variance_floor: float | None = None
+    searched: float | None = None
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""

@@ -363,6 +363,33 @@ def test_a_warm_start_continues(truth):
     assert centroids.n_components == 3
 
 
+def test_a_warm_start_looks_for_other_components_when_there_is_reason(truth):
+    feature_map = FeatureMap(2, 150, scale=1.0, seed=6)
+    first = partial_sketch(truth.sample(100_000, seed=1), feature_map)
+    night = partial_sketch(truth.sample(1000, seed=2), feature_map)
+    earlier = decode(first, 3)
+    assert earlier.decoding.searched is None
+    warm = decode(first + night, start=earlier)
+    assert warm.decoding.searched == earlier.decoding.noise_level
+    assert warm.decoding.cost <= 1.01 * decode(first + night, 3).decoding.cost
+    # nights add up: the search that counts is the last one
+    total, model = first, earlier
+    for seed in range(30):
+        total = total + partial_sketch(truth.sample(1000, seed=seed), feature_map)
+        model = decode(total, start=model)
+    assert model.decoding.searched is not None
+    assert model.decoding.searched > 0.8 * earlier.decoding.noise_level / 1.3
+    moments = {model.decoding.searched, earlier.decoding.noise_level}
+    assert len(moments) == 2  # there was a search on the way
+    # other data: one of the components has gone elsewhere
+    moved = GaussianMixture(
+        truth.weights, truth.means + np.array([[0], [0], [9]]), truth.covariances
+    )
+    other = partial_sketch(moved.sample(100_000, seed=1), feature_map)
+    found = decode(other, start=earlier)
+    assert found.decoding.cost <= 1.05 * decode(other, 3).decoding.cost
+
+
 def test_coincident_components_are_merged_when_asked():
     x = np.random.default_rng(0).normal(size=(50_000, 2))
     sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=1, dtype="float64"))
