@@ -256,7 +256,7 @@ def test_the_task_sets_size_and_law(data: str, here: Path) -> None:
     made = answer("sketch", data, *clustering, "-o", "sketch.zarr")["feature_map"]
     assert (made["law"], made["n_frequencies"]) == ("gaussian", 30)
     planned = [answer("plan", data, *size)["sketch_bytes"] for size in (("-k", 2), clustering)]
-    assert planned[0] - planned[1] == 16 * (50 - 30)  # a complex number for each frequency
+    assert planned[0] - planned[1] == 32 * (50 - 30)  # two numbers of two words each
 
 
 def test_merge_adds(data: str, here: Path) -> None:

@@ -84,7 +84,7 @@ class FixedPoint:
     array([ 1., -1.])
     >>> total - tenth == FixedPoint.sum([tenth] * 9)
     True
-    >>> sum([0.1] * 10) - 0.1 == sum([0.1] * 9)
+    >>> (0.2 + 0.1) - 0.1 == 0.2
     False
     """
 

@@ -272,10 +272,15 @@ def _refuse(
     """Say what is wrong with the first refused row of a block."""
     finite = np.isfinite(row)
     if finite.all() and share is not None and not is_weight(share[refused]):
+        weight = share[refused]
         raise ChunkError(
-            f"weights of {label}: the weight of row {start + refused} is {share[refused]}; weights "
-            f"must be zero or from 2**{LEAST} to 2**{MOST}. Multiply all of them by one factor: a "
-            "sketch is an average."
+            f"weights of {label}: the weight of row {start + refused} is {weight}; weights must be "
+            + (
+                f"zero or from 2**{LEAST} to 2**{MOST}. Multiply all of them by one factor: a "
+                "sketch is an average."
+                if 0 < weight < np.inf
+                else "finite and not negative."
+            )
         )
     if finite.all():
         units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
