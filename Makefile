@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs estimates accuracy structured paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -58,6 +58,9 @@ bench-compare: $(READY)  ## what moved between two runs: make bench-compare A=fi
 
 bench-graphs: $(READY)  ## tiny chunks by the hundred thousand: make bench-graphs [N=1000000] [KINDS=files,shards,array]
 	$(BIN)/python -m tests.benchmarks.million $(or $(N),100000) $(KINDS)
+
+bench-append: $(READY)  ## one partition more, a night later: make bench-append [N=1000] [ROWS=62500] [M=1000] [K=8]
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.append $(or $(N),1000) $(or $(ROWS),62500) $(or $(M),1000) $(or $(K),8)
 
 estimates: $(READY)  ## time for 10^8 to 10^12 samples on 2 to 2000 cores, by rates measured here
 	$(BIN)/python -m tests.benchmarks.estimates
