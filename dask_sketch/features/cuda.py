@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.features.device import cupy, on_device
-from dask_sketch.features.row_loop import native_type
+from dask_sketch.features.rows import native_type
 
 if TYPE_CHECKING:
     from dask_sketch.features.map import FeatureMap

@@ -40,6 +40,9 @@ from dask_sketch.features.vectors import FRACTION, PRODUCT, SQUARE, Vectors, bit
 # rows whose sums are kept in 32 bits: a whole number of steps, at most 255
 FLUSH = 255 // ROWS * ROWS
 CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most 2**62 steps, or so
+# further bits of the total weight, in which weights over 1/16 are exact: were it rounded to the
+# grid, that would be the same in every row of the same weight, and not less for more rows
+FINER = {"float32": 5, "float64": 0}
 GROUP_BYTES = 16 * 1024  # of panels with their sums, that stay in the first cache
 
 
@@ -134,8 +137,9 @@ class MomentKernel:
     def __init__(self, n_features: int, dtype: str):
         self.n_features = n_features
         self.dtype = np.dtype(dtype)
-        self.fraction = FRACTION[dtype]
-        self.capacity = CAPACITY[dtype]
+        self._finer = FINER[dtype]
+        self.fraction = FRACTION[dtype] + self._finer
+        self.capacity = CAPACITY[dtype] >> self._finer
         self._lanes = vector_bits() // (8 * self.dtype.itemsize)
         self._plain = _specialised(n_features, dtype, self._lanes, 0)
         self._weighted = _specialised(n_features, dtype, self._lanes, 1)
@@ -196,7 +200,8 @@ class MomentKernel:
         """Sums of ``exp(-2 pi i t)`` in steps, shape (2, n_frequencies): real, imaginary part."""
         panels = sums[:-1].reshape(-1, 2, self._lanes)
         versine, sine = panels[:, 0].reshape(-1), panels[:, 1].reshape(-1)
-        return np.stack([sums[-1] - versine[:n_frequencies], -sine[:n_frequencies]])
+        versine, sine = (part[:n_frequencies] << self._finer for part in (versine, sine))
+        return np.stack([sums[-1] - versine, -sine])
 
 
 COMPILING = threading.Lock()  # of this package: one compilation for all threads that wait

@@ -8,21 +8,25 @@ blocks with a row far out are read once more, in two words. The integers are the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
 
 import numba
 import numpy as np
-from numba import types
 
-from dask_sketch.features.fixed_point import CONTRIBUTION, LEAST, LOW_BITS, MOST, WEIGHT_BITS
-from dask_sketch.features.kernel import COMPILING
+from dask_sketch.features.fixed_point import (
+    BINADES,
+    CONTRIBUTION,
+    LEAST,
+    LOW_BITS,
+    MOST,
+    WEIGHT_BITS,
+)
 
 RUN = 256  # values, at most, of several rows: what is kept for them stays in the first cache
 FARTHEST = 2.0**26  # units from the center: what is farther away is refused
 
-GROUPS = MOST - LEAST + 1
+GROUPS = (MOST - LEAST) // BINADES + 1
+_ONE = -LEAST // BINADES  # the group of weight one
+_HALVINGS = BINADES.bit_length() - 1  # of a number, for its quotient with BINADES
 ROOT = 2.0 ** (CONTRIBUTION // 2)  # steps of a second moment in one unit squared, as a square
 _DIGIT = 2.0**30
 _MASK = 2**LOW_BITS - 1
@@ -69,9 +73,19 @@ def _spread(values, rows):  # type: ignore[no-untyped-def]
 def _collect(sums, places):  # type: ignore[no-untyped-def]
     """Bring the places of a run together, feature by feature."""
     d = sums.size
-    for k in range(places.size):
-        sums[k % d] += np.int64(places[k])
-        places[k] = 0.0
+    for start in range(0, places.size, d):
+        for f in range(d):
+            sums[f] += np.int64(places[start + f])
+            places[start + f] = 0.0
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _bound(low, high, lows, highs):  # type: ignore[no-untyped-def]
+    d = low.size
+    for start in range(0, lows.size, d):
+        for f in range(d):
+            low[f] = min(low[f], lows[start + f])
+            high[f] = max(high[f], highs[start + f])
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -98,41 +112,40 @@ def _take_runs(raw, center, scale, out, low, high, first, second):  # type: igno
             break
         _take_two(x[i:j], x[j:end], centers, scales, y[i:j], y[j:end], lows, highs, firsts, seconds)
         taken += 2 * rows
-    for k in range(run):
-        low[k % d] = min(low[k % d], lows[k])
-        high[k % d] = max(high[k % d], highs[k])
+    _bound(low, high, lows, highs)
     _collect(first, firsts)
     _collect(second, seconds)
     return taken
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _gather(raw, parts, order, values, shares):  # type: ignore[no-untyped-def]
+def _gather(raw, shares, order, values, spread):  # type: ignore[no-untyped-def]
     """Rows in some order, side by side, and the share of each, as often as it has features."""
     d = raw.shape[1]
     for r in range(order.size):
-        i = order[r]
-        share = parts[i]
+        i, share = order[r], np.float64(shares[r])
         for f in range(d):
             values[r * d + f] = np.float64(raw[i, f])
-            shares[r * d + f] = share
+            spread[r * d + f] = share
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _take_gathered(values, shares, center, scale, out, low, high, first, second):  # type: ignore[no-untyped-def]
-    for k in range(values.size):
-        low[k] = min(low[k], values[k])
-        high[k] = max(high[k], values[k])
-    for k in range(values.size):
-        a = values[k] - center[k]
-        out[k] = a
+def _take_pair(x, y, x_shares, y_shares, center, scale, out_x, out_y, low, high, first, second):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Two runs at once, as in _take_two, of rows that have weights."""
+    for k in range(x.size):
+        low[k] = min(low[k], min(x[k], y[k]))
+        high[k] = max(high[k], max(x[k], y[k]))
+    for k in range(x.size):
+        a, b = x[k] - center[k], y[k] - center[k]
+        out_x[k], out_y[k] = a, b
         a *= scale[k]
-        first[k] += np.rint(shares[k] * (a * ROOT))
-        second[k] += np.rint(shares[k] * (a * a))
+        b *= scale[k]
+        first[k] += np.rint(x_shares[k] * (a * ROOT)) + np.rint(y_shares[k] * (b * ROOT))
+        second[k] += np.rint(x_shares[k] * (a * a)) + np.rint(y_shares[k] * (b * b))
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _take_groups(raw, parts, order, counts, center, scale, out, shares, low, high, firsts, seconds):  # type: ignore[no-untyped-def]  # fmt: skip
+def _take_groups(raw, shares, order, counts, center, scale, out, low, high, firsts, seconds):  # type: ignore[no-untyped-def]  # fmt: skip
     """Take rows in a given order, of which ``counts`` each belong together."""
     d = raw.shape[1]
     rows = max(RUN // d, 1)
@@ -140,7 +153,7 @@ def _take_groups(raw, parts, order, counts, center, scale, out, shares, low, hig
     centers, scales = _spread(center, rows), _spread(scale, rows)
     lows, highs = np.full(run, np.inf), np.full(run, -np.inf)
     first, second = np.zeros(run), np.zeros(run)
-    values, spread = np.empty(run), np.empty(run)
+    values, spread, nothing = np.empty(2 * run), np.empty(2 * run), np.zeros(d)
     y = out.reshape(-1)
     taken = 0
     for k in range(counts.size):
@@ -148,69 +161,105 @@ def _take_groups(raw, parts, order, counts, center, scale, out, shares, low, hig
         if taken == stop:
             continue
         while taken < stop:
-            end = min(taken + rows, stop)
-            size = (end - taken) * d
-            _gather(raw, parts, order[taken:end], values, spread)
-            _take_gathered(
-                values[:size], spread[:size], centers, scales, y[taken * d : end * d], lows, highs,
-                first, second,
-            )  # fmt: skip
-            for r in range(taken, end):
-                shares[r] = parts[order[r]]
+            here = min(2 * rows, stop - taken)
+            half, i = here // 2 * d, taken * d
+            end = taken + here
+            _gather(raw, shares[taken:end], order[taken:end], values, spread)
+            if half:
+                _take_pair(
+                    values[:half], values[half : 2 * half], spread[:half], spread[half : 2 * half],
+                    centers, scales, y[i : i + half], y[i + half : i + 2 * half], lows, highs,
+                    first, second,
+                )  # fmt: skip
+            if here % 2:  # the last row goes with itself, without weight
+                j = 2 * half
+                last, place = values[j : j + d], y[i + j : i + j + d]
+                _take_pair(
+                    last, last, spread[j : j + d], nothing, centers, scales, place, place, lows,
+                    highs, first, second,
+                )  # fmt: skip
             taken = end
         _collect(firsts[k], first)
         _collect(seconds[k], second)
-    for k in range(run):
-        low[k % d] = min(low[k % d], lows[k])
-        high[k % d] = max(high[k % d], highs[k])
+    _bound(low, high, lows, highs)
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _sort(raw, clean, weights, omit, least, grid, parts, order, counts, totals):  # type: ignore[no-untyped-def]
-    """Split weights into ``f * 2**e``; rows in the order of e; give (omitted, first refused row).
+def _find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
+    """The first row that is refused for its values or its weight; -1 if there is none."""
+    for i in range(weights.size):
+        if not _finite(raw[i]):
+            if not omit:
+                return i
+        elif not (weights[i] == 0.0 or (weights[i] >= 2.0**LEAST and weights[i] <= 2.0**MOST)):
+            return i
+    return -1
 
-    Rows of weight zero are counted in ``counts[-1]``, and are not in the order.
+
+@numba.njit(nogil=True, error_model="numpy")
+def _split(weights, least, grid, parts, groups):  # type: ignore[no-untyped-def]
+    """Split weights into ``f * 16**e``; give whether all were in range."""
+    given, split = weights.view(np.int64), parts.view(np.int64)
+    fine = True
+    for i in range(weights.size):
+        w = weights[i]
+        fine &= (w == 0.0) | ((w >= 2.0**LEAST) & (w <= 2.0**MOST))
+        # in the bits of a float64: rounded to ``grid`` bits; less one, so that a power of two is
+        # with the numbers below it
+        bits = (given[i] + (1 << (52 - grid))) >> (53 - grid) << (53 - grid)
+        above = ((bits - 1) >> 52) - 1022 - LEAST
+        k = max((above + BINADES - 1) >> _HALVINGS, least)
+        split[i] = bits - ((BINADES * k + LEAST) << 52)
+        groups[i] = GROUPS if w == 0.0 else k
+    return fine
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _place(order, places, groups, i, half):  # type: ignore[no-untyped-def]
+    k = groups[i]
+    order[places[k, half]] = i
+    places[k, half] += 1
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts, totals):  # type: ignore[no-untyped-def]
+    """Rows in the order of their groups, those of weight zero after them, those left out last.
+
+    Gives (omitted, first refused row).
     """
     n = raw.shape[0]
-    omitted = 0
-    groups = np.empty(n, np.int64)
-    given, split = weights.view(np.int64), parts.view(np.int64)
-    for i in range(n):
-        groups[i] = -1
-        if not clean and not _finite(raw[i]):
-            if not omit:
-                return 0, i
-            omitted += 1
-            continue
-        w = weights[i]
-        if w == 0.0:
-            counts[GROUPS] += 1
-            continue
-        if not (w >= 2.0**LEAST and w <= 2.0**MOST):
-            return 0, i
-        # in the bits of a float64: rounded to ``grid`` bits, fewer where e is held at ``least``
-        bits = given[i]
-        cut = 53 - grid + max(least - (bits >> 52) + 1022, 0)
-        bits = (bits + (1 << (cut - 1))) >> cut << cut
-        e = (bits >> 52) - 1022
-        if bits & ((1 << 52) - 1) == 0:
-            e -= 1  # f is one, and not a half
-        e = max(e, least)
-        split[i] = bits - (e << 52)
-        groups[i] = e - LEAST
-        counts[e - LEAST] += 1
-        totals[0, e - LEAST] += np.int64(parts[i] * _GRID)
-        totals[1, e - LEAST] += np.int64(np.rint(parts[i] * parts[i] * _GRID))
-    places = np.empty(GROUPS, np.int64)
+    fine = _split(weights, least, grid, parts, groups)
+    if not _finite(raw.reshape(-1)) or not fine:
+        refused = _find_refused(raw, weights, omit)
+        if refused >= 0:
+            return 0, refused
+        for i in range(n):
+            if not _finite(raw[i]):
+                groups[i] = GROUPS + 1
+    # one half of the rows beside the other: a count waits for the last change of it
+    half = n // 2
+    found = np.zeros((GROUPS + 2, 2), np.int64)
+    for i in range(n - half):
+        found[groups[i], 0] += 1
+        if i < half:
+            found[groups[n - half + i], 1] += 1
+    places = (np.cumsum(found) - found.reshape(-1)).reshape(found.shape)
+    for i in range(n - half):
+        _place(order, places, groups, i, 0)
+        if i < half:
+            _place(order, places, groups, n - half + i, 1)
+    counts[:] = found[: GROUPS + 1].sum(axis=1)
     taken = 0
     for k in range(GROUPS):
-        places[k] = taken
+        weight = square = np.int64(0)
+        for r in range(taken, taken + counts[k]):
+            f = parts[order[r]]
+            shares[r] = f
+            weight += np.int64(np.rint(f * _GRID))
+            square += np.int64(np.rint(f * f * _GRID))
+        totals[0, k], totals[1, k] = weight, square
         taken += counts[k]
-    for i in range(n):
-        if groups[i] >= 0:
-            order[places[groups[i]]] = i
-            places[groups[i]] += 1
-    return omitted, -1
+    return found[GROUPS + 1].sum(), -1
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -249,7 +298,7 @@ def _add_gathered(values, shares, center, scale, digits):  # type: ignore[no-unt
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add_far(raw, parts, order, counts, center, scale, first, second):  # type: ignore[no-untyped-def]
+def _add_far(raw, shares, order, counts, center, scale, first, second):  # type: ignore[no-untyped-def]
     """Add the moments of a block with rows far out; give the first that is too far."""
     d = raw.shape[1]
     rows = max(RUN // d, 1)
@@ -259,7 +308,7 @@ def _add_far(raw, parts, order, counts, center, scale, first, second):  # type: 
         for f in range(d):
             away = (np.float64(raw[order[r], f]) - center[f]) * scale[f]
             if not abs(away) <= FARTHEST * ROOT:
-                refused = min(refused, order[r])
+                refused = min(refused, np.int64(order[r]))
     if refused < raw.shape[0]:
         return refused
     centers, scales = _spread(center, rows), _spread(scale, rows)
@@ -274,7 +323,7 @@ def _add_far(raw, parts, order, counts, center, scale, first, second):  # type: 
         while taken < stop:
             end = min(taken + rows, stop)
             size = (end - taken) * d
-            _gather(raw, parts, order[taken:end], values, spread)
+            _gather(raw, shares[taken:end], order[taken:end], values, spread)
             _add_gathered(values[:size], spread[:size], centers, scales, digits)
             taken = end
         for place in range(5):
@@ -282,47 +331,44 @@ def _add_far(raw, parts, order, counts, center, scale, first, second):  # type: 
             _collect(total, digits[place])
             sums, shift = (first, 30 * place) if place < 2 else (second, 30 * (place - 2))
             for f in range(d):
-                if not _add(sums, f, total[f], k + shift):
+                if not _add(sums, f, total[f], BINADES * k + shift):
                     return OVERFLOW
     return -1
 
 
-def _take(raw, weights, weighted, omit, least, grid, center, scale, out, shares, low, high, first, second, counts, totals):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def take_rows(raw, weights, weighted, omit, least, grid, center, scale, out, shares, parts, order, groups, low, high, first, second, counts, totals):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
     """Fill ``out`` with the usable rows; give (rows omitted, first refused row or OVERFLOW)."""
     n, d = raw.shape
     lows, highs = np.full(d, np.inf), np.full(d, -np.inf)
     firsts, seconds = np.zeros((GROUPS, d), np.int64), np.zeros((GROUPS, d), np.int64)
-    parts, order = np.empty(n), np.empty(n, np.int64)
     in_runs = omitted = 0
     if weighted:
         omitted, refused = _sort(
-            raw, _finite(raw.reshape(-1)), weights, omit, least, grid, parts, order, counts, totals
+            raw, weights, omit, least, grid, parts, shares, order, groups, counts, totals
         )
         if refused >= 0:
             return 0, refused
         _take_groups(
-            raw, parts, order, counts[:GROUPS], center, scale, out, shares, lows, highs,
-            firsts, seconds,
+            raw, shares, order, counts[:GROUPS], center, scale, out, lows, highs, firsts, seconds
         )  # fmt: skip
     else:
-        in_runs = _take_runs(raw, center, scale, out, lows, highs, firsts[-LEAST], seconds[-LEAST])
+        in_runs = _take_runs(raw, center, scale, out, lows, highs, firsts[_ONE], seconds[_ONE])
         taken = in_runs
         for i in range(in_runs, n):
             if _finite(raw[i]):
-                parts[i] = 1.0
-                order[taken] = i
+                shares[taken], order[taken] = 1.0, i
                 taken += 1
             elif omit:
                 omitted += 1
             else:
                 return 0, i
         if taken > in_runs:
-            counts[-LEAST] = taken - in_runs
+            counts[_ONE] = taken - in_runs
             _take_groups(
-                raw, parts, order[in_runs:], counts[:GROUPS], center, scale, out[in_runs:], shares,
-                lows, highs, firsts, seconds,
+                raw, shares[in_runs:], order[in_runs:], counts[:GROUPS], center, scale,
+                out[in_runs:], lows, highs, firsts, seconds,
             )  # fmt: skip
-        counts[-LEAST] = taken
+        counts[_ONE] = taken
     reach = 0.0  # a square, in steps
     for f in range(d):
         # a bound of zero has no sign, whichever zero came first
@@ -330,56 +376,16 @@ def _take(raw, weights, weighted, omit, least, grid, center, scale, out, shares,
         if highs[f] >= lows[f]:
             away = max(highs[f] - center[f], center[f] - lows[f]) * scale[f]
             reach = max(reach, away * away)
-    # each place in a run holds a sum in float64, exact under 2**53
-    if not reach * (n // max(RUN // d, 1) + 1) < 2.0**52:
+    # each place in a run holds a sum in float64, exact to 2**53; a little less, for roundings
+    if not reach * (n // max(RUN // d, 1) + 3) < 0.99 * 2.0**53:
         for i in range(in_runs):
-            parts[i], order[i] = 1.0, i
-        return omitted, _add_far(raw, parts, order, counts[:GROUPS], center, scale, first, second)
+            shares[i], order[i] = 1.0, i
+        return omitted, _add_far(raw, shares, order, counts[:GROUPS], center, scale, first, second)
     for k in range(GROUPS):
         if counts[k]:
             for f in range(d):
-                fits = _add(first, f, firsts[k, f], k) and _add(second, f, seconds[k, f], k)
-                if not fits:
+                if not _add(first, f, firsts[k, f], BINADES * k):
+                    return omitted, OVERFLOW
+                if not _add(second, f, seconds[k, f], BINADES * k):
                     return omitted, OVERFLOW
     return omitted, -1
-
-
-@lru_cache(maxsize=64)
-def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
-    """The loop for one type of rows and one precision; compiled now, and cached on disk."""
-    real = numba.from_dtype(np.dtype(dtype))
-    vector, words = types.float64[::1], types.int64[:, ::1]
-    given = types.Array(types.float64, 1, "C", readonly=True)
-    signature = types.UniTuple(types.int64, 2)(
-        types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True),
-        given, types.boolean, types.boolean, types.int64, types.int64, given, given,
-        real[:, ::1], real[::1], vector, vector, words, words, types.int64[::1], words,
-    )  # fmt: skip
-    taker: Callable[..., tuple[int, int]] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
-    )(_take)
-    return taker
-
-
-def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
-    """Compile the loop for rows of type ``raw``, or load it; threads wait for one compilation."""
-    with COMPILING:
-        return _taker(native_type(raw).name, dtype)
-
-
-def is_weight(weight: float) -> bool:
-    """Whether a weight is in the range that sums can hold.
-
-    Examples
-    --------
-    >>> is_weight(0.0), is_weight(1e-20)
-    (True, False)
-    """
-    return bool(weight == 0 or 2.0**LEAST <= weight <= 2.0**MOST)
-
-
-def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:
-    """What the loop is compiled for: numba has no float16, and small integers are exact in it."""
-    if raw.kind == "b" or raw.itemsize < 4:
-        return np.dtype(np.float32)
-    return raw.newbyteorder("=") if raw.itemsize <= 8 else np.dtype(np.float64)

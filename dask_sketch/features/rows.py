@@ -7,14 +7,19 @@ all time. Here it is done block by block in the first cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.fixed_point import (
+    BINADES,
     FRACTION,
     LEAST,
     SQUARED_FRACTION,
@@ -22,7 +27,8 @@ from dask_sketch.features.fixed_point import (
     WEIGHT_FRACTION,
     FixedPoint,
 )
-from dask_sketch.features.row_loop import GROUPS, OVERFLOW, ROOT, native_type, row_taker
+from dask_sketch.features.kernel import COMPILING
+from dask_sketch.features.row_loop import GROUPS, OVERFLOW, ROOT, take_rows
 
 
 @dataclass
@@ -39,8 +45,9 @@ class RowReader:
     rows, weights
         Scratch for one block: shape (block, n_features) and (block,), of the kernel's dtype.
     groups
-        Of the last block: (exponent, slice), for rows whose weights are that power of two times
-        what stands in ``weights``. Rows of weight zero are in none.
+        Of the last block: (exponent, slice), for rows whose weights are that power of two, a
+        multiple of four, times what stands in ``weights``, in (1/16, 1]. Rows of weight zero are in
+        none.
     minimum, maximum
         Over the rows taken so far, shape (n_features,); bounds skip rows of weight zero.
     count, omitted
@@ -67,11 +74,15 @@ class RowReader:
         self.minimum, self.maximum = np.full(d, np.inf), np.full(d, -np.inf)
         self._first, self._second = np.zeros((2, d), np.int64), np.zeros((2, d), np.int64)
         self._scale = ROOT / self.unit
+        n = len(
+            self.rows
+        )  # for the loop: what is allocated block by block is mapped block by block
+        self._scratch = np.empty(n), np.empty(n, np.uint32), np.empty(n, np.int8)
         self._take: Any = None  # the loop for rows of one type
         self._raw: Any = None
-        # smaller steps than those of the sums are none
-        self._least = max(LEAST, self.fraction - FRACTION)
-        self._grid = min(WEIGHT_BITS, int(np.finfo(self.rows.dtype).nmant) + 1)
+        # the first group: smaller steps than those of the sums are none
+        self._least = -(-max(self.fraction - FRACTION - LEAST, 0) // BINADES)
+        self._grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(self.rows.dtype).nmant) + 1)
 
     @property
     def first_steps(self) -> FixedPoint:
@@ -124,6 +135,7 @@ class RowReader:
             self._scale,
             self.rows,
             self.weights,
+            *self._scratch,
             self.minimum,
             self.maximum,
             self._first,
@@ -139,7 +151,7 @@ class RowReader:
             )
         self.omitted += omitted
         if weights is None:
-            taken = int(counts[-LEAST])
+            taken = int(counts[-LEAST // BINADES])
             self.groups = [(0, slice(0, taken))] if taken else []
             self.count += taken
             self.weight_steps += taken << WEIGHT_FRACTION
@@ -150,7 +162,39 @@ class RowReader:
         stop = 0
         for k in np.flatnonzero(counts[:-1]).tolist():
             start, stop = stop, stop + int(counts[k])
-            self.groups.append((k + LEAST, slice(start, stop)))
-            self.weight_steps += int(totals[0, k]) << k
-            self.squared_weight_steps += int(totals[1, k]) << 2 * k
+            shift = BINADES * k
+            self.groups.append((shift + LEAST, slice(start, stop)))
+            self.weight_steps += int(totals[0, k]) << shift
+            self.squared_weight_steps += int(totals[1, k]) << 2 * shift
         return int(refused)
+
+
+@lru_cache(maxsize=64)
+def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
+    """The loop for one type of rows and one precision; compiled now, and cached on disk."""
+    real = numba.from_dtype(np.dtype(dtype))
+    vector, words = types.float64[::1], types.int64[:, ::1]
+    given = types.Array(types.float64, 1, "C", readonly=True)
+    signature = types.UniTuple(types.int64, 2)(
+        types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True),
+        given, types.boolean, types.boolean, types.int64, types.int64, given, given,
+        real[:, ::1], real[::1], vector, types.uint32[::1], types.int8[::1], vector, vector, words,
+        words, types.int64[::1], words,
+    )  # fmt: skip
+    taker: Callable[..., tuple[int, int]] = numba.njit(
+        signature, nogil=True, cache=True, error_model="numpy"
+    )(take_rows)
+    return taker
+
+
+def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
+    """Compile the loop for rows of type ``raw``, or load it; threads wait for one compilation."""
+    with COMPILING:
+        return _taker(native_type(raw).name, dtype)
+
+
+def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:
+    """What the loop is compiled for: numba has no float16, and small integers are exact in it."""
+    if raw.kind == "b" or raw.itemsize < 4:
+        return np.dtype(np.float32)
+    return raw.newbyteorder("=") if raw.itemsize <= 8 else np.dtype(np.float64)

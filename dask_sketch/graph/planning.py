@@ -24,7 +24,7 @@ from dask_sketch.graph.estimate import (
 )
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import require_fan_in
-from dask_sketch.sketching.exact_sums import BLOCK_BYTES
+from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes
@@ -275,8 +275,10 @@ def make_plan(
     if samples.largest_chunk is not None:
         scratch = 2 * BLOCK_BYTES + 2 * sketch_bytes
         if samples.weights is not None or samples.weight_column or samples.weight_field:
-            # longer blocks, and sums for each power of two among the weights
-            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS // 2 * sketch_bytes
+            # longer blocks; sums, and rows that wait, for each group of weights
+            share = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
+            held = int(share * BLOCK_BYTES)
+            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (sketch_bytes // 2 + held)
         merging = (split_every + 1) * sketch_bytes
         chunk_memory = max(samples.copies * samples.largest_chunk + scratch, merging) + drawn
     n_chunks = samples.n_chunks

@@ -11,9 +11,9 @@ from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.cuda import ChunkSums, prepare_device, sum_chunk
 from dask_sketch.features.device import device_array, on_device, on_host
-from dask_sketch.features.fixed_point import LEAST, MOST
-from dask_sketch.features.row_loop import FARTHEST, is_weight, row_taker
-from dask_sketch.features.rows import RowReader
+from dask_sketch.features.fixed_point import LEAST, MOST, is_weight
+from dask_sketch.features.row_loop import FARTHEST
+from dask_sketch.features.rows import RowReader, row_taker
 from dask_sketch.features.units import has_phases, moment_units
 from dask_sketch.sketching.exact_sums import ExactSums, block_rows
 from dask_sketch.sketching.sketch import Sketch
@@ -23,7 +23,7 @@ NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
 Device = Literal["cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
 
-GATHERED = 4  # blocks of rows with weights, at most: there are then more of each power of two
+GATHERED = 2  # blocks of rows with weights, at most: there are then more of each exponent
 
 
 def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:

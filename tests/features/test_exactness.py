@@ -56,10 +56,10 @@ def drawn(law, d, m, dtype, kernel=None):
 
 
 def rows_and_weights(rng, n, d, dtype):
-    """Rows of every size, some zero, and weights in (1/2, 1], some one or zero."""
+    """Rows of every size, some zero, and weights in (1/16, 1], some one or zero."""
     x = rng.normal(size=(n, d)) * 10.0 ** rng.integers(-3, 3, size=(n, 1))
     x[rng.random(n) < 0.1] = 0.0
-    w = 1.0 - 0.5 * rng.random(n)
+    w = 1.0 - 15 / 16 * rng.random(n)
     w[rng.random(n) < 0.3] = 1.0
     w[rng.random(n) < 0.1] = 0.0
     return x.astype(dtype), w.astype(dtype)

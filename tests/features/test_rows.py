@@ -38,17 +38,21 @@ def rounded(values):
 def steps(x, center, unit, weights=None):
     """Moments as the class of fixed points states them, in Python's whole numbers."""
     y = (np.asarray(x, dtype=np.float64) - center) * (2.0**15 / unit)
-    f, e = np.frexp(np.ones(len(x)) if weights is None else weights)
     first, second = [0] * y.shape[1], [0] * y.shape[1]
-    for row, part, exponent in zip(y, 2 * f, e - 1, strict=True):
-        if part == 0:
-            continue
-        if part > 1:
-            part, exponent = part / 2, exponent + 1
+    for row, weight in zip(y, np.ones(len(x)) if weights is None else weights, strict=True):
+        part, exponent = split(weight)
         for sums, value in ((first, part * (row * 2.0**15)), (second, part * (row * row))):
             for k, step in enumerate(rounded(value)):
-                sums[k] += step << (int(exponent) + 32)
+                sums[k] += step << (exponent + 32)
     return first, second
+
+
+def split(weight):
+    """As ``f * 2**e`` with f in (1/16, 1] and e a multiple of four."""
+    exponent = -32
+    while weight > 2.0**exponent:
+        exponent += 4
+    return weight / 2.0**exponent, exponent
 
 
 def pair(d):
@@ -97,12 +101,15 @@ def test_weights_and_far_rows_agree_with_plain_arithmetic(far, unit, dtype, rng)
     assert list(got.second_steps.integers()) == second
     assert got.count == n
     assert got.weight_steps == sum(map(Fraction, weights)) * 2**80
-    # squares of 24 bits are exact in 48
-    assert got.squared_weight_steps == sum(Fraction(w) ** 2 for w in weights) * 2**112
+    parts = [split(w) for w in weights]
+    assert got.squared_weight_steps == sum(
+        rounded([f * f * 2.0**48])[0] << 2 * (e + 32) for f, e in parts
+    )
     found = {}
+    assert [e for e, _ in got.groups] == sorted({e for f, e in parts if f})
     for exponent, rows in got.groups:
         for row, share in zip(got.rows[rows], got.weights[rows], strict=True):
-            assert 0.5 < share <= 1
+            assert 1 / 16 < share <= 1
             found[row.tobytes()] = share * 2.0**exponent
     used = weights > 0
     assert found == {
@@ -172,6 +179,53 @@ def test_the_ends_of_the_range_of_weights():
             assert got.take(np.array([[3.0], [3.0]]), np.full(2, weight), False) == -1
             assert got.weight_steps == Fraction(2 * abs(weight)) * 2**80
             assert got.first_steps.to_float(62)[0] == 2 * weight * 4.0
+
+
+@pytest.mark.parametrize("dtype", FRACTIONS)
+def test_every_weight_is_split_as_stated(dtype):
+    bits = {"float32": 24, "float64": 45}[dtype]
+    least = {"float32": -32, "float64": -20}[dtype]  # of steps of 2**-50 there are 2**21 in 2**-71
+    powers = 2.0 ** np.arange(-32, 33)
+    weights = np.concatenate(
+        [powers, powers[1:] * (1 - 2.0 ** -(bits + 4)), powers[:-1] * (1 + 2.0 ** (1 - bits))]
+    )
+    got = reader(1, len(weights), dtype)
+    x = np.arange(len(weights), dtype=float)[:, None]  # exact: each row tells which it is
+    got.center[:] = 0.0
+    assert got.take(x, weights, False) == -1
+    found = np.zeros(len(weights))
+    for exponent, rows in got.groups:
+        assert exponent % 4 == 0
+        assert exponent >= least
+        share = got.weights[rows].astype(np.float64)
+        assert (share <= 1).all()
+        assert (share > 1 / 16).all() or exponent == least
+        found[got.rows[rows, 0].astype(int)] = share * 2.0**exponent
+    expected = weights.copy()
+    expected[65:129] = powers[1:]  # so near that they are rounded to the power
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 64])
+@pytest.mark.parametrize("omit", [0, 1, 5])
+def test_rows_in_groups_are_those_given(n, omit, rng):
+    x = np.arange(3.0 * n).reshape(n, 3)
+    weights = 16.0 ** rng.integers(-3, 4, size=n)
+    weights[::5] = 0.0
+    bad = rng.permutation(n)[:omit]
+    x[bad] = np.nan
+    got = reader(3, max(n, 1), "float64")
+    got.center[:] = 0.0
+    assert got.take(x, weights, True) == -1
+    kept = np.ones(n, dtype=bool)
+    kept[bad] = False
+    assert (got.count, got.omitted) == (kept.sum(), len(bad))
+    exponents = np.log2(weights[kept & (weights > 0)]).astype(int)
+    assert [e for e, _ in got.groups] == sorted(set(exponents))
+    for exponent, rows in got.groups:
+        mine = kept & (weights == 2.0**exponent)
+        np.testing.assert_array_equal(np.sort(got.rows[rows], axis=0), x[mine])
+        assert (got.weights[rows] == 1).all()
 
 
 def test_moments_beyond_what_two_words_hold_are_refused():
