@@ -26,8 +26,8 @@ REDRAW = 0.1  # seconds for which a bar is left as it is
 def batch_chunks(n_chunks: int, split_every: int) -> int | None:
     """Chunks of one batch, or ``None`` where all of them fit in one graph.
 
-    A power of ``split_every``: a batch then is a whole branch of the tree of all chunks, and
-    merging the batches as the tree would gives the bits of the pass in one graph.
+    As many as ``sketch.batch-tasks``: merges are exact, so that batches of any size have the bits
+    of the pass in one graph.
 
     Parameters
     ----------
@@ -44,15 +44,12 @@ def batch_chunks(n_chunks: int, split_every: int) -> int | None:
     Examples
     --------
     >>> batch_chunks(1000, 16), batch_chunks(10**6, 16), batch_chunks(10**6, 10)
-    (None, 4096, 1000)
+    (None, 5000, 5000)
     """
     limit, most = (_positive(key) for key in ("task-limit", "batch-tasks"))
     if n_chunks + count_merges(n_chunks, split_every) <= limit:
         return None
-    size = split_every
-    while size * split_every <= most:
-        size *= split_every
-    return size if size < n_chunks else None
+    return most if most < n_chunks else None
 
 
 def _positive(key: str) -> int:
@@ -77,61 +74,14 @@ def count_merges(n_chunks: int, split_every: int) -> int:
     return total
 
 
-class RunningTree:
-    """Merges sketches as they come, with the bits of a tree of merges over all of them.
-
-    A merge adds its sketches in their order, so a node of the tree can be a running sum: there is
-    one of them for each level, whatever the number of leaves.
-
-    Examples
-    --------
-    >>> from dask_sketch import FeatureMap
-    >>> tree = RunningTree(2)
-    >>> for _ in range(5):
-    ...     tree.add(Sketch.empty(FeatureMap(2, 20, scale=1.0)))
-    >>> tree.total().count
-    0
-    """
-
-    def __init__(self, split_every: int):
-        self._split_every = split_every
-        self._nodes: list[Sketch | None] = []  # of each level, from the leaves up
-        self._taken: list[int] = []  # what each of them has merged already
-
-    def add(self, sketch: Sketch) -> None:
-        """Take the next leaf."""
-        level = 0
-        while True:
-            if level == len(self._nodes):
-                self._nodes.append(None)
-                self._taken.append(0)
-            node = self._nodes[level]
-            sketch = sketch if node is None else merge([node, sketch])
-            self._taken[level] += 1
-            if self._taken[level] < self._split_every:
-                self._nodes[level] = sketch
-                return
-            self._nodes[level], self._taken[level] = None, 0  # a whole branch: one leaf above
-            level += 1
-
-    def total(self) -> Sketch:
-        """The root over all leaves so far, of which there must be one."""
-        found = None
-        for node in self._nodes:
-            if node is not None:
-                found = node if found is None else merge([node, found])
-        assert found is not None
-        return found
-
-
 def compute_in_batches(
     lazy: LazySketch, size: int, client: Any, progress: bool, options: dict[str, Any]
 ) -> Sketch:
     """Compute a lazy sketch in batches of ``size`` chunks.
 
-    Every batch is a graph of its own, built when its turn comes. Its result is merged here, and
-    leaves the cluster, before the next but one is sent. After an error or an interrupt nothing of
-    it is left on the cluster.
+    Every batch is a graph of its own, built when its turn comes. Its result is merged here, into
+    one running sum, and leaves the cluster, before the next but one is sent. After an error or an
+    interrupt nothing of it is left on the cluster.
 
     Parameters
     ----------
@@ -153,13 +103,13 @@ def compute_in_batches(
     """
     n_chunks = lazy.samples.n_chunks
     batches = [range(i, min(i + size, n_chunks)) for i in range(0, n_chunks, size)]
-    tree = RunningTree(lazy.split_every)
+    total = Sketch.empty(lazy.feature_map)
     run = _here(lazy, batches, options) if client is None else _on(client, lazy, batches, options)
     with bar(progress, len(batches), "batches") as show, contextlib.closing(run) as results:
         for done, result in enumerate(results, 1):
-            tree.add(result)
+            total = merge([total, result])
             show(done)
-    return tree.total()
+    return total
 
 
 def _here(

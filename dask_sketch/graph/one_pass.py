@@ -84,7 +84,7 @@ class LazySketch(DaskMethodsMixin):
     def compute(self, *, progress: bool = False, **kwargs: Any) -> Sketch:
         """Run the pass.
 
-        With more tasks than ``sketch.task-limit`` it runs in batches of at most
+        With more tasks than ``sketch.task-limit`` it runs in batches of
         ``sketch.batch-tasks`` chunks, each a graph of its own, and merges their sketches here. The
         bits are those of a pass in one graph.
 

@@ -96,8 +96,8 @@ def test_above_the_task_limit_there_are_batches():
     with dask.config.set({"sketch.task-limit": 100, "sketch.batch-tasks": 300}):
         plan = ds.plan(x, feature_map())
     assert plan.n_batches == 4
-    assert plan.n_merges == 3 * (16 + 1) + (15 + 1)  # three of 256 chunks, one of 232
-    assert "1,000 chunks, 67 merges; 4 batches" in str(plan)
+    assert plan.n_merges == 3 * (19 + 2 + 1) + (7 + 1)  # three of 300 chunks, one of 100
+    assert "1,000 chunks, 74 merges; 4 batches" in str(plan)
     assert "1,000 chunks are of 24 B on average" in plan.warnings[0]
     whole = ds.plan(x, feature_map())
     assert (whole.n_batches, whole.n_merges, whole.warnings) == (1, 63 + 4 + 1, ())
