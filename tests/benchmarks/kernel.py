@@ -17,6 +17,7 @@ UNIT = "G pairs/s"
 CASES = [(2, 1024), (12, 1024), (12, 8000), (20, 2048), (64, 1024), (128, 1024), (784, 1024)]
 SUMS = "sparse-sums"  # the law whose frequencies share work; it has a kernel of its own
 VARIANTS = (12, 1024)  # where weights, whitening and the omit policy are told too
+PAIRS, CHUNK = 4e7, 100_000  # pairs of a case; rows of the one with variants, a chunk of 5 MB
 
 
 def blocked_float32(x: np.ndarray, omega: np.ndarray) -> np.ndarray:
@@ -47,6 +48,7 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
     n = max(int(pairs / n_frequencies), 64)
     x = np.random.default_rng(0).normal(size=(n, n_features)).astype(np.float32)
     weights = np.random.default_rng(1).random(n)
+    lognormal = np.random.default_rng(3).lognormal(sigma=2.0, size=n)
     mixing = np.random.default_rng(2).normal(size=(n_features, n_features))
     whitening = np.linalg.qr(mixing)[0] * 0.5
     single = FeatureMap(n_features, n_frequencies, scale=1.0)
@@ -59,11 +61,13 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
     variants: dict[str, tuple[Callable[[], object], int]] = {
         "ours": (lambda: partial_sketch(x, single), n),
         "weighted": (lambda: partial_sketch(x, single, weights), n),
+        "weighted lognormal": (lambda: partial_sketch(x, single, lognormal), n),
         "omit": (lambda: partial_sketch(x, single, nan_policy="omit"), n),
         "whitened": (lambda: partial_sketch(x, whitened), n),
         "float64": (lambda: partial_sketch(few, double), len(few)),
         SUMS: (lambda: partial_sketch(x, sums), n),
         f"{SUMS} weighted": (lambda: partial_sketch(x, sums, weights), n),
+        f"{SUMS} weighted lognormal": (lambda: partial_sketch(x, sums, lognormal), n),
         f"{SUMS} omit": (lambda: partial_sketch(x, sums, nan_policy="omit"), n),
         f"{SUMS} whitened": (lambda: partial_sketch(x, white_sums), n),
         "numpy float32": (lambda: blocked_float32(x, omega), n),
@@ -90,7 +94,8 @@ def rows(quick: bool = False) -> list[Row]:
         return _rows(2, 16, measure(2, 16, pairs=1e4, repeats=1), variants=True)
     out = []
     for case in CASES:
-        rates = measure(*case, pairs=4e7, repeats=7)
+        pairs = CHUNK * case[1] if case == VARIANTS else PAIRS
+        rates = measure(*case, pairs=pairs, repeats=7)
         out += _rows(*case, rates, variants=case == VARIANTS)
     return out
 
@@ -124,7 +129,7 @@ def _rows(d: int, m: int, rates: dict[str, float], variants: bool) -> list[Row]:
         )
     ]
     if variants:
-        ways = ("weighted", "whitened", "omit")
+        ways = ("weighted", "weighted lognormal", "whitened", "omit")
         out += [
             row(f"{case} {name}", rates[name], UNIT, against="ours, plain", rival=ours, floor=best)
             for name in ways
