@@ -38,8 +38,10 @@ lint: $(READY)  ## linter and formatter, changing nothing
 types: $(READY)  ## type checker
 	$(BIN)/mypy
 
+# two processes of one thread, each with whole files: some measure memory, or share a cluster
 pytest: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

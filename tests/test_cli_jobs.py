@@ -178,5 +178,6 @@ def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     assert not (place.folder / "ledger.zarr/lock").exists()
     assert 0 < len(place.ledger().entries) < 300
     place.require_whole()
+    place.write("n_pilot = 200\n")  # commits of many partitions: each waits for the disk
     assert call("run", place.file).exit_code == 0
     assert place.ledger().total().identical(place.scratch())
