@@ -194,7 +194,9 @@ def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
 
 
 def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:
-    """What the loop is compiled for: numba has no float16, and small integers are exact in it."""
-    if raw.kind == "b" or raw.itemsize < 4:
-        return np.dtype(np.float32)
-    return raw.newbyteorder("=") if raw.itemsize <= 8 else np.dtype(np.float64)
+    """What the loop is compiled for, a float that holds all values, or their float64 at least.
+
+    Two kinds rather than one for each type of integer: to compile one takes seconds.
+    """
+    small = raw.kind == "b" or raw.itemsize < 4 or (raw.kind == "f" and raw.itemsize == 4)
+    return np.dtype(np.float32 if small else np.float64)
