@@ -184,7 +184,7 @@ def _sketch_fields(sketch: Sketch, model: GaussianMixture | Centroids) -> dict[s
         "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
         "scale of its law": sketch.feature_map._fields()["scale"],
     }
-    if model.decoding is not None and len(model.decoding.trace) > 1:  # one step is no curve
+    if model.decoding is not None:
         how = model.decoding
         refined = "" if how.refine is None else f", {how.refine} refinement"
         fields["decoded by"] = (
