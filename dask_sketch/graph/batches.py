@@ -14,6 +14,7 @@ from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
+from dask_sketch.graph.announcing import announce
 from dask_sketch.sketching.sketch import Sketch, merge
 
 if TYPE_CHECKING:
@@ -124,12 +125,14 @@ def _on(
     client: Any, lazy: LazySketch, batches: list[range], options: dict[str, Any]
 ) -> Generator[Sketch, None, None]:
     waiting: deque[Any] = deque()
+    mark = announce(client, lazy.samples, lazy.feature_map)
     try:
         for chosen in batches:
             # optimised here: the scheduler, which has the most to do, gets the tasks of this batch
             # and not all layers of the input
             (part,) = dask.optimize(lazy.part(chosen))
-            waiting.append(client.compute(part, optimize_graph=False, **options))
+            with mark():
+                waiting.append(client.compute(part, optimize_graph=False, **options))
             del part
             if len(waiting) == AHEAD:
                 yield waiting[0].result()

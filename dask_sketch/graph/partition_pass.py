@@ -16,6 +16,7 @@ from typing import Any
 from dask_sketch import config
 from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.graph.announcing import announce
 from dask_sketch.graph.batches import bar
 from dask_sketch.graph.partition_task import Failed, Reading, Run, sketch_run
 from dask_sketch.graph.planning import make_plan
@@ -110,7 +111,7 @@ def sketch_partitions(
     where = (
         Threads(feature_map, samples.dtype)
         if client is None
-        else Cluster(client, feature_map, samples.dtype)
+        else Cluster(client, feature_map, samples.dtype, announce(client, samples, feature_map))
     )
     task = partial(sketch_run, label=samples.label, nan_policy=nan_policy, dtype=samples.dtype)
     running = _Pass(samples, sorted(chosen), where, task, attempts, backoff)

@@ -10,6 +10,7 @@ import dask
 
 from dask_sketch.errors import ArtifactError, ChunkError, DeviceError, InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.graph.announcing import report_rows
 from dask_sketch.graph.tree import blocks_read
 from dask_sketch.sketching.partial import partial_sketch, prepare
 from dask_sketch.sketching.sketch import Sketch, merge
@@ -70,6 +71,7 @@ def _sketch_partition(
     try:
         for block, weights, name in _blocks(reading, label):
             part = partial_sketch(block, feature_map, weights, nan_policy=nan_policy, label=name)
+            report_rows(part.count, feature_map.n_frequencies)
             # merged as they come, so that one block at a time is held
             found = [merge([*found, part])] if found else [part]
     except _Unreadable as error:

@@ -12,6 +12,7 @@ import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
+from dask_sketch.graph.announcing import announce
 from dask_sketch.graph.batches import batch_chunks, compute_in_batches
 from dask_sketch.sketching.partial import prepare
 
@@ -74,7 +75,10 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
         # the method of the mixin, which LazySketch.compute stands before
         with local_progress(progress):
             return DaskMethodsMixin.compute(lazy, **kwargs)
-    future = client.compute(lazy, **kwargs)
+    if kwargs.pop("optimize_graph", True):
+        (lazy,) = dask.optimize(lazy)
+    with announce(client, lazy.samples, lazy.feature_map)():
+        future = client.compute(lazy, optimize_graph=False, **kwargs)
     return follow(future, progress)
 
 

@@ -18,6 +18,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.optimization import cull
 
 from dask_sketch.errors import InputError
+from dask_sketch.graph.announcing import report_merge
 from dask_sketch.sources.bags import blocks_of_partition
 from dask_sketch.sources.samples import Samples, chunk_label
 
@@ -274,6 +275,7 @@ class _MergeBlocks:
 
     def __call__(self, parts: Any, axis: Any = None, keepdims: bool = True) -> Any:
         flat = list(_flatten(parts))
+        report_merge(len(flat))
         ndim = flat[0].ndim if keepdims else 0
         result = np.empty((1,) * ndim, dtype=object)
         result[(0,) * ndim] = self.merge([part.item() for part in flat])
@@ -373,6 +375,7 @@ class _MergePartials:
 
     def __call__(self, parts: Any) -> Any:
         flat = [p for part in parts for p in (part if isinstance(part, _Merged) else [part])]
+        report_merge(len(flat))
         return _Merged([self.merge(flat)] if flat else [])
 
 

@@ -16,6 +16,7 @@ from dask.utils import parse_timedelta
 from dask_sketch import config
 from dask_sketch.errors import ClusterError, InputError, SketchError
 from dask_sketch.features import FeatureMap
+from dask_sketch.graph.announcing import Mark
 from dask_sketch.sketching.partial import prepare
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,9 @@ class Cluster:
         Threads of all workers, when last looked.
     """
 
-    def __init__(self, client: Any, feature_map: FeatureMap, dtype: Any):
+    def __init__(self, client: Any, feature_map: FeatureMap, dtype: Any, mark: Mark):
         self._client = client
+        self._mark = mark  # of the tasks that are sent
         self._map = feature_map
         self._sent: Any = None
         self.n_threads = 1
@@ -98,7 +100,7 @@ class Cluster:
     def submit(self, task: Callable[..., Any], run: Any) -> Any:
         """A future of ``task(run, feature_map)``."""
         submit, key = self._client.submit, f"feature-map-{self._map.digest}"
-        with self._reaching():
+        with self._reaching(), self._mark():
             if self._sent is None:
                 small = len(self._map.spec) <= SMALL_MAP
                 # a task and not a scattered value: it is made again when its worker is lost
