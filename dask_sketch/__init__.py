@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
     from dask_sketch.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
-    from dask_sketch.sketching import Sketch, merge, open_sketch, partial_sketch
+    from dask_sketch.sketching import (
+        Sketch,
+        SketchGroup,
+        merge,
+        merge_groups,
+        open_sketch,
+        partial_groups,
+        partial_sketch,
+    )
     from dask_sketch.sources import Samples, open_samples
 
 # Loaded when first used (PEP 562), so that the numerics can be imported without Dask.
@@ -38,6 +46,7 @@ _HOME = {
     "Sketch": "sketching",
     "SketchError": "errors",
     "SketchGaussianMixture": "estimators",
+    "SketchGroup": "sketching",
     "SketchKMeans": "estimators",
     "choose": "diagnostics",
     "create_ledger": "ledger",
@@ -46,11 +55,13 @@ _HOME = {
     "diagnose": "diagnostics",
     "estimate_scale": "features",
     "merge": "sketching",
+    "merge_groups": "sketching",
     "open_ledger": "ledger",
     "open_mixture": "models",
     "open_model": "models",
     "open_samples": "sources",
     "open_sketch": "sketching",
+    "partial_groups": "sketching",
     "partial_sketch": "sketching",
     "plan": "graph",
     "sketch": "graph",
@@ -67,6 +78,7 @@ __all__ = [
     "Sketch",
     "SketchError",
     "SketchGaussianMixture",
+    "SketchGroup",
     "SketchKMeans",
     "choose",
     "create_ledger",
@@ -75,11 +87,13 @@ __all__ = [
     "diagnose",
     "estimate_scale",
     "merge",
+    "merge_groups",
     "open_ledger",
     "open_mixture",
     "open_model",
     "open_samples",
     "open_sketch",
+    "partial_groups",
     "partial_sketch",
     "plan",
     "sketch",

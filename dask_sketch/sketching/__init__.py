@@ -1,7 +1,17 @@
-"""Partial sketches, their merge, and the stored sketch."""
+"""Partial sketches, their merge, and the stored sketch; and those of groups of samples."""
 
 from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.groups import SketchGroup, merge_groups
 from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.sketching.partial_groups import partial_groups
 from dask_sketch.sketching.sketch import Sketch, merge
 
-__all__ = ["Sketch", "merge", "open_sketch", "partial_sketch"]
+__all__ = [
+    "Sketch",
+    "SketchGroup",
+    "merge",
+    "merge_groups",
+    "open_sketch",
+    "partial_groups",
+    "partial_sketch",
+]
