@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # three in two dimensions, K = 1 to 5 decoded from n samples and n / 2 held out, 40 draws: three are
 # chosen in 32, 39 and 40 of them at n = 5000, 20,000 and 100,000; with one deviation in 30, 36, 37.
 _WITHIN = 2.0
+_HEADER = ("model", "MMD^2", "behind the best", "its noise", "verdict")
 
 
 @dataclass(frozen=True)
@@ -102,22 +103,25 @@ class Choice:
         return rows
 
     def __repr__(self) -> str:
-        header = ("model", "MMD^2", "behind the best", "its noise", "verdict")
         noise = self.ranking[0].heldout.noise_level
         text = f"held-out discrepancy, noise level {noise:.3g} taken off"
-        return f"{text}\n\n{grid(self._rows(), header)}"
+        return f"{text}\n\n{grid(self._rows(), _HEADER)}"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display import card
+        from dask_sketch.display import grid as columns
 
-        return table(
+        chosen = f"{_name(self.model)} (model {self.chosen.index}) of {len(self.ranking)}"
+        rows = [
+            (entry.index, *cells) for entry, cells in zip(self.ranking, self._rows(), strict=True)
+        ]
+        return card(
             "Choice by held-out discrepancy",
             {
-                f"{name} (model {entry.index})": f"{squared}, {behind} ± {noise} behind: {verdict}"
-                for entry, (name, squared, behind, noise, verdict) in zip(
-                    self.ranking, self._rows(), strict=True
-                )
+                "chosen": chosen,
+                "noise level, taken off": f"{self.ranking[0].heldout.noise_level:.3g}",
             },
+            below=columns(("", *_HEADER), rows),
         )
 
 

@@ -45,6 +45,11 @@ class Discrepancy:
         """The cost less its noise level: unbiased, and so below zero now and then."""
         return self.cost - self.noise_level
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.differences import difference_card
+
+        return difference_card("Discrepancy", self.cost, self.noise_level, self.deviation)
+
 
 def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0) -> Discrepancy:
     """Estimate the squared discrepancy of a model from a sketch that it was *not* decoded from.

@@ -67,6 +67,11 @@ class Drift:
         """
         return self.deviations > threshold and self.discrepancy >= tolerance
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.differences import difference_card
+
+        return difference_card("Drift", self.cost, self.noise_level, self.deviation)
+
 
 def drift(
     before: Sketch,

@@ -19,7 +19,7 @@ from dask_sketch.diagnostics.discrepancy import (
 from dask_sketch.diagnostics.findings import findings
 from dask_sketch.diagnostics.linearised import Linearised, linearise
 from dask_sketch.diagnostics.placement import coincident_pairs, on_the_edge, without_width
-from dask_sketch.diagnostics.quality import effective_components, noise_level, noise_modulus
+from dask_sketch.diagnostics.quality import effective_components, noise_level
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.terminal import fields_text
 
@@ -161,9 +161,9 @@ class FitDiagnostics:
         return "\n\n".join([fields_text(self._fields()), *(found.values() or ["Nothing found."])])
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display.differences import fit_card
 
-        return table("FitDiagnostics", self._fields() | dict(self.findings))
+        return fit_card(self)
 
 
 def diagnose(
@@ -229,7 +229,7 @@ def _measured(
 ) -> FitDiagnostics:
     level = noise_level(sketch)
     residual = weighted_residual(model, sketch)
-    visible = np.abs(sketch.characteristic) > 2.0 * noise_modulus(sketch)
+    visible = np.abs(sketch.characteristic) > 2.0 * sketch.noise_modulus
     found = None
     widths = np.zeros(model.n_features)
     losses = np.full(model.n_features, np.nan)

@@ -10,25 +10,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.diagnostics.quality import noise_modulus, scaled_radii
+from dask_sketch.display import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.errors import InputError
+from dask_sketch.models import Centroids
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dask_sketch.features.scale import ScaleFit
     from dask_sketch.models import Decoding, GaussianMixture
-    from dask_sketch.sketching import Sketch
+    from dask_sketch.sketching.averages import Averages
 
-# at least 3:1 on white and on near-black
-BLUE, ORANGE, GREEN, GREY = "#3b82d6", "#d97706", "#3a9150", "#85878c"
-
+SIZE = (5.0, 3.75)  # inches
 _SHOWN = 5000  # points of a scatter: more make a picture larger, not clearer
 
 
-def plot_scale_fit(fit: ScaleFit, ax: Axes | None = None) -> Axes:
+def plot_scale_fit(fit: ScaleFit | None, ax: Axes | None = None) -> Axes:
     """The pilot moduli against radius, and the envelope that gave the scale (Figure 2).
 
     Parameters
@@ -48,7 +47,7 @@ def plot_scale_fit(fit: ScaleFit, ax: Axes | None = None) -> Axes:
             "fit=None: the feature map was given its scale, or was read from a file; the fit is "
             "on the map that design() returns when it estimates the scale."
         )
-    ax = _axes(ax)
+    ax = new_axes(ax)
     radii = np.linspace(0.0, float(fit.radii.max()), 200)
     ax.plot(fit.radii, fit.moduli, ".", color=GREY, ms=3, alpha=0.7, label="pilot frequencies")
     ax.plot(fit.peak_radii, fit.peak_moduli, "o", color=BLUE, ms=5, label="largest of a shell")
@@ -59,7 +58,9 @@ def plot_scale_fit(fit: ScaleFit, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_modulus(sketch: Sketch, model: GaussianMixture | None = None, ax: Any = None) -> Axes:
+def plot_modulus(
+    sketch: Averages, model: GaussianMixture | None = None, ax: Axes | None = None
+) -> Axes:
     """Modulus of the characteristic function against radius of frequency.
 
     With the envelope of the component that the frequencies were drawn for, and the noise level:
@@ -79,15 +80,15 @@ def plot_modulus(sketch: Sketch, model: GaussianMixture | None = None, ax: Any =
     InputError
         If the sketch is empty, or matplotlib is missing.
     """
-    ax = _axes(ax)
-    radii, moduli = scaled_radii(sketch.feature_map), np.abs(sketch.characteristic)
+    ax = new_axes(ax)
+    radii, moduli = sketch.feature_map.scaled_radii, np.abs(sketch.characteristic)
     some = slice(None, None, -(-len(radii) // _SHOWN))
     ax.plot(radii[some], moduli[some], ".", color=BLUE, ms=2.5, alpha=0.5, label="sketch")
     if model is not None:
         expected = np.abs(model.characteristic(sketch.feature_map.frequencies[:, some]))
         ax.plot(radii[some], expected, ".", color=GREEN, ms=2.5, alpha=0.5, label="mixture")
     grid = np.linspace(0.0, float(radii.max()), 200)
-    noise = noise_modulus(sketch)
+    noise = sketch.noise_modulus
     ax.plot(grid, np.exp(-0.5 * grid**2), color=ORANGE, lw=2, label="envelope of the law")
     ax.axhline(noise, color=GREY, ls="--", lw=1.5, label="noise level")
     ax.set_yscale("log")
@@ -99,18 +100,18 @@ def plot_modulus(sketch: Sketch, model: GaussianMixture | None = None, ax: Any =
 
 
 def plot_mixture(
-    model: GaussianMixture,
+    model: GaussianMixture | Centroids,
     sample: ArrayLike | None = None,
     features: tuple[int, int] | None = None,
     names: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Centroids and ellipses of two standard deviations, over the density of a sample.
+    """Components as ellipses of two standard deviations, over the density of a sample.
 
     Parameters
     ----------
     model
-        What to draw; a line is the wider the more its component weighs.
+        What to draw; what weighs more is the larger and bolder. Centroids are dots alone.
     sample
         Rows of data, shape (n, n_features).
     features
@@ -130,13 +131,14 @@ def plot_mixture(
     if rows is not None and (rows.ndim != 2 or rows.shape[1] != d or not len(rows)):
         raise InputError(f"sample has shape {rows.shape}; the model needs (n, {d}).")
     if features is None:
-        order = np.argsort(-(model.variance if rows is None else rows.var(axis=0)), kind="stable")
+        spread = _variance(model) if rows is None else rows.var(axis=0)
+        order = np.argsort(-spread, kind="stable")
         features = (int(order[0]), int(order[min(1, d - 1)]))
     if len(features) != 2 or not all(0 <= feature < d for feature in features):
         raise InputError(f"features={features!r}: give two numbers from 0 to {d - 1}.")
     if names is not None and len(names) != d:
         raise InputError(f"names has {len(names)} names for {d} features.")
-    ax = _axes(ax)
+    ax = new_axes(ax)
     from matplotlib.collections import EllipseCollection
 
     pair = list(features)
@@ -147,13 +149,17 @@ def plot_mixture(
             gridsize=50,
             bins="log",
             mincnt=1,
-            cmap=_density_colours(),
+            cmap=density_colours(),
             lw=0.1,
         )
         shown.set_rasterized(True)  # thousands of polygons otherwise
         shown.set_label("density of the sample")
-    centers, deviations = model.means[:, pair], np.sqrt(model.covariances[:, pair])
     share = model.weights / model.weights.max()
+    if isinstance(model, Centroids):
+        centers = model.centers[:, pair]
+        deviations = np.zeros_like(centers)
+    else:
+        centers, deviations = model.means[:, pair], np.sqrt(model.covariances[:, pair])
     ellipses = EllipseCollection(
         4.0 * deviations[:, 0],  # two deviations to either side
         4.0 * deviations[:, 1],
@@ -167,7 +173,8 @@ def plot_mixture(
         alpha=1.0 if len(share) <= 16 else 0.6,
         label="two standard deviations",
     )
-    ax.add_collection(ellipses)
+    if deviations.any():
+        ax.add_collection(ellipses)
     ax.scatter(
         centers[:, 0],
         centers[:, 1],
@@ -178,6 +185,9 @@ def plot_mixture(
         label="centroids",
     )
     low, high = (centers - 2 * deviations).min(axis=0), (centers + 2 * deviations).max(axis=0)
+    if isinstance(model, Centroids):  # dots have no width of their own
+        room = 0.05 * np.where(high > low, high - low, 1.0)
+        low, high = low - room, high + room
     if rows is not None:
         # a few far components must not squeeze the data into a corner
         inner = np.percentile(rows[:, pair], [0.05, 99.95], axis=0)
@@ -193,7 +203,15 @@ def plot_mixture(
     return ax
 
 
-def plot_trace(decoding: Decoding, ax: Axes | None = None) -> Axes:
+def _variance(model: GaussianMixture | Centroids) -> NDArray[np.float64]:
+    """Of the model in each feature; of centroids, between them."""
+    if not isinstance(model, Centroids):
+        return model.variance
+    mean = model.weights @ model.centers
+    return np.asarray(model.weights @ (model.centers - mean) ** 2)
+
+
+def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
     """Cost of the decoder after each iteration, and the cost that noise alone explains.
 
     Parameters
@@ -210,7 +228,7 @@ def plot_trace(decoding: Decoding, ax: Axes | None = None) -> Axes:
     """
     if decoding is None:
         raise InputError("decoding=None: this mixture was not decoded from a sketch.")
-    ax = _axes(ax)
+    ax = new_axes(ax)
     from matplotlib.ticker import MaxNLocator
 
     iterations = np.arange(1, len(decoding.trace) + 1)
@@ -218,23 +236,30 @@ def plot_trace(decoding: Decoding, ax: Axes | None = None) -> Axes:
     ax.axhline(decoding.noise_level, color=GREY, ls="--", lw=1.5, label="expected from noise alone")
     ax.set_yscale("log")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    unit = "level" if decoding.method == "splitting" else "iteration"
-    ax.set(xlabel=f"{unit} of {decoding.method}", ylabel="cost ||z - AP||²")
+    ax.set(xlabel=decoding.steps, ylabel="cost ||z - AP||²")
     ax.legend()
     return ax
 
 
-def _axes(ax: Axes | None) -> Axes:
+def new_axes(ax: Axes | None) -> Axes:
+    """The axes given, or those of a new figure that belongs to nobody else."""
     if ax is not None:
         return ax
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=SIZE, layout="constrained").add_subplot()
+
+
+def require_matplotlib() -> None:
+    """Raise unless pictures can be made."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise InputError("pictures need matplotlib: pip install 'dask-sketch[plot]'.") from error
-    return Figure(figsize=(5.0, 3.75), layout="constrained").add_subplot()
 
 
-def _density_colours() -> Any:
+def density_colours() -> Any:
     """From faint to strong blue; faint is see-through, so that it suits any paper."""
     from matplotlib.colors import LinearSegmentedColormap
 

@@ -44,16 +44,6 @@ def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
     return np.ones(feature_map.n_frequencies) if weights is None else weights
 
 
-def noise_modulus(sketch: Sketch) -> float:
-    """Modulus that the characteristic function of the samples has where that of the law is zero.
-
-    ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
-    """
-    if not sketch.effective_count > 0:
-        raise InputError("the sketch is empty: there is nothing to hold a mixture against.")
-    return float(np.sqrt(1.0 / sketch.effective_count + 2.0 * sketch.private_variance))
-
-
 def effective_components(weights: ArrayLike) -> float:
     """Exponential of the entropy of the weights: ``K`` when all are equal, 1 when one has all.
 
@@ -89,19 +79,3 @@ def sketch_distance(a: Sketch, b: Sketch) -> float:
     """
     a.feature_map.require_same(b.feature_map)
     return float(np.linalg.norm(a.z - b.z))
-
-
-def scaled_radii(feature_map: FeatureMap) -> NDArray[np.float64]:
-    """Radius of each frequency in units of the component that the law expects, shape (m,).
-
-    ``sqrt(sum_l omega_l**2 v_l)`` with the law's mean variances ``v``, so that the modulus of the
-    characteristic function of such a component is ``exp(-radius**2 / 2)`` in any direction.
-    """
-    omega = feature_map.frequencies
-    if feature_map.whitening is not None:
-        omega = np.asarray(np.linalg.solve(feature_map.whitening.T, omega), dtype=np.float64)
-    if feature_map.scale is not None:
-        return np.asarray(np.linalg.norm(omega, axis=0) * feature_map.scale)
-    laws = np.atleast_2d(np.asarray(feature_map.covariances))
-    variances = np.average(laws, axis=0, weights=feature_map.law_weights)
-    return np.asarray(np.sqrt(variances @ omega**2))

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import arguments
+from dask_sketch.features.described import Described
 from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen, kernel_for
 from dask_sketch.features.kernel import MomentKernel
 from dask_sketch.features.laws import LAWS, importance_weights
@@ -24,8 +25,8 @@ _DTYPES = ("float32", "float64")
 _REAL = (int, float, np.integer, np.floating)
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureMap:
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureMap(Described):
     """Random Fourier features ``exp(-i omega . x)``: what to draw, not what was drawn.
 
     A feature map is a few numbers: the law of the frequencies, its covariances, the sizes and the
@@ -343,42 +344,6 @@ class FeatureMap:
     def __sizeof__(self) -> int:
         arrays = (self.covariances, self.law_weights, self.center, self.whitening)
         return object.__sizeof__(self) + sum(a.nbytes for a in arrays if a is not None)
-
-    def __repr__(self) -> str:
-        shape = f"n_features={self.n_features}, n_frequencies={self.n_frequencies}"
-        scale = (
-            f"scale={self.scale:.6g}" if self.covariances is None else f"scales {self._scales()}"
-        )
-        white = ", whitened" if self.whitening is not None else ""
-        return (
-            f"FeatureMap({shape}, law={self.law!r}, {scale}{white}, seed={self.seed}, "
-            f"dtype={self.dtype!r}, digest={self.digest[:12]})"
-        )
-
-    def _scales(self) -> str:
-        """Range of the standard deviations, in words."""
-        low, high = np.sqrt(self.law_variances.min()), np.sqrt(self.law_variances.max())
-        laws = f" in {len(self.law_variances)} laws" if len(self.law_variances) > 1 else ""
-        return f"{low:.4g} to {high:.4g}{laws}"
-
-    def _repr_html_(self) -> str:
-        from dask_sketch.display import table
-
-        return table("FeatureMap", self._fields())
-
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        scale = f"{self.scale:.6g}" if self.scale is not None else self._scales()
-        return {
-            "features": str(self.n_features),
-            "frequencies": str(self.n_frequencies),
-            "law": self.law,
-            "scale": scale,
-            "whitened": "yes" if self.whitening is not None else "no",
-            "seed": str(self.seed),
-            "precision": self.dtype,
-            "digest": self.digest[:12],
-        }
 
 
 def _from_spec(spec: str, digest: str) -> FeatureMap:

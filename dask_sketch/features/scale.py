@@ -43,6 +43,11 @@ class ScaleFit:
         """Fitted envelope ``exp(-radius**2 scale**2 / 2)`` at ``radii``, in (0, 1]."""
         return np.exp(-0.5 * np.square(np.asarray(radii, dtype=np.float64) * self.scale))
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.sketches import scale_fit_card
+
+        return scale_fit_card(self)
+
 
 def estimate_scale(
     samples: ArrayLike,

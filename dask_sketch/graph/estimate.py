@@ -96,18 +96,27 @@ class Estimate:
     scheduler_seconds: float
     store_seconds: float
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds that each part would take by itself, by its name; those that take any."""
         parts = {
             "kernel": self.kernel_seconds,
             "reading": self.read_seconds + self.merge_seconds,
             "scheduler": self.scheduler_seconds,
             "store": self.store_seconds,
         }
-        shown = ", ".join(f"{name} {format_time(s)}" for name, s in parts.items() if s)
-        held = {"chunks": "too few chunks", "read": "reading"}.get(self.bottleneck, self.bottleneck)
+        return {name: seconds for name, seconds in parts.items() if seconds}
+
+    @property
+    def held_up_by(self) -> str:
+        """The bottleneck, in words."""
+        return {"chunks": "too few chunks", "read": "reading"}.get(self.bottleneck, self.bottleneck)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {format_time(s)}" for name, s in self.parts.items())
         return (
             f"{format_time(self.seconds)} on {self.n_cores:,} core{'s' * (self.n_cores > 1)} "
-            f"({shown}); bound by {held}"
+            f"({shown}); bound by {self.held_up_by}"
         )
 
 

@@ -162,9 +162,15 @@ class LazySketch(DaskMethodsMixin):
         )
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display.passes import lazy_card
 
-        return table("LazySketch", self._fields() | self.feature_map._fields())
+        return lazy_card(
+            "LazySketch",
+            self._fields(),
+            "not computed yet",
+            self.samples.chunk_rows,
+            self.feature_map,
+        )
 
 
 def sketch(

@@ -40,6 +40,11 @@ class LedgerReader:
     def __repr__(self) -> str:
         return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.passes import ledger_card
+
+        return ledger_card(self)
+
     def refresh(self) -> None:
         """See what other processes have committed since this ledger was opened."""
         state, self._taken = newest(self._place)

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.parameters import brief, check_places, finite
+from dask_sketch.models.parameters import check_places, finite
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
+    from dask_sketch.diagnostics.pictures import ModelPictures
     from dask_sketch.models.decoding import Decoding
 
 Array = NDArray[np.float64]
@@ -233,6 +234,13 @@ class Centroids:
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + self.weights.nbytes + self.centers.nbytes
 
+    @property
+    def plot(self) -> ModelPictures:
+        """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
+        from dask_sketch.diagnostics.pictures import ModelPictures
+
+        return ModelPictures(self)
+
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
         out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
@@ -243,13 +251,6 @@ class Centroids:
         return f"<Centroids: {shown}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display.models import centroids_card
 
-        shown = min(self.n_components, 8)
-        rows = {
-            f"centroid {k}": f"weight {self.weights[k]:.4g}, center {brief(self.centers[k])}"
-            for k in range(shown)
-        }
-        if shown < self.n_components:
-            rows["..."] = f"{self.n_components - shown} more"
-        return table("Centroids", self._fields() | rows)
+        return centroids_card(self)

@@ -55,6 +55,11 @@ class Decoding:
     variance_floor: float | None = None
     searched: float | None = None
 
+    @property
+    def steps(self) -> str:
+        """What an entry of the trace stands for, in words."""
+        return f"{'level' if self.method == 'splitting' else 'iteration'} of {self.method}"
+
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
         refined = "" if self.refine is None else f", {self.refine} refinement"
@@ -62,3 +67,8 @@ class Decoding:
             "decoded by": f"{self.method}{refined} in {self.seconds:.2f} s",
             "cost": f"{self.cost:.3g} (noise level {self.noise_level:.3g})",
         }
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.models import decoding_card
+
+        return decoding_card(self)

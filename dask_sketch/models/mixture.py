@@ -12,10 +12,11 @@ from scipy import special
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.density import RowDensity
-from dask_sketch.models.parameters import brief, check_places, finite
+from dask_sketch.models.parameters import check_places, finite
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
+    from dask_sketch.diagnostics.pictures import ModelPictures
     from dask_sketch.models.decoding import Decoding
     from dask_sketch.models.uncertainty import StandardErrors
 
@@ -314,6 +315,13 @@ class GaussianMixture:
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + self.weights.nbytes + 2 * self.means.nbytes
 
+    @property
+    def plot(self) -> ModelPictures:
+        """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
+        from dask_sketch.diagnostics.pictures import ModelPictures
+
+        return ModelPictures(self)
+
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
         out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
@@ -324,19 +332,6 @@ class GaussianMixture:
         return f"<GaussianMixture: {shown}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display.models import mixture_card
 
-        rows: dict[str, str] = {}
-        shown = min(self.n_components, 8)
-        for k in range(shown):
-            errors = [""] * 3
-            if self.stderr is not None:
-                shown_errors = (self.stderr.weights[k : k + 1], self.stderr.means[k])
-                errors = [f" ± {brief(e)}" for e in (*shown_errors, self.stderr.covariances[k])]
-            rows[f"component {k}"] = (
-                f"weight {self.weights[k]:.4g}{errors[0]}, mean {brief(self.means[k])}{errors[1]}, "
-                f"variance {brief(self.covariances[k])}{errors[2]}"
-            )
-        if shown < self.n_components:
-            rows["..."] = f"{self.n_components - shown} more"
-        return table("GaussianMixture", self._fields() | rows)
+        return mixture_card(self)

@@ -43,9 +43,3 @@ def check_places(name: str, places: Array, weights: Array) -> None:
             f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
             f"{weights.sum():.10g}."
         )
-
-
-def brief(values: Array) -> str:
-    """The first few values, for a glance."""
-    shown = ", ".join(f"{value:.4g}" for value in values[:4])
-    return f"({shown}{', ...' if len(values) > 4 else ''})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from dask_sketch.features.fixed_point import (
 )
 from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy
+
+if TYPE_CHECKING:
+    from dask_sketch.diagnostics.pictures import SketchPictures
 
 
 class Averages:
@@ -151,6 +154,27 @@ class Averages:
         energy = np.vdot(self.z, self.z).real - added
         return float((1.0 - energy) / self.effective_count) + added
 
+    @property
+    def noise_modulus(self) -> float:
+        """Modulus that :attr:`characteristic` has where that of the samples' law is zero.
+
+        ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        self._require_weight()
+        return float(np.sqrt(1.0 / self.effective_count + 2.0 * self.private_variance))
+
+    @property
+    def plot(self) -> SketchPictures:
+        """Pictures (extra ``plot``): ``sketch.plot.moduli()``."""
+        from dask_sketch.diagnostics.pictures import SketchPictures
+
+        return SketchPictures(self)
+
     def _require_weight(self) -> None:
         if not self.total_weight > 0:
             raise InputError(
@@ -186,9 +210,9 @@ class Averages:
         return f"<Sketch: {shown}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import table
+        from dask_sketch.display.sketches import sketch_card
 
-        return table("Sketch", self._fields() | self.feature_map._fields())
+        return sketch_card(self)
 
 
 def _read_only(view: NDArray[Any]) -> NDArray[Any]:

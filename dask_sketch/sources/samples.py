@@ -11,6 +11,7 @@ import numpy as np
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.device import on_device
+from dask_sketch.sources.chunking import describe_bytes
 
 if TYPE_CHECKING:
     import dask.bag as db
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dask_sketch.sources.partitions import StoredChunks, StoredFiles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Lazy samples behind one face.
 
@@ -105,6 +106,39 @@ class Samples:
             return None
         size = np.prod([float(n) for n in self.blocks.shape[:-1]])
         return None if np.isnan(size) else int(size)
+
+    @property
+    def chunk_rows(self) -> list[float]:
+        """Rows of each chunk, nan where only reading it tells."""
+        if not isinstance(self.blocks, da.Array):
+            return [float("nan")] * self.n_chunks
+        rows = np.ones(1)
+        for sizes in self.blocks.chunks[:-1]:
+            rows = np.multiply.outer(rows, np.asarray(sizes, dtype=float)).ravel()
+        return [float(n) for n in rows]
+
+    def __repr__(self) -> str:
+        return f"<Samples: {self.label}, {self._summary()}>"
+
+    def _summary(self) -> str:
+        rows = "rows" if self.n_samples is None else f"{self.n_samples:,} rows"
+        return f"{rows} of {'unknown' if self.n_features is None else self.n_features} features"
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.passes import samples_card
+
+        weighted = self.weights is not None or self.weight_column or self.weight_field is not None
+        fields = {
+            "source": self.label,
+            "tasks that read": f"{self.n_chunks:,}",
+            "type": "decided by each block" if self.is_bag else str(self.dtype),
+            "bytes read": describe_bytes(self.bytes_read),
+            "largest chunk": describe_bytes(self.largest_chunk),
+            "weights": "yes" if weighted else "no",
+        }
+        if self.dims is not None:
+            fields["dimensions"] = ", ".join(map(str, self.dims))
+        return samples_card(fields, self._summary(), self.chunk_rows, self.feature_names)
 
     def require_features(self, n_features: int, owner: str) -> None:
         """Raise unless the rows have ``n_features``, as ``owner`` does."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from dask_sketch.diagnostics.pictures import RatesPictures
 
 Array = NDArray[np.float64]
-_LEAST = 1e-4  # of a rate in a picture, whose axes have no place for zero
 
 
 @dataclass(frozen=True)
@@ -32,45 +30,34 @@ class ErrorRates:
         Share of impostor trials that are accepted, shape (n,), from 1 to 0.
     equal_error_rate
         Where both are equal, in [0, 1], with straight lines between the thresholds.
-    interval
-        Of the equal error rate, 95 %; ``None`` unless models were given.
+    draws
+        Equal error rates of the bootstrap's draws of speakers, shape (n_draws,), NaN where one has
+        trials of one kind only; ``None`` unless models were given. Verifiers with one seed and the
+        same speakers have the same draws, so that these can be compared pair by pair.
     """
 
     thresholds: Array
     miss: Array
     false_alarm: Array
     equal_error_rate: float
-    interval: tuple[float, float] | None = None
+    draws: Array | None = None
 
-    def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the DET curve: both rates on the scale of normal deviates.
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the equal error rate, 95 %; ``None`` unless models were given."""
+        return None if self.draws is None else interval_of(self.draws)
 
-        Two normal distributions of scores, of equal variance, give a straight line.
+    @property
+    def plot(self) -> RatesPictures:
+        """Pictures (extra ``plot``): ``rates.plot.det()``."""
+        from dask_sketch.diagnostics.pictures import RatesPictures
 
-        Parameters
-        ----------
-        ax
-            Where to draw; a new figure by default.
-        line
-            Arguments of ``Axes.plot``, such as ``label``.
-        """
-        import matplotlib.pyplot as plt
+        return RatesPictures(self)
 
-        if ax is None:
-            _, ax = plt.subplots()
-        x, y = (norm.ppf(np.clip(rate, _LEAST, 1 - _LEAST)) for rate in self._rates())
-        (drawn,) = ax.plot(x, y, **line)
-        here = norm.ppf(np.clip(self.equal_error_rate, _LEAST, 1 - _LEAST))
-        ax.plot([here], [here], "o", color=drawn.get_color())
-        ticks = np.array([0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
-        for axis, name in ((ax.xaxis, "false alarms"), (ax.yaxis, "misses")):
-            axis.set_ticks(norm.ppf(ticks), [f"{100 * tick:g} %" for tick in ticks])
-            axis.set_label_text(name)
-        ax.set_aspect("equal")
-        return ax
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.differences import rates_card
 
-    def _rates(self) -> tuple[Array, Array]:
-        return self.false_alarm, self.miss
+        return rates_card(self)
 
 
 def error_rates(
@@ -131,7 +118,7 @@ def error_rates(
     last = np.append(values[1:] > values[:-1], True)  # of trials with one score
     counts = np.stack([kinds, ~kinds]).astype(np.float64)
     rates = _rates(counts, last)
-    interval = None
+    draws = None
     if models is not None:
         claimed = np.asarray(models)
         if claimed.shape != values.shape:
@@ -139,13 +126,13 @@ def error_rates(
                 f"models has shape {claimed.shape} for {len(values)} trials: give one for each."
             )
         _, number = np.unique(claimed[order], return_inverse=True)
-        interval = _interval(counts, last, number, n_draws, np.random.default_rng(seed))
+        draws = _draws(counts, last, number, n_draws, np.random.default_rng(seed))
     return ErrorRates(
         thresholds=np.append(values[last], np.inf),
         miss=rates[0],
         false_alarm=rates[1],
         equal_error_rate=_crossing(*rates),
-        interval=interval,
+        draws=draws,
     )
 
 
@@ -166,19 +153,30 @@ def _crossing(miss: Array, false_alarm: Array) -> float:
     return float(miss[after] - share * (miss[after] - miss[after - 1]))
 
 
-def _interval(
+def _draws(
     counts: Array,
     last: NDArray[np.bool_],
     number: NDArray[np.intp],
     n_draws: int,
     rng: np.random.Generator,
-) -> tuple[float, float]:
+) -> Array:
     n_models = int(number.max()) + 1
-    found = []
-    for _ in range(n_draws):
+    found = np.full(n_draws, np.nan)
+    for place in range(n_draws):
         times = np.bincount(rng.integers(n_models, size=n_models), minlength=n_models)
         drawn = counts * times[number]
         if drawn.sum(axis=1).all():
-            found.append(_crossing(*_rates(drawn, last)))
-    low, high = np.quantile(found, [0.025, 0.975])
+            found[place] = _crossing(*_rates(drawn, last))
+    return found
+
+
+def interval_of(draws: ArrayLike) -> tuple[float, float]:
+    """The middle 95 % of a bootstrap's draws; those that are NaN do not count.
+
+    Examples
+    --------
+    >>> interval_of([0.1, 0.1, float("nan")])
+    (0.1, 0.1)
+    """
+    low, high = np.nanquantile(np.asarray(draws, dtype=np.float64), [0.025, 0.975])
     return float(low), float(high)

@@ -9,8 +9,6 @@ from dask_sketch.diagnostics.quality import (
     effective_components,
     feature_weights,
     noise_level,
-    noise_modulus,
-    scaled_radii,
     sketch_distance,
 )
 from dask_sketch.errors import InputError, MergeError
@@ -61,7 +59,7 @@ def test_distance_of_two_samples_of_one_law() -> None:
 def test_bad_input() -> None:
     empty = Sketch.empty(MAP)
     with pytest.raises(InputError, match="empty"):
-        noise_modulus(empty)
+        _ = empty.noise_modulus
     for little in (empty, partial_sketch([[0.0, 1.0]], MAP)):
         with pytest.raises(InputError, match="less than two"):
             noise_level(little)
@@ -81,7 +79,7 @@ def test_bad_input() -> None:
 )
 def test_scaled_radii_give_the_envelope(choices: dict[str, object]) -> None:
     feature_map = FeatureMap(2, 50, **choices)  # type: ignore[arg-type]
-    radii = scaled_radii(feature_map)
+    radii = feature_map.scaled_radii
     variances = np.atleast_2d(choices.get("covariances", np.full(2, 4.0)))
     mean = np.average(variances, axis=0, weights=feature_map.law_weights)
     back = np.linalg.inv(feature_map.whitening) if feature_map.whitening is not None else np.eye(2)

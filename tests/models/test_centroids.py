@@ -125,8 +125,9 @@ def test_shows_itself(centroids):
     decoded = Centroids(np.full(12, 1 / 12), np.zeros((12, 5)), record)
     assert "decoded by sketch-shift in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
     html = decoded._repr_html_()
-    assert "centroid 7" in html
-    assert "4 more" in html
+    assert "12 components in 5 features, cost 0.333 noise levels" in html
+    many = Centroids(np.full(60, 1 / 60), np.arange(60.0)[:, None])
+    assert "40 more are not shown" in many._repr_html_()
 
 
 def test_characteristic_is_that_of_weighted_points(centroids):

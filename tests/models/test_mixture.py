@@ -165,8 +165,11 @@ def test_shows_itself(mixture):
     decoded = GaussianMixture(decoded.weights, decoded.means, decoded.covariances, record)
     assert "decoded by splitting in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
     html = decoded._repr_html_()
-    assert "component 7" in html
-    assert "4 more" in html
+    assert "12 components in 5 features, cost 0.333 noise levels" in html
+    assert html.count("deviation") == 12
+    many = random_mixture(60, 12)
+    assert "and 40 more" in many._repr_html_()
+    assert "of 12" in many._repr_html_()
 
 
 def test_lazy_samples_give_lazy_results(mixture):

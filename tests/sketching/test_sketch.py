@@ -65,7 +65,7 @@ def test_texts(sample):
     assert text.startswith("<Sketch: samples 100, omitted 0, total weight 100, |z| ")
     assert "digest=" in text
     html = sample._repr_html_()
-    assert "<table>" in html
+    assert "100 samples of 3 features" in html
     assert "noise of z" in html
     assert "samples 0" in repr(Sketch.empty(feature_map()))
     assert "Sketch" in Sketch.empty(feature_map())._repr_html_()

@@ -87,7 +87,7 @@ def test_bad_arguments(scores, kinds, models, message):
 
 def test_a_picture():
     pytest.importorskip("matplotlib").use("agg")
-    axes = error_rates([1.0, 2.0, 1.5, 4.0], [0, 0, 1, 1]).plot(label="ubm")
+    axes = error_rates([1.0, 2.0, 1.5, 4.0], [0, 0, 1, 1]).plot.det(label="ubm")
     assert axes.get_xlabel() == "false alarms"
     assert len(axes.lines) == 2
     axes.figure.clf()

@@ -1,0 +1,133 @@
+"""Cards: well formed, escaped, without scripts, legible on light and dark, of any odd object."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from dask_sketch import FeatureMap, Sketch, create_ledger, decode, partial_sketch
+from dask_sketch.diagnostics.drift import drift
+from dask_sketch.display import BLUE, GREEN, GREY, ORANGE, card, grid
+from dask_sketch.display.drawing import Chart, bars, blocks, gauge
+from dask_sketch.display.sketches import group_card
+from dask_sketch.features import estimate_scale
+from dask_sketch.ledger import Partition
+from dask_sketch.ledger.records import RunRecord
+from dask_sketch.models import Centroids, GaussianMixture, random_mixture
+from dask_sketch.speech.error_rates import error_rates
+
+MAP = FeatureMap(2, 60, scale=1.0, law="sparse-radius")
+ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
+SKETCH = partial_sketch(ROWS, MAP)
+MODEL = decode(SKETCH, 2)
+EVIL = "<script>alert(1)</script>&\"'"
+
+
+def a_ledger(tmp_path):
+    ledger = create_ledger(str(tmp_path / "ledger.zarr"), MAP)
+    with ledger.lock():
+        day = Partition("day-1", "e"), SKETCH
+        run = RunRecord(1, "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "done", {"added": 1})
+        ledger.commit(added=[day], run=run, quarantined={"day-2": EVIL})
+    return ledger
+
+
+OBJECTS = {
+    "map": lambda _: MAP,
+    "map that was whitened": lambda _: FeatureMap(2, 5, scale=1.0, whitening=np.eye(2)),
+    "sketch": lambda _: SKETCH,
+    "empty sketch": lambda _: Sketch.empty(MAP),
+    "sketch of one sample": lambda _: partial_sketch([[0.0, 1.0]], MAP),
+    "sketch of weight zero": lambda _: partial_sketch([[0.0, 1.0]], MAP, [0.0]),
+    "private sketch": lambda _: SKETCH.privatise(1.0, 1e-6, seed=0),
+    "model": lambda _: MODEL,
+    "decoding": lambda _: MODEL.decoding,
+    "one component": lambda _: GaussianMixture([1.0], [[0.0]], [[1.0]]),
+    "points in one place": lambda _: Centroids([0.5, 0.5], [[1.0, 1.0], [1.0, 1.0]]),
+    "points on a line": lambda _: Centroids([0.5, 0.5], [[1.0], [2.0]]),
+    "many components": lambda _: random_mixture(300, 30, seed=0),
+    "scale fit": lambda _: estimate_scale(ROWS, n_iterations=1),
+    "drift": lambda _: drift(SKETCH, SKETCH + SKETCH),
+    "error rates": lambda _: error_rates([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1]),
+    "ledger": a_ledger,
+}
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """The card as XML, which it is: every tag is closed."""
+    return ElementTree.fromstring(html)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_every_card_is_well_formed_and_harmless(name, tmp_path):
+    html = OBJECTS[name](tmp_path)._repr_html_()
+    tags = {element.tag.rpartition("}")[2] for element in parsed(html).iter()}
+    assert not tags & {"script", "style", "link", "img", "iframe", "a", "use", "image"}
+    assert "nan" not in html.replace("finance", "")
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", html)
+    assert len(html) < 100_000
+
+
+def test_text_is_escaped():
+    for html in (
+        card(EVIL, {EVIL: EVIL}, summary=EVIL, notes=[EVIL], more={EVIL: ""}),
+        grid([EVIL], [[EVIL]]),
+        bars(EVIL, [1.0], EVIL),
+        blocks(EVIL, [1.0], EVIL),
+        gauge(EVIL, [(EVIL, 1.0, BLUE), (EVIL, 1.0, BLUE)], 1.0, EVIL),
+        Chart(EVIL, (0.0, 1.0), (0.0, 1.0), (EVIL, EVIL)).svg(),
+        group_card(np.array([EVIL]), np.array([3]), EVIL, {}, MAP),
+    ):
+        assert "<script" not in html
+        assert "&lt;script" in html
+
+
+def test_a_ledger_tells_of_its_quarantine(tmp_path):
+    html = a_ledger(tmp_path)._repr_html_()
+    assert "2,000 samples in 1 partition" in html
+    assert "In quarantine: 1 partition." in html
+    assert "<script" not in html
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#111111"])
+@pytest.mark.parametrize("colour", [BLUE, ORANGE, GREEN, GREY])
+def test_shapes_stand_out_from_light_and_dark_paper(colour, paper):
+    light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 3.0
+
+
+def test_letters_take_the_colour_of_the_page():
+    html = SKETCH._repr_html_() + MODEL._repr_html_()
+    for style in re.findall(r'<(?:div|th|td|summary|span|text|strong)[^>]*style="([^"]*)"', html):
+        # coloured letters are the dots of a key alone
+        assert "color:" not in style or style in {f"color:{c}" for c in (BLUE, ORANGE, GREEN, GREY)}
+
+
+def test_a_chart_keeps_what_is_outside_at_its_ends():
+    chart = Chart("", (0.0, 1.0), (1e-3, 1.0), ("x", "y"), log=True)
+    chart.points([-5.0, 0.5, 5.0, np.nan], [0.0, 1e9, 1e-3, 1.0])
+    places = [float(n) for n in re.findall(r"[M ](\d+\.\d)", chart._shapes[0])]
+    assert len(places) == 8
+    assert min(places) >= 0
+    assert max(places) <= 300
+
+
+def test_numbers_are_to_the_right():
+    html = grid(["name", "cost"], [["a", "-1.5"], ["b", "2"]])
+    styles = [cell.get("style", "") for cell in parsed(html).iter("td")]
+    assert ["text-align:right" in style for style in styles] == [False, True, False, True]
+
+
+def test_long_lists_become_short_pictures():
+    assert bars("", np.ones(10_000), "").count("<rect") == 100
+    assert blocks("", [1.0] * 10_000, "").count("<rect") == 100
+    assert "fill-opacity" in blocks("", [float("nan")], "")
