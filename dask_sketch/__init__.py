@@ -105,6 +105,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("dask-sketch")
+    if name == "dashboard":  # a module, for `ds.dashboard.install(client)`
+        return importlib.import_module("dask_sketch.dashboard")
     if name not in _HOME:
         raise AttributeError(f"module 'dask_sketch' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dask_sketch.{_HOME[name]}"), name)

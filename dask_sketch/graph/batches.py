@@ -14,7 +14,7 @@ from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
-from dask_sketch.graph.announcing import announce
+from dask_sketch.announcing import announce
 from dask_sketch.sketching.sketch import Sketch, merge
 
 if TYPE_CHECKING:

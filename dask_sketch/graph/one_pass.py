@@ -13,7 +13,7 @@ from dask.base import DaskMethodsMixin
 from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.graph.announcing import report_rows
+from dask_sketch.announcing import report_rows
 from dask_sketch.graph.tree import reduce_samples, require_fan_in, unwrap
 from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare, require_device
 from dask_sketch.sketching.sketch import Sketch, merge

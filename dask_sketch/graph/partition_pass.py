@@ -16,7 +16,7 @@ from typing import Any
 from dask_sketch import config
 from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.graph.announcing import announce
+from dask_sketch.announcing import announce
 from dask_sketch.graph.batches import bar
 from dask_sketch.graph.partition_task import Failed, Reading, Run, sketch_run
 from dask_sketch.graph.planning import make_plan

@@ -13,7 +13,7 @@ from dask_sketch import config
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.row_loop import GROUPS
-from dask_sketch.graph.announcing import announce_limit
+from dask_sketch.announcing import announce_limit
 from dask_sketch.graph.batches import batch_chunks, count_merges
 from dask_sketch.graph.estimate import (
     SCHEDULER_SECONDS,

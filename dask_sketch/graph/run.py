@@ -12,7 +12,7 @@ import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
-from dask_sketch.graph.announcing import announce
+from dask_sketch.announcing import announce
 from dask_sketch.graph.batches import batch_chunks, compute_in_batches
 from dask_sketch.sketching.partial import prepare
 

@@ -18,7 +18,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.optimization import cull
 
 from dask_sketch.errors import InputError
-from dask_sketch.graph.announcing import report_merge
+from dask_sketch.announcing import report_merge
 from dask_sketch.sources.bags import blocks_of_partition
 from dask_sketch.sources.samples import Samples, chunk_label
 

@@ -1,0 +1,311 @@
+"""The page on Dask's dashboard: it is served, its numbers are right, and sketches are the same."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from browser import CHROMIUM, browser, visit
+from distributed import Client, LocalCluster
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap, dashboard
+from dask_sketch.announcing import MERGED, PAIRS, PARTIALS, ROWS, SKETCHED, TOPIC
+from dask_sketch.clusters import ClusterSettings, connect
+from dask_sketch.dashboard import passes as numbers
+from dask_sketch.dashboard.passes import Passes
+from dask_sketch.errors import InputError
+from dask_sketch.graph.partition_pass import sketch_partitions
+from dask_sketch.schemes import SCHEMES
+
+pytest.importorskip("bokeh")
+
+FM = FeatureMap(3, 50, scale=1.0)
+X = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+LAZY = da.from_array(X, chunks=(20, 3))  # 20 chunks, which two tasks and one more merge
+
+
+def page_of(client):
+    return client.cluster.scheduler.plugins["dask-sketch-page"]
+
+
+def settled(client, n_rows):
+    """The passes, as soon as the last heartbeats have come."""
+    page, end = page_of(client), time.monotonic() + 20
+    while time.monotonic() < end:
+        client.sync(look, page)
+        if len(page.passes) and page.passes[-1].ended and page.passes[-1].rows >= n_rows:
+            return page.passes
+        time.sleep(0.05)
+    raise AssertionError("the numbers did not come")
+
+
+async def look(page):
+    page.look()
+
+
+@pytest.fixture(scope="module")
+def client(thread_client):
+    dashboard.install(thread_client)
+    return thread_client
+
+
+def test_it_is_served_and_installed_once(client):
+    address = dashboard.install(client)
+    assert address == dashboard.install() == ds.dashboard.install(client)
+    assert address.endswith("/sketch")
+    with urlopen(address) as answer:
+        assert answer.status == 200
+        assert b"Sketches" in answer.read()
+    with urlopen(address.replace("/sketch", "/status")) as answer:  # Dask's own are still there
+        assert answer.status == 200
+    served = client.cluster.scheduler.http_application.applications
+    assert sum("/sketch" in getattr(one, "app_paths", ()) for one in served) == 1
+
+
+def test_the_numbers_are_those_of_the_pass(client):
+    made = ds.sketch(LAZY, FM).compute()
+    shown = settled(client, len(X))[-1]
+    assert made.identical(ds.sketch(X, FM))
+    assert (shown.rows, shown.pairs) == (made.count, made.count * 50)
+    assert shown.partials == 20 + 2  # of chunks, and of what two tasks merged
+    assert (shown.n_samples, shown.n_chunks, shown.digest) == (400, 20, FM.digest)
+    assert shown.noise == pytest.approx(1 / np.sqrt(400))
+    assert math.isnan(shown.limit)
+    assert shown.seconds > 0
+    assert shown.rate == pytest.approx(shown.pairs / shown.seconds)
+
+
+def test_omitted_rows_do_not_count(client):
+    rows = X.copy()
+    rows[5] = np.nan
+    made = ds.sketch(da.from_array(rows, chunks=(20, 3)), FM, nan_policy="omit").compute()
+    assert settled(client, 399)[-1].rows == made.count == 399
+
+
+def test_batches_are_one_pass(client):
+    before = len(page_of(client).passes)
+    with dask.config.set({"sketch.task-limit": 5, "sketch.batch-tasks": 7}):
+        made = ds.sketch(LAZY, FM).compute()
+    found = settled(client, len(X))
+    assert len(found) == before + 1
+    assert found[-1].rows == made.count
+    assert made.identical(ds.sketch(X, FM))
+
+
+def test_partitions_are_one_pass(client):
+    before = len(page_of(client).passes)
+    samples = ds.open_samples(LAZY)
+    done = dict(sketch_partitions(samples, range(samples.n_chunks), FM))
+    found = settled(client, len(X))
+    assert len(found) == before + 1
+    assert found[-1].rows == sum(sketch.count for sketch in done.values()) == 400
+
+
+def test_the_limit_is_that_of_the_plan(client, monkeypatch):
+    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.02)
+    monkeypatch.setattr("dask_sketch.graph.estimate.EMPTY_TASKS", 4)
+    feature_map = FeatureMap(3, 60, scale=1.0)
+    plan = ds.plan(LAZY, feature_map, calibrate=True)
+    ds.sketch(LAZY, feature_map).compute()
+    page = page_of(client)
+    end = time.monotonic() + 20
+    shown = settled(client, len(X))[-1]
+    while not shown.looks and time.monotonic() < end:
+        time.sleep(0.05)
+    assert shown.limit == pytest.approx(plan.calibration.pairs_per_second * 2)  # two threads
+    from dask_sketch.dashboard.page import SketchComponent
+
+    component = SketchComponent(page.passes)
+    text = component.roots[0].text
+    assert "400" in text
+    assert "the calibrated limit" in text
+    assert len(component.roots[1].renderers) == 2
+    assert page.passes.shown is shown
+
+
+def test_without_the_page_nothing_happens():
+    settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address=":0", **settings) as cluster,
+        Client(cluster) as client,
+    ):
+        made = ds.sketch(LAZY, FM).compute()
+        assert made.identical(ds.sketch(X, FM))
+        assert not any("sketch" in name for name in cluster.scheduler.plugins)
+        with pytest.raises(HTTPError, match="404") as refused:
+            urlopen(client.dashboard_link.replace("status", "sketch"))
+        refused.value.close()
+        dashboard.install(client)  # passes before it are on it too
+        assert settled(client, len(X))[-1].rows == 400
+
+
+def test_clusters_made_here_have_it():
+    with (
+        connect(ClusterSettings("local", n_workers=1)) as client,
+        urlopen(client.dashboard_link.replace("status", "sketch")) as answer,
+    ):
+        assert answer.status == 200
+
+
+def test_no_client_and_no_bokeh(monkeypatch):
+    monkeypatch.setattr("dask_sketch.graph.run.active_client", lambda: None)
+    with pytest.raises(InputError, match=r"Make a distributed.Client first"):
+        dashboard.install()
+    monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'dask-sketch\[dashboard\]'"):
+        dashboard.install(SimpleNamespace())
+
+
+def test_preloading_without_bokeh_is_a_warning(monkeypatch, caplog):
+    import asyncio
+
+    monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level(logging.WARNING, "dask_sketch.dashboard"):
+        asyncio.run(dashboard.dask_setup(None))
+    assert "pip install 'dask-sketch[dashboard]'" in caplog.text
+
+
+def test_a_scheduler_without_bokeh_says_so(monkeypatch):
+    import asyncio
+
+    from dask_sketch.dashboard.plugin import SketchPage
+
+    monkeypatch.setitem(sys.modules, "dask_sketch.dashboard.page", None)
+    with pytest.raises(InputError, match="the scheduler cannot serve the page"):
+        asyncio.run(SketchPage().start(None))
+
+
+class Span:
+    """A pass that does a thousand rows a second, for as long as it is told to."""
+
+    def __init__(self):
+        self.rows, self.done, self.stop = 0, False, 0.0
+
+    @property
+    def cumulative_worker_metrics(self):
+        return {
+            ("execute", "array-sketch", SKETCHED, ROWS): self.rows,
+            ("execute", "array-sketch", SKETCHED, PAIRS): 50 * self.rows,
+            ("execute", "sketch-partial", MERGED, PARTIALS): self.rows // 20,
+            ("execute", "sketch-partial", "thread-cpu", "seconds"): 1.0,
+            ("p2p", "sketch", SKETCHED, ROWS): 10**9,
+            "latency": 1.0,
+        }
+
+
+def announced(**more):
+    return {
+        "event": "pass",
+        "span": "s",
+        "source": "frames",
+        "n_samples": None,
+        "n_chunks": 5,
+        "n_features": 3,
+        "n_frequencies": 50,
+        "digest": "d",
+    } | more
+
+
+def test_rates_are_of_late_and_looks_are_thinned(monkeypatch):
+    monkeypatch.setattr(numbers, "MOST_LOOKS", 40)
+    found, span = Passes(), Span()
+    found.hear({"event": "calibration", "digest": "d", "pairs_per_second": 1e5}, 0.0)
+    found.hear(announced(), 100.0)
+    found.hear({"event": "pass", "more": 1}, 0.0)  # of another version
+    found.hear("nonsense", 0.0)
+    one = found.shown
+    for second in range(1, 301):
+        span.rows += 1000 if second <= 200 else 2000
+        found.look({"s": span}.get, 3, 100.0 + second)
+    assert one.rows == 200_000 + 200_000
+    assert one.partials == 20_000
+    assert one.rate == pytest.approx(2000 * 50, rel=0.3)  # and not the mean of all
+    assert one.limit == 3e5
+    assert len(one.looks) <= 40
+    assert [look.seconds for look in one.looks] == sorted(look.seconds for look in one.looks)
+    span.done, span.stop = True, 400.0
+    found.look({"s": span}.get, 3, 401.0)
+    assert one.seconds == 300.0
+    span.rows += 500  # with the last heartbeats
+    found.look({"s": span}.get, 3, 402.0)
+    assert one.rows == 400_500
+    assert one.rate == pytest.approx(one.pairs / 300.0)
+    span.rows += 500  # and after them nobody looks
+    found.look({"s": span}.get, 3, 500.0)
+    assert one.rows == 400_500
+
+
+def test_what_runs_is_shown_and_what_was_refused_ends():
+    found = Passes()
+    assert found.shown is None
+    found.hear(announced(span="a"), 0.0)
+    found.hear(announced(span="b"), 1.0)
+    running, done = Span(), Span()
+    done.done, done.stop = True, 2.0
+    found.look({"a": running, "b": done}.get, 1, 3.0)
+    assert found.shown.span == "a"
+    found.hear(announced(span="never"), 4.0)
+    found.look({"a": running, "b": done}.get, 1, 60.0)
+    assert found[-1].ended == 4.0
+    assert found.shown.span == "a"
+
+
+def test_names_of_others_are_text():
+    from dask_sketch.dashboard.page import SketchComponent
+
+    found = Passes()
+    component = SketchComponent(found)
+    assert "No pass yet" in component.roots[0].text
+    found.hear(announced(source="<script>alert(1)</script>"), 0.0)
+    component.update()
+    for root in (component.roots[0], component.roots[-1]):
+        assert "<script>" not in root.text
+        assert "&lt;script&gt;" in root.text
+
+
+def luminance(colour):
+    channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_text_is_readable(scheme):
+    colours = SCHEMES[scheme]
+    for text in ("ink", "soft"):
+        for back in ("paper", "page", "strong"):
+            low, high = sorted(luminance(colours[name]) for name in (text, back))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (text, back)
+
+
+def test_events_are_few(client):
+    before = len(client.get_events(TOPIC))
+    ds.sketch(LAZY, FM).compute()
+    assert len(client.get_events(TOPIC)) == before + 1  # one for a pass, none for a chunk
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_sees_it(client):
+    address = dashboard.install(client)
+    ds.sketch(LAZY, FM).compute()
+    settled(client, len(X))
+    with browser() as port:
+        for dark in (False, True):
+            for width in (360, 1400):
+                seen = visit(port, address, dark=dark, width=width, seconds=3)
+                assert seen.complaints == []
+                assert seen.judged == []
+                assert max(seen.sockets.values()) > 5
+                assert "400 of 400" in seen.text
+                assert len({url.split("/")[2] for url in seen.requests}) == 1  # of this machine
