@@ -191,6 +191,7 @@ def design(
             n_frequencies=n_frequencies,
             n_components=n_components,
             task=task or TASK,
+            progress=run.progress,
             **choices,
             **opening,
         )

@@ -20,7 +20,6 @@ from dask_sketch.cli_options import (
     seed_option,
     storage_option,
 )
-from dask_sketch.terminal import decoding_progress
 
 # as decoders.METHODS and MODELS; importing them would load the numerics
 METHODS = ["cl-ompr", "cl-omp", "splitting", "density", "sketch-shift", "iht"]
@@ -114,8 +113,7 @@ def decode(
         choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
     if variance_floor is not None:
         choices["variance_floor"] = variance_floor
-    with decoding_progress(run.progress) as progress:
-        model = find_model(source, n_components, progress=progress, **choices)
+    model = find_model(source, n_components, progress=run.progress, **choices)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     run.answer(values(model) | {"output": output}, fields(model) | {"written to": output})
 
@@ -135,7 +133,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     Only comparable between models scored on the same rows, best on rows they were not fitted to.
     """
     from dask_sketch.graph.apply import map_rows
-    from dask_sketch.graph.run import follow, local_progress
+    from dask_sketch.graph.progress import computed
     from dask_sketch.models import Centroids, open_model
 
     options = opening["storage_options"]
@@ -147,11 +145,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     with run.cluster() as client:
         lazy = map_rows(fitted, method, run.path(data), **opening)
         begun = time.perf_counter()
-        if client is None:
-            with local_progress(run.progress):
-                result = float(lazy.compute())
-        else:
-            result = float(follow(client.compute(lazy), run.progress))
+        result = float(computed([lazy], client, run.progress)[0])
         seconds = time.perf_counter() - begun
     key = "score" if method == "score" else "mean_squared_distance"
     run.answer(

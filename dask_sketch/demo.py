@@ -15,7 +15,7 @@ from dask_sketch.clusters import ClusterSettings, connect
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
-from dask_sketch.graph.run import follow
+from dask_sketch.graph.progress import follow
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sketching import partial_sketch
 from dask_sketch.walk import Walk, bytes_of, walk_folder

@@ -1,11 +1,9 @@
-"""What a person at a terminal sees: tables on standard output, the decoder's progress on error."""
+"""What a person at a terminal sees: tables, and messages that cannot steer it."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _LONGEST = 4000  # characters of a message: it may quote a file
 
@@ -86,40 +84,6 @@ def printable(text: str, keep: str = "") -> str:
         sign if sign.isprintable() or sign in keep else sign.encode("unicode_escape").decode()
         for sign in text
     )
-
-
-@contextlib.contextmanager
-def decoding_progress(
-    enabled: bool, out: TextIO | None = None
-) -> Iterator[Callable[[int, int, float], None] | None]:
-    """A callback for ``decode(progress=...)`` that draws a bar, or ``None``; ends its line.
-
-    Parameters
-    ----------
-    enabled
-        Whether there is anything to show.
-    out
-        Where to; the standard error stream by default.
-    """
-    if not enabled:
-        yield None
-        return
-    stream = sys.stderr if out is None else out
-    drawn = False
-
-    def show(done: int, total: int, cost: float) -> None:
-        nonlocal drawn
-        share = done / max(total, 1)
-        bar = ("#" * round(40 * share)).ljust(40)
-        stream.write(f"\r[{bar}] | {share:4.0%} decoded, cost {cost:.3e} ")
-        stream.flush()
-        drawn = True
-
-    try:
-        yield show
-    finally:
-        if drawn:  # decoders may be done before the last iteration
-            stream.write("\n")
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,6 @@ from dask_sketch.features import FeatureMap
 from dask_sketch.graph import Plan, design, plan, sketch
 from dask_sketch.models import GaussianMixture
 from dask_sketch.sketching import Sketch
-from dask_sketch.terminal import decoding_progress
 
 
 def _mute(text: str) -> None:
@@ -108,17 +107,14 @@ class Walk:
             with watch(client) as happened:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
-        with (
-            self.step("decode", f"decoding {n_components} components by splitting, refined"),
-            decoding_progress(self.progress) as progress,
-        ):
+        with self.step("decode", f"decoding {n_components} components by splitting, refined"):
             model = decode(
                 summary,
                 n_components,
                 method="splitting",
                 refine="efficient",
                 seed=self.seed,
-                progress=progress,
+                progress=self.progress,
             )
         assert isinstance(model, GaussianMixture)  # which is what the method makes
         model.to_zarr(self.folder / "model.zarr")

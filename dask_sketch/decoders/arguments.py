@@ -41,10 +41,10 @@ def require_callables(executor: object, progress: object) -> None:
             f"executor={executor!r}: give a concurrent.futures.Executor, such as "
             "client.get_executor() of a Dask client, or leave it out."
         )
-    if progress is not None and not callable(progress):
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise DecodeError(
-            f"progress={progress!r}: give a function, called as progress(done, total, cost), or "
-            "leave it out."
+            f"progress={progress!r}: give True for a bar, a function, called as progress(done, "
+            "total, cost), or leave it out."
         )
 
 

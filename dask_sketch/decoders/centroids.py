@@ -16,7 +16,7 @@ from dask_sketch.decoders.density import Division, default_n_candidates, divide_
 from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.replicates import fit_all
-from dask_sketch.decoders.reporter import Progress, Reporter
+from dask_sketch.decoders.reporter import Progress, Reporter, watched
 from dask_sketch.decoders.shift import Candidates, sketch_and_shift
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
@@ -66,7 +66,7 @@ def decode_centroids(
     maxima: str,
     seed: int,
     replicates: int,
-    progress: Progress | None,
+    progress: Progress | bool | None,
     n_threads: int,
     executor: Executor | None,
 ) -> Centroids:
@@ -101,9 +101,13 @@ def decode_centroids(
     n_iterations = 2 * n_components
     if method == "density":
         n_iterations = default_n_candidates(n_components, d, m) + 1
-    reporter = Reporter(progress, replicates * n_iterations)
     search = CentroidSearch(sketch, n_components, method, model, box, maxima, seed)
-    with threadpool_limits(1, user_api="blas"), Threads(n_threads) as threads:
+    with (
+        threadpool_limits(1, user_api="blas"),
+        Threads(n_threads) as threads,
+        watched(progress) as show,
+    ):
+        reporter = Reporter(show, replicates * n_iterations)
         found = fit_all(search, replicates, executor, threads, reporter)
     best, trace = min(found, key=lambda each: each[0].cost)
     if not best.weights.sum() > 0:

@@ -22,7 +22,7 @@ from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_effic
 from dask_sketch.decoders.families import MODELS, Array
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.replicates import fit_all
-from dask_sketch.decoders.reporter import Progress, Reporter
+from dask_sketch.decoders.reporter import Progress, Reporter, watched
 from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.decoders.warm import worth_keeping
 from dask_sketch.errors import DecodeError
@@ -54,7 +54,7 @@ def decode(
     device: str | None = None,
     threads: int | None = None,
     executor: Executor | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> GaussianMixture | Centroids:
     """Fit a model to a sketch; time and memory do not depend on the number of samples.
 
@@ -127,7 +127,8 @@ def decode(
         that of a Dask cluster, ``client.get_executor()``. A task takes the sketch along, and draws
         the frequencies for itself. The result is the one without.
     progress
-        Called as ``progress(done, total, cost)`` after each iteration.
+        True shows a bar, in a notebook or on the standard error stream. A function is called as
+        ``progress(done, total, cost)`` after each iteration.
 
     Returns
     -------
@@ -215,7 +216,11 @@ def decode(
     kind = Objective if device is None else DeviceObjective
     # One BLAS thread: the matrices are small, so that more of them are slower (3 times at 64
     # components, 12 features and 8000 frequencies), and rounding would depend on their number.
-    with threadpool_limits(1, user_api="blas"), Threads(n_threads) as pool:
+    with (
+        threadpool_limits(1, user_api="blas"),
+        Threads(n_threads) as pool,
+        watched(progress) as show,
+    ):
         objective = kind(sketch, model, variance_floor=variance_floor, threads=pool, **given)
         if refine is not None:
             arguments.require_noise_model(objective.family)
@@ -235,7 +240,7 @@ def decode(
             excess=excess,
         )
         total = replicates * search.n_iterations(objective)
-        reporter = Reporter(progress, total + (N_ROUNDS if refine is not None else 0))
+        reporter = Reporter(show, total + (N_ROUNDS if refine is not None else 0))
         found = fit_all(search, replicates, executor, pool, reporter)
         (fit, _), trace = min(found, key=lambda each: each[0][0].cost)
         n_evaluations = sum(spent for (_, spent), _ in found)

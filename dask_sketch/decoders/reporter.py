@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+
+from dask_sketch.display.progress import progress_bar
 
 Progress = Callable[[int, int, float], None]
+
+
+@contextlib.contextmanager
+def watched(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """What to call with done, total and cost: what was given, or a bar for ``True``."""
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    with progress_bar(progress) as show:
+        yield lambda done, total, cost: show(done, total, f"decoded, cost {cost:.3e}")
 
 
 class Reporter:

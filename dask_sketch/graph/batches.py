@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
+from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import InputError
 from dask_sketch.announcing import announce
 from dask_sketch.sketching.sketch import Sketch, merge
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from dask_sketch.graph.one_pass import LazySketch
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
-REDRAW = 0.1  # seconds for which a bar is left as it is
 
 
 def batch_chunks(n_chunks: int, split_every: int) -> int | None:
@@ -93,7 +91,7 @@ def compute_in_batches(
     client
         Client of a cluster, ``None`` for the schedulers of this process.
     progress
-        Show a bar on the standard error stream.
+        Show a bar, in a notebook or on the standard error stream.
     options
         For ``Client.compute`` or ``dask.compute``.
 
@@ -106,10 +104,10 @@ def compute_in_batches(
     batches = [range(i, min(i + size, n_chunks)) for i in range(0, n_chunks, size)]
     total = Sketch.empty(lazy.feature_map)
     run = _here(lazy, batches, options) if client is None else _on(client, lazy, batches, options)
-    with bar(progress, len(batches), "batches") as show, contextlib.closing(run) as results:
+    with progress_bar(progress) as show, contextlib.closing(run) as results:
         for done, result in enumerate(results, 1):
             total = merge([total, result])
-            show(done)
+            show(done, len(batches), f"completed, {done:,} of {len(batches):,} batches")
     return total
 
 
@@ -142,27 +140,3 @@ def _on(
             waiting.popleft()
     finally:
         client.cancel(list(waiting))
-
-
-@contextlib.contextmanager
-def bar(progress: bool, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """A bar over all batches or the like on the standard error stream, if asked for."""
-    start = time.monotonic()
-    drawn = start - REDRAW
-
-    def show(done: int) -> None:
-        nonlocal drawn
-        now = time.monotonic()
-        if progress and (now >= drawn + REDRAW or done == total):
-            drawn = now
-            signs = ("#" * (40 * done // max(total, 1))).ljust(40)
-            spent = f"{now - start:,.0f} s"
-            sys.stderr.write(f"\r[{signs}] | {done:,} of {total:,} {unit}, {spent} ")
-            sys.stderr.flush()
-
-    try:
-        show(0)
-        yield show
-    finally:
-        if progress:
-            sys.stderr.write("\n")

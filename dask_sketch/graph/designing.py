@@ -23,6 +23,7 @@ from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.laws import default_law
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
+from dask_sketch.graph.progress import computed
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sources import Samples, open_samples
@@ -47,6 +48,7 @@ def design(
     seed: int = 0,
     dtype: str = "float32",
     n_pilot: int = 5000,
+    progress: bool = False,
     weights: Any = None,
     **options: Any,
 ) -> FeatureMap:
@@ -93,6 +95,8 @@ def design(
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
         Number of pilot samples (the paper's ``n0``).
+    progress
+        Show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
         As for :func:`open_samples`.
 
@@ -131,7 +135,7 @@ def design(
     if whitening is not None and whitening not in KINDS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
     samples = open_samples(x, weights=weights, **options)
-    pilot = pilot_samples(samples, n_pilot, seed)
+    pilot = pilot_samples(samples, n_pilot, seed, progress=progress)
     d = pilot.shape[1]
     if n_components is None and n_frequencies is not None and n_frequencies <= d // 2:
         raise InputError(
@@ -220,7 +224,9 @@ def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
         )
 
 
-def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float64]:
+def pilot_samples(
+    samples: Samples, n_pilot: int, seed: int, *, progress: bool = False
+) -> NDArray[np.float64]:
     """A random subset of the rows, from as few chunks as have them.
 
     Parameters
@@ -231,6 +237,8 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
         Number of rows wanted.
     seed
         Seed of the choice of chunks and of rows.
+    progress
+        Whether to show a bar.
 
     Returns
     -------
@@ -247,7 +255,8 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
     share = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
     found: list[NDArray[np.float64]] = []
     # on the scheduler in use; where there is none, on threads, bags (see LazySketch) included
-    chosen_by_user = active_client() is not None or dask.config.get("scheduler", None) is not None
+    client = active_client() if samples.lazy else None
+    chosen_by_user = client is not None or dask.config.get("scheduler", None) is not None
     where = {} if samples.lazy and chosen_by_user else {"scheduler": "threads"}
     start, size = 0, PILOT_CHUNKS
     while start < len(order):
@@ -266,7 +275,7 @@ def pilot_samples(samples: Samples, n_pilot: int, seed: int) -> NDArray[np.float
             )
             for number, s in zip(chosen, seeds, strict=True)
         ]
-        results = dask.compute(*tasks, **where)
+        results = computed(tasks, client, progress, **where)
         found += [unwrap(result) for result in results]
         if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break

@@ -92,7 +92,7 @@ class LazySketch(DaskMethodsMixin):
         Parameters
         ----------
         progress
-            Show a bar on the standard error stream: locally or on a cluster.
+            Show a bar, in a notebook or on the standard error stream.
         kwargs
             As for ``dask.compute`` or, with a client, ``Client.compute``.
 

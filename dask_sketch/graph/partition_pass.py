@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Any
 
 from dask_sketch import config
+from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.announcing import announce
-from dask_sketch.graph.batches import bar
 from dask_sketch.graph.partition_task import Failed, Reading, Run, sketch_run
 from dask_sketch.graph.planning import make_plan
 from dask_sketch.graph.run import active_client
@@ -74,7 +74,7 @@ def sketch_partitions(
         Most partitions that are under way at a time: sent, done and not yet given, or to be tried
         again; ``>= 1``. By default enough for four tasks of each thread.
     progress
-        Show a bar on the standard error stream.
+        Show a bar, in a notebook or on the standard error stream.
 
     Yields
     ------
@@ -187,7 +187,7 @@ class _Pass:
     ) -> Generator[tuple[int, Sketch | ChunkError], None, None]:
         given = 0
         try:
-            with bar(progress, self._total, "partitions") as show:
+            with progress_bar(progress) as show:
                 while given < self._total:
                     self._where.look()
                     self._take_up(length, in_flight)
@@ -195,7 +195,8 @@ class _Pass:
                     for result in self._receive():
                         self._under_way -= 1
                         given += 1
-                        show(given)
+                        words = f"completed, {given:,} of {self._total:,} partitions"
+                        show(given, self._total, words)
                         yield result
         except ClusterError as error:
             raise ClusterError(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import dask
-from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
 from dask_sketch.announcing import announce
 from dask_sketch.graph.batches import batch_chunks, compute_in_batches
+from dask_sketch.graph.progress import computed, follow
 from dask_sketch.sketching.partial import prepare
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     lazy
         What to compute.
     progress
-        Show a bar on the standard error stream.
+        Show a bar, in a notebook or on the standard error stream.
     kwargs
         Passed on to ``Client.compute`` or ``dask.compute``.
     """
@@ -72,34 +70,9 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
         require_samples(result, lazy.samples.label)
         return result
     if client is None:
-        # the method of the mixin, which LazySketch.compute stands before
-        with local_progress(progress):
-            return DaskMethodsMixin.compute(lazy, **kwargs)
+        return computed([lazy], None, progress, **kwargs)[0]
     if kwargs.pop("optimize_graph", True):
         (lazy,) = dask.optimize(lazy)
     with announce(client, lazy.samples, lazy.feature_map)():
         future = client.compute(lazy, optimize_graph=False, **kwargs)
     return follow(future, progress)
-
-
-def follow(future: Any, progress: bool) -> Any:
-    """Result of a future, with a bar on the standard error stream if asked for."""
-    if progress:
-        from distributed import progress as bar
-
-        with contextlib.redirect_stdout(sys.stderr):  # results alone go to standard output
-            bar(future, notebook=False)
-            sys.stderr.write("\n")
-    return future.result()
-
-
-@contextlib.contextmanager
-def local_progress(progress: bool) -> Iterator[None]:
-    """Dask's own bar for local schedulers, on the standard error stream."""
-    if not progress:
-        yield
-        return
-    from dask.diagnostics import ProgressBar
-
-    with ProgressBar(out=sys.stderr):
-        yield

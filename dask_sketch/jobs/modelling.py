@@ -10,7 +10,6 @@ from dask_sketch.diagnostics.discrepancy import discrepancy
 from dask_sketch.models import Centroids, GaussianMixture
 
 if TYPE_CHECKING:
-    from dask_sketch.decoders.reporter import Progress
     from dask_sketch.jobs.job_file import Job
     from dask_sketch.jobs.settings import DecodeTable
     from dask_sketch.sketching import Sketch
@@ -74,7 +73,7 @@ def find_model(
     table: DecodeTable,
     total: Sketch,
     last: Model | None,
-    progress: Progress | None = None,
+    progress: bool = False,
 ) -> Found:
     """Decode one model.
 

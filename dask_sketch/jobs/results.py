@@ -14,7 +14,6 @@ from dask_sketch.jobs.grouping import group_keys
 from dask_sketch.jobs.modelling import Found, find_model, settings_of
 from dask_sketch.models import Centroids
 from dask_sketch.sketching import Sketch
-from dask_sketch.terminal import decoding_progress
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -132,8 +131,7 @@ class Results:
                 f"{name}: {sketch.count:,} samples are too few to decode; check the sources."
             )
         say(f"decoding {name} ...")
-        with decoding_progress(progress) as show:
-            found = find_model(self.job, table, sketch, earlier, show)
+        found = find_model(self.job, table, sketch, earlier, progress)
         self.models[name] = found
         self.ledger.write_model(self.ledger.next_run, found.model, name)
 

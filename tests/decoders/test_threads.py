@@ -137,5 +137,5 @@ def test_refuses_no_threads(sketch, threads):
 def test_what_is_no_executor_or_progress_is_refused(sketch):
     with pytest.raises(DecodeError, match="executor=3: give a concurrent"):
         decode(sketch, 3, executor=3)
-    with pytest.raises(DecodeError, match="progress=True: give a function"):
-        decode(sketch, 3, progress=True)
+    with pytest.raises(DecodeError, match="progress=1: give True for a bar, a function"):
+        decode(sketch, 3, progress=1)

@@ -1,0 +1,107 @@
+"""The bar: one line in a terminal, one output in a notebook, nothing where nobody asked."""
+
+from __future__ import annotations
+
+import dask.array as da
+import pytest
+
+from dask_sketch import FeatureMap, decode, design, partial_sketch
+from dask_sketch.display import notebook, progress
+from dask_sketch.display.progress import progress_bar
+from dask_sketch.graph.progress import computed
+from dask_sketch.models import random_mixture
+
+ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Draw every time."""
+    monkeypatch.setattr(progress, "REDRAW", 0.0)
+
+
+def test_a_line_in_a_terminal(capsys, eager):
+    with progress_bar(True) as show:
+        show(1, 4, "chunks of a long name")
+        show(3, 4, "chunks")
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.split("\r")[1:]
+    assert lines[0].startswith("[##########                              ] |  25% chunks of a long")
+    assert lines[1].startswith("[##############################          ] |  75% chunks, 0 s")
+    assert len(lines[1]) == len(lines[0])  # nothing is left of it
+    assert lines[2].startswith("[########################################] | 100% chunks")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+
+
+def test_what_fails_is_not_shown_as_done(capsys, eager):
+    def fail():
+        with progress_bar(True) as show:
+            show(1, 4, "chunks")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    err = capsys.readouterr().err
+    assert "100%" not in err
+    assert err.endswith("\n")
+
+
+def test_nothing_is_shown_where_nobody_asked_or_nothing_happened(capsys):
+    with progress_bar(False) as show:
+        show(1, 2, "chunks")
+    with progress_bar(True):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_output_in_a_notebook(monkeypatch, capsys, eager):
+    pytest.importorskip("IPython")
+    shown = []
+
+    class Handle:
+        def update(self, page):
+            shown.append(page.data)
+
+    def display(page, display_id):
+        assert display_id
+        shown.append(page.data)
+        return Handle()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    with progress_bar(True) as show:
+        show(1, 4, "<chunks>")
+    assert len(shown) == 2
+    assert "width:25%" in shown[0]
+    assert "&lt;chunks&gt;" in shown[0]
+    assert "100%" in shown[1]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("kernel", "expected"), [(None, False), (object(), True)])
+def test_a_notebook_is_told_by_its_kernel(monkeypatch, kernel, expected):
+    IPython = pytest.importorskip("IPython")
+    shell = type("Shell", (), {"kernel": kernel} if kernel else {})()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    assert notebook.in_notebook() is expected
+
+
+def test_decode_shows_a_bar(capsys):
+    sketch = partial_sketch(ROWS, FeatureMap(2, 60, scale=1.0))
+    quiet = decode(sketch, 2)
+    assert capsys.readouterr().err == ""
+    for model in ("gaussian", "dirac"):
+        shown = decode(sketch, 2, model=model, progress=True)
+        assert "100% decoded, cost " in capsys.readouterr().err
+        if model == "gaussian":
+            assert (shown.means == quiet.means).all()
+
+
+def test_design_and_others_show_a_bar(capsys):
+    x = da.from_array(ROWS, chunks=(500, 2))
+    design(x, n_components=2, progress=True)
+    assert "100% completed" in capsys.readouterr().err
+    assert computed([x.sum()], None, True)[0] == pytest.approx(ROWS.sum())
+    assert "tasks" in capsys.readouterr().err
