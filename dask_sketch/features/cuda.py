@@ -106,7 +106,9 @@ class DeviceFrequencies:
     def __init__(self, cp: Any, feature_map: FeatureMap):
         self.feature_map = feature_map
         self.center = cp.asarray(feature_map.center)
-        turns = (feature_map.frequencies / (2 * np.pi)).astype(np.float32).astype(np.float64)
+        turns = feature_map.frequencies / (2 * np.pi)
+        if feature_map.row_whitening is None:
+            turns = turns.astype(np.float32).astype(np.float64)  # the division was rounded
         # powers of two that make the largest frequency of each feature less than one
         largest = np.abs(turns).max(axis=1)
         exponents = np.clip(np.frexp(largest)[1], -126, 127)

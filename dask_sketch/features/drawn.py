@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.kernel import MomentKernel, moment_kernel
 from dask_sketch.features.laws import draw_frequencies
-from dask_sketch.features.sums import settle
+from dask_sketch.features.sums import settle, settle_nearest
 from dask_sketch.features.sums_kernel import SumsKernel, sums_kernel
 
 if TYPE_CHECKING:
@@ -22,13 +22,23 @@ if TYPE_CHECKING:
 
 
 class Drawn:
-    """Frequencies of one specification, and what is derived from them."""
+    """Frequencies of one specification, and what is derived from them.
 
-    def __init__(self, spec: str, frequencies: NDArray[np.float64], feature_map: FeatureMap):
+    Attributes
+    ----------
+    frequencies
+        For the samples as they are, shape (n_features, n_frequencies).
+    turns
+        For the rows that a kernel is given, float32: whitened ones, where the map says so.
+    digest
+        SHA-256 over the specification and the turns.
+    """
+
+    def __init__(self, spec: str, turns: NDArray[np.floating], feature_map: FeatureMap):
         self.spec = spec
-        # whatever the law, omega / 2 pi is a float32 number: see FeatureMap, Notes
+        # whatever the law, turns are float32 numbers: see FeatureMap, Notes
         with np.errstate(over="ignore"):  # refused below
-            turns = np.asarray(frequencies / (2 * np.pi), dtype=np.float32)
+            turns = np.asarray(turns, dtype=np.float32)
         expected = (feature_map.n_features, feature_map.n_frequencies)
         if turns.shape != expected:
             raise ArtifactError(f"frequencies have shape {turns.shape}, not {expected}.")
@@ -37,17 +47,19 @@ class Drawn:
                 "the frequencies are too large for float32: the scale or covariances of the "
                 "feature map are too small. Give the samples in another unit."
             )
-        self.frequencies = frozen(turns.astype(np.float64) * (2 * np.pi))
+        frequencies = turns.astype(np.float64) * (2 * np.pi)
+        white = feature_map.row_whitening
+        self.frequencies = frozen(frequencies if white is None else white.T @ frequencies)
+        self.turns = frozen(turns)
         self.digest = hashlib.sha256(
             spec.encode() + b"\0" + turns.astype("<f4", copy=False).tobytes()
         ).hexdigest()
         self._law = (feature_map.law, feature_map.n_features, feature_map.dtype)
-        self._turns = turns
 
     @cached_property
     def packed(self) -> NDArray[np.floating]:
         """The frequencies in the kernel's order."""
-        return frozen(kernel_for(*self._law).pack(self._turns))
+        return frozen(kernel_for(*self._law).pack(self.turns))
 
 
 def kernel_for(law: str, n_features: int, dtype: str) -> MomentKernel | SumsKernel:
@@ -96,11 +108,40 @@ def _draw(feature_map: FeatureMap) -> Drawn:
         weights=feature_map.law_weights,
         seed=feature_map.seed,
     )
-    if feature_map.whitening is not None:
+    if feature_map.whitening is not None and feature_map.row_whitening is None:
         frequencies = feature_map.whitening.T @ frequencies
-    if feature_map.law == "sparse-sums":
-        frequencies = settle(frequencies / (2 * np.pi)) * (2 * np.pi)
-    return Drawn(feature_map.spec, frequencies, feature_map)
+    turns = frequencies / (2 * np.pi)
+    return Drawn(
+        feature_map.spec, settle(turns) if feature_map.law == "sparse-sums" else turns, feature_map
+    )
+
+
+def stored(feature_map: FeatureMap, frequencies: NDArray[np.float64], digest: str | None) -> Drawn:
+    """What :attr:`Drawn.frequencies` of a map were, from a file.
+
+    Raises
+    ------
+    ArtifactError
+        If they do not match the digest.
+    """
+    white = feature_map.row_whitening
+    if white is None or frequencies.shape[:1] != white.shape[:1]:
+        drawn = Drawn(feature_map.spec, frequencies / (2 * np.pi), feature_map)
+    else:
+        turns = settle_nearest(np.asarray(np.linalg.solve(white.T, frequencies) / (2 * np.pi)))
+        drawn = Drawn(feature_map.spec, turns, feature_map)
+        if drawn.digest != digest:
+            # the product with an extreme matrix has lost the last bits: drawn afresh, they are seen
+            # to be the same
+            fresh = DRAWN.get(feature_map)
+            if np.allclose(fresh.frequencies, frequencies, rtol=1e-9, atol=0.0):
+                drawn = fresh
+    if drawn.digest != digest:
+        raise ArtifactError(
+            f"the stored frequencies have digest {drawn.digest[:12]}, not "
+            f"{str(digest)[:12]} as stated: the file was edited or is damaged."
+        )
+    return drawn
 
 
 def drawn_for(feature_map: FeatureMap) -> Drawn:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import arguments
 from dask_sketch.features.described import Described
-from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen, kernel_for
+from dask_sketch.features.drawn import DRAWN, Drawn, drawn_for, frozen, kernel_for, stored
 from dask_sketch.features.kernel import MomentKernel
 from dask_sketch.features.laws import LAWS, importance_weights
 from dask_sketch.features.sums_kernel import SumsKernel
@@ -63,7 +63,8 @@ class FeatureMap(Described):
         given.
     whitening
         Matrix ``L``, shape (n_features, n_features): the law is meant for ``L @ x``. The
-        frequencies for ``x`` are then ``L.T`` times those drawn, at no cost per sample.
+        frequencies for ``x`` are then ``L.T`` times those drawn, at no cost per sample but with the
+        law ``"sparse-sums"``, which multiplies the rows (see :attr:`row_whitening`).
 
     Raises
     ------
@@ -72,8 +73,9 @@ class FeatureMap(Described):
 
     Notes
     -----
-    Drawn frequencies are rounded so that ``omega / (2 pi)`` is a float32 number. The float32 and
-    float64 kernels and a sketch stored on disk therefore all hold the same frequencies.
+    Drawn frequencies are rounded so that ``omega / (2 pi)`` is a float32 number (those for whitened
+    rows, where rows are whitened). The float32 and float64 kernels and a sketch stored on disk
+    therefore all hold the same frequencies.
 
     References
     ----------
@@ -162,6 +164,18 @@ class FeatureMap(Described):
         return np.asarray((inverse * mean) @ inverse.T).diagonal().copy()
 
     @cached_property
+    def row_whitening(self) -> NDArray[np.float64] | None:
+        """The whitening that every row is multiplied with before its phases are computed, or None.
+
+        Only full whitening with the law ``"sparse-sums"``, whose frequencies use few features: of
+        whitened rows. With any other law it is cheaper to multiply the frequencies once.
+        """
+        white = self.whitening
+        if self.law != "sparse-sums" or white is None:
+            return None
+        return None if np.array_equal(white, np.diag(white.diagonal())) else white
+
+    @cached_property
     def spec(self) -> str:
         """The specification as canonical JSON: sorted keys, numbers exact."""
         return json.dumps(
@@ -215,6 +229,14 @@ class FeatureMap(Described):
     def kernel(self) -> MomentKernel | SumsKernel:
         """The compiled kernel for this map's law, number of features and precision."""
         return kernel_for(self.law, self.n_features, self.dtype)
+
+    @property
+    def turns(self) -> NDArray[np.float32]:
+        """Turns per unit for the rows that the kernel is given, shape (n_features, n_frequencies).
+
+        ``frequencies / (2 pi)``; for whitened rows, where :attr:`row_whitening` says so.
+        """
+        return self._drawn.turns
 
     @property
     def packed(self) -> NDArray[np.floating]:
@@ -284,12 +306,7 @@ class FeatureMap(Described):
         except (TypeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
-            drawn = Drawn(feature_map.spec, np.asarray(frequencies, dtype=np.float64), feature_map)
-            if drawn.digest != digest:
-                raise ArtifactError(
-                    f"the stored frequencies have digest {drawn.digest[:12]}, not "
-                    f"{str(digest)[:12]} as stated: the file was edited or is damaged."
-                )
+            drawn = stored(feature_map, np.asarray(frequencies, dtype=np.float64), digest)
             DRAWN.put(drawn)
             feature_map.__dict__["_drawn"] = drawn  # and as long as this map lives
         if digest is not None:

@@ -8,9 +8,8 @@ For a group of base frequencies (:mod:`dask_sketch.features.sums`), the cosines 
 
 follow at the end. A (sample, frequency) pair costs two fused multiply-adds, two additions of
 integers and the fourth part of a cosine and sine, whose phase needs as many multiply-adds as a base
-frequency has features: two as drawn, and every one after full whitening, which takes a third more
-time at 12 features. (To whiten the rows instead would be cheap, and wrong by 3e-6: the frequencies
-of a map are rounded to float32 after whitening.)
+frequency has features, which are two. (Full whitening keeps it so: it is done to the rows,
+:mod:`dask_sketch.features.whitened_rows`.)
 
 Vectors run along the samples, so a block is transposed first
 (:mod:`dask_sketch.features.waves`). Every product is rounded to the grid of
@@ -44,7 +43,8 @@ AHEAD = 4  # vectors of rows whose phases of a few features are added together
 _WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
 
 
-def _start(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -> Any:
+def pointer_at(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -> Any:
+    """Where ``args[array][args[offset]:]`` lies, for the code of an intrinsic."""
     data = context.make_array(sig.args[array])(context, b, args[array]).data
     return b.gep(data, [args[offset]])
 
@@ -65,7 +65,9 @@ def _waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: A
     )  # fmt: skip
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        px, pb, pv, po = (_start(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8))
+        px, pb, pv, po = (
+            pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8)
+        )
         share = pv if use_weights else None
         put_waves(Vectors(b, kind), px, args[2], pb, args[5], share, po, *together)
         return context.get_dummy_value()
@@ -74,13 +76,15 @@ def _waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: A
 
 
 @intrinsic
-def _turn(typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pitch: Any) -> Any:
+def turn_square(
+    typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pitch: Any
+) -> Any:
     """Write a square of lanes by lanes numbers of ``x[i:]`` to ``columns[k:]``, transposed."""
     kind = x.dtype.name
     signature = types.void(x, i, n_features, columns, k, pitch)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        px, po = (_start(context, b, sig, args, array, array + 1) for array in (0, 3))
+        px, po = (pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3))
         put_columns(Vectors(b, kind), px, args[2], po, args[5])
         return context.get_dummy_value()
 
@@ -98,8 +102,8 @@ def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, 
     signature = types.void(waves, i, j, pitch, n_rows, sums, k, tile, width)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        one, other = (_start(context, b, sig, args, 0, offset) for offset in (1, 2))
-        place = _start(context, b, sig, args, 5, 6)
+        one, other = (pointer_at(context, b, sig, args, 0, offset) for offset in (1, 2))
+        place = pointer_at(context, b, sig, args, 5, 6)
         add_products(Vectors(b, kind, bits), one, other, args[3], args[4], place, side)
         return context.get_dummy_value()
 
@@ -132,7 +136,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
             for r in range(0, whole, lanes):
                 for f in range(0, d, lanes):
                     place = (start + r) * d + f
-                    _turn(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    turn_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
             for r in range(whole, rows):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]

@@ -32,7 +32,7 @@ def moment_units(feature_map: FeatureMap) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _largest_turns(feature_map: FeatureMap) -> NDArray[np.float64]:
-    return frozen(np.abs(feature_map.frequencies).max(axis=1) / (2 * np.pi))
+    return frozen(np.abs(feature_map.turns).max(axis=1).astype(np.float64))
 
 
 def has_phases(
@@ -54,5 +54,8 @@ def has_phases(
     """
     reach = np.maximum(maximum - feature_map.center, feature_map.center - minimum)
     reach = np.maximum(reach, 0.0)
+    if feature_map.row_whitening is not None:
+        with np.errstate(over="ignore"):  # infinite is too far
+            reach = np.maximum(reach, np.abs(feature_map.row_whitening) @ reach)
     largest = max(float(reach.max()), float(reach @ _largest_turns(feature_map)))
     return largest < float(np.finfo(feature_map.dtype).max) / 4

@@ -135,6 +135,40 @@ def put_waves(
             vec.put(wave, b.gep(place, [number(n * vec.lanes)]))
 
 
+def put_products(
+    vec: Vectors,
+    x: Any,
+    pitch: Any,
+    matrix: Any,
+    n_features: Any,
+    out: Any,
+    count: int,
+    ahead: int,
+) -> None:
+    """Emit ``count`` linear combinations of all features, for ``ahead`` vectors of rows.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand.
+    x, out
+        Pointers to the rows in the column of the first feature, and of the first combination.
+    pitch
+        From column to column.
+    matrix
+        Pointer to ``count`` lines: of each the numbers of the features, then what they count.
+    n_features
+        Number of features.
+    count, ahead
+        How many.
+    """
+    b = vec.builder
+    for m, total in enumerate(_phases(vec, x, pitch, matrix, n_features, count, ahead)):
+        column, n = divmod(m, ahead)
+        place = b.gep(out, [b.mul(pitch, number(column))])
+        vec.put(total, b.gep(place, [number(n * vec.lanes)]))
+
+
 def add_products(
     vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, side: int
 ) -> None:
@@ -175,6 +209,19 @@ def add_products(
         place = b.gep(sums, [number(first)])
         total = b.add(vec.load(place, words, 8), wide)
         b.store(total, b.bitcast(place, words.as_pointer()), align=8)
+
+
+def products_module(kind: str, side: int) -> ir.Module:
+    """The arithmetic of :func:`put_products` alone, as code of LLVM for any processor."""
+    made = ir.Module("products")
+    numbers = real(kind).as_pointer()
+    given = [numbers, _WORD, numbers, _WORD, numbers]
+    function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), "products")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    x, pitch, matrix, n_features, out = function.args
+    put_products(Vectors(b, kind), x, pitch, matrix, n_features, out, side, side)
+    b.ret_void()
+    return made
 
 
 def module(kind: str, vector_bits: int, tile: int, weighted: bool) -> ir.Module:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.fixed_point import FRACTION, FixedPoint
 from dask_sketch.features.sums_kernel import BLOCK
+from dask_sketch.features.whitened_rows import RowWhitener
 
 _ROOM = 2**59  # of sums that are added in one word: four of the sum of two are in a moment
 _TOGETHER = 16  # sums of different exponents, at most, that are kept until they are added
@@ -59,6 +60,8 @@ class ExactSums:
     def __init__(self, feature_map: FeatureMap):
         self._kernel = feature_map.kernel
         self._packed = feature_map.packed
+        white = feature_map.row_whitening
+        self._whiten = None if white is None else RowWhitener(white, feature_map.dtype)
         self._n_frequencies = feature_map.n_frequencies
         rows = block_rows(feature_map.n_features, feature_map.dtype)
         self._most = min(rows, self._kernel.capacity)
@@ -119,6 +122,8 @@ class ExactSums:
             if sums is None:
                 sums = self._kernel.zeros(self._packed)
             share = None if weights is None else weights[start : start + self._most]
+            if self._whiten is not None:
+                rows = self._whiten(rows)
             self._kernel.add(rows, self._packed, sums, share)
             self._running[exponent] = sums, held + len(rows)
 

@@ -15,6 +15,7 @@ from dask_sketch.features.fixed_point import LEAST, MOST, is_weight
 from dask_sketch.features.row_loop import FARTHEST
 from dask_sketch.features.rows import RowReader, row_taker
 from dask_sketch.features.units import has_phases, moment_units
+from dask_sketch.features.whitened_rows import RowWhitener
 from dask_sketch.sketching.exact_sums import ExactSums, block_rows
 from dask_sketch.sketching.sketch import Sketch
 
@@ -50,6 +51,8 @@ def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None
         return
     _ = feature_map.packed, feature_map.kernel
     row_taker(np.dtype(dtype), feature_map.dtype)
+    if feature_map.row_whitening is not None:
+        RowWhitener(feature_map.row_whitening, feature_map.dtype)
 
 
 def partial_sketch(

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from strategies import reference_sums
 
-from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch import FeatureMap, merge, partial_sketch
+from dask_sketch.errors import ChunkError
 from dask_sketch.features.kernel import moment_kernel
+from dask_sketch.features.sums import SIDE, combine, settle
 from dask_sketch.features.sums_kernel import BLOCK, SumsKernel, sums_kernel
 
 TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
@@ -15,7 +17,7 @@ TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 
 def sums_map(n_features, n_frequencies, dtype="float32", **options):
     return FeatureMap(
-        n_features, n_frequencies, scale=1.0, law="sparse-sums", dtype=dtype, **options
+        n_features, n_frequencies, law="sparse-sums", dtype=dtype, **({"scale": 1.0} | options)
     )
 
 
@@ -79,12 +81,56 @@ def test_moments_agree_for_every_number_of_rows(n_rows, n_features, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("d", [5, 32, 33, 500])
-def test_whitened_frequencies_use_every_feature(d, dtype, rng):
-    fm = sums_map(d, 100, dtype, whitening=np.eye(d) + 0.5 * rng.normal(size=(d, d)) / d**0.5)
-    assert fm.packed.shape == (32, 2, d)
-    x = within(rng, 2000, fm, 50.0)
-    error = np.abs(partial_sketch(x, fm).moment_sum - reference_sums(x, fm)) / 2000
+def test_base_frequencies_may_use_every_feature(d, dtype, rng):
+    kernel = sums_kernel(dtype)
+    turns = settle(combine(rng.normal(size=(4, 2, SIDE, d)) / d**0.5, 100))
+    packed = kernel.pack(turns)
+    assert packed.shape == (32, 2, d)
+    x = rng.normal(size=(2000, d))
+    x *= 50 / (2 * np.pi * np.abs(x @ turns).max())
+    sums = kernel.zeros(packed)
+    kernel.add(x.astype(dtype), packed, sums)
+    got = kernel.unpack(sums, 100) * 2.0**-kernel.fraction / len(x)
+    expected = np.exp(-2j * np.pi * (x @ turns)).mean(axis=0)
+    error = np.abs(got[0] + 1j * got[1] - expected)
     assert error.max() <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("d", [2, 5, 64])
+def test_rows_are_whitened(d, dtype, rng):
+    white = np.eye(d) + 0.5 * rng.normal(size=(d, d)) / d**0.5
+    fm = sums_map(d, 100, dtype, whitening=white, center=rng.normal(size=d))
+    assert fm.packed.shape == (32, 2, 2)
+    np.testing.assert_allclose(
+        fm.frequencies, white.T @ fm.turns.astype(float) * 2 * np.pi, rtol=1e-9
+    )
+    x = within(rng, 2000, fm, 50.0)
+    w = rng.integers(0, 4, size=2000).astype(float)
+    for weights, total in ((None, 2000), (w, w.sum())):
+        got = partial_sketch(x, fm, weights)
+        error = np.abs(got.moment_sum - reference_sums(x, fm, weights)) / total
+        assert error.max() <= TOLERANCE[dtype]
+        order = rng.permutation(2000)
+        cut = [partial_sketch(x[part], fm, None if weights is None else weights[part])
+               for part in np.split(order, [1, 700, 703])]  # fmt: skip
+        assert merge(cut).identical(got)
+    copy = FeatureMap.from_spec(fm.spec, fm.digest, fm.frequencies)
+    np.testing.assert_array_equal(copy.turns, fm.turns)
+    np.testing.assert_array_equal(copy.frequencies, fm.frequencies)
+
+
+def test_diagonal_whitening_leaves_the_rows(rng):
+    fm = sums_map(3, 50, whitening=np.diag([1.0, 2.0, 0.5]))
+    assert fm.row_whitening is None
+    np.testing.assert_array_equal(fm.turns.astype(float) * (2 * np.pi), fm.frequencies)
+
+
+def test_rows_that_whitening_takes_too_far_are_refused():
+    fm = sums_map(2, 40, whitening=[[1e10, 1e9], [0.0, 1e10]], scale=1e32)
+    partial_sketch([[1e22, 0.0]], fm)
+    with pytest.raises(ChunkError, match="too large for features in float32"):
+        partial_sketch([[3e29, 0.0]], fm)
 
 
 def test_both_kernels_agree(rng):

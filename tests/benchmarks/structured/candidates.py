@@ -38,7 +38,7 @@ class Candidate:
             seed=10**6 * (1 + [c.name for c in CANDIDATES].index(self.name)) + seed,
         )
         omega = self.make(variances, n_frequencies, seed)[0]
-        digest = Drawn(blank.spec, omega, blank).digest
+        digest = Drawn(blank.spec, omega / (2 * np.pi), blank).digest
         return FeatureMap.from_spec(blank.spec, digest, omega)
 
     def rate(self, n_features: int, n_frequencies: int, repeats: int = 9) -> float:
