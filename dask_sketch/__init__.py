@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dask_sketch.errors import SketchError
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
     from dask_sketch.features import FeatureMap, estimate_scale
-    from dask_sketch.graph import LazySketch, Plan, design, plan, sketch
+    from dask_sketch.graph import LazySketch, LazySketchGroup, Plan, design, plan, sketch
     from dask_sketch.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
     from dask_sketch.sketching import (
@@ -40,6 +40,7 @@ _HOME = {
     "FeatureMap": "features",
     "GaussianMixture": "models",
     "LazySketch": "graph",
+    "LazySketchGroup": "graph",
     "Ledger": "ledger",
     "Plan": "graph",
     "Samples": "sources",
@@ -72,6 +73,7 @@ __all__ = [
     "FeatureMap",
     "GaussianMixture",
     "LazySketch",
+    "LazySketchGroup",
     "Ledger",
     "Plan",
     "Samples",

@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
+from dask_sketch.graph.parts import fields_of
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sources import Samples, open_samples
 
@@ -53,16 +54,14 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
             _rows_of_bag,
             model,
             method,
-            fields=samples.record_fields,
-            weight_field=samples.weight_field,
+            fields=fields_of(samples),
             label=samples.label,
         )
     return _per_row(model, method, samples)
 
 
 def _per_row(model: Any, method: str, samples: Samples) -> Any:
-    blocks = samples.blocks
-    assert isinstance(blocks, da.Array)
+    blocks = samples.plain_blocks
     if blocks.numblocks[-1] > 1:
         blocks = blocks.rechunk({blocks.ndim - 1: -1})
     wide = method in _WIDE
@@ -93,14 +92,12 @@ def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) 
     return flat.reshape(*rows.shape[:-1], *flat.shape[1:])
 
 
-def _rows_of_bag(
-    items: Any, model: Any, method: str, *, fields: Any, weight_field: Any, label: str
-) -> list[Any]:
+def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str) -> list[Any]:
     from dask_sketch.sources.bags import blocks_of_partition
 
     out: list[Any] = []
-    for block, _ in blocks_of_partition(items, None, fields, weight_field, label):
-        out.extend(getattr(model, method)(block))
+    for block in blocks_of_partition(items, None, None, fields, label):
+        out.extend(getattr(model, method)(block.rows))
     return out
 
 

@@ -11,10 +11,9 @@ import dask
 from dask.base import DaskMethodsMixin
 
 from dask_sketch import config
+from dask_sketch.announcing import announce
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import InputError
-from dask_sketch.announcing import announce
-from dask_sketch.sketching.sketch import Sketch, merge
 
 if TYPE_CHECKING:
     from dask_sketch.graph.one_pass import LazySketch
@@ -75,7 +74,7 @@ def count_merges(n_chunks: int, split_every: int) -> int:
 
 def compute_in_batches(
     lazy: LazySketch, size: int, client: Any, progress: bool, options: dict[str, Any]
-) -> Sketch:
+) -> Any:
     """Compute a lazy sketch in batches of ``size`` chunks.
 
     Every batch is a graph of its own, built when its turn comes. Its result is merged here, into
@@ -98,22 +97,23 @@ def compute_in_batches(
     Returns
     -------
     sketch
-        With the bits of a pass in one graph; of no samples, if there are none.
+        Or sketches of groups, with the bits of a pass in one graph; of no samples, if there are
+        none.
     """
     n_chunks = lazy.samples.n_chunks
     batches = [range(i, min(i + size, n_chunks)) for i in range(0, n_chunks, size)]
-    total = Sketch.empty(lazy.feature_map)
+    total = lazy.merge([])
     run = _here(lazy, batches, options) if client is None else _on(client, lazy, batches, options)
     with progress_bar(progress) as show, contextlib.closing(run) as results:
         for done, result in enumerate(results, 1):
-            total = merge([total, result])
+            total = lazy.merge([total, result])
             show(done, len(batches), f"completed, {done:,} of {len(batches):,} batches")
     return total
 
 
 def _here(
     lazy: LazySketch, batches: list[range], options: dict[str, Any]
-) -> Generator[Sketch, None, None]:
+) -> Generator[Any, None, None]:
     for chosen in batches:
         # the method of the mixin, which LazySketch.compute stands before
         yield DaskMethodsMixin.compute(lazy.part(chosen), **options)
@@ -121,7 +121,7 @@ def _here(
 
 def _on(
     client: Any, lazy: LazySketch, batches: list[range], options: dict[str, Any]
-) -> Generator[Sketch, None, None]:
+) -> Generator[Any, None, None]:
     waiting: deque[Any] = deque()
     mark = announce(client, lazy.samples, lazy.feature_map)
     try:

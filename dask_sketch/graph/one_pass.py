@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 import dask
 import dask.threaded
 from dask.base import DaskMethodsMixin
 
-from dask_sketch import config
+from dask_sketch.announcing import report_rows
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.announcing import report_rows
+from dask_sketch.graph.group_memory import default_fan_in
 from dask_sketch.graph.tree import reduce_samples, require_fan_in, unwrap
 from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare, require_device
 from dask_sketch.sketching.sketch import Sketch, merge
@@ -44,6 +45,8 @@ class LazySketch(DaskMethodsMixin):
         Where chunks are sketched; where they lie if it is None.
     """
 
+    _result: type = Sketch
+
     def __init__(
         self,
         samples: Samples,
@@ -63,26 +66,34 @@ class LazySketch(DaskMethodsMixin):
 
     @cached_property
     def _inner(self) -> Any:
+        return reduce_samples(
+            self.samples, _sketch_chunk, merge, name="sketch", arguments=self._arguments,
+            split_every=self.split_every, chosen=self._chosen,
+        )  # fmt: skip
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
         sent: Any = self.feature_map
         if len(sent.spec) > SMALL_MAP:
             sent = dask.delayed(sent, name=f"feature-map-{sent.digest}", traverse=False)
-        return reduce_samples(
-            self.samples,
-            _sketch_chunk,
-            merge,
-            split_every=self.split_every,
-            name="sketch",
-            arguments={"feature_map": sent, "nan_policy": self.nan_policy, "device": self.device},
-            chosen=self._chosen,
-        )
+        return {"feature_map": sent, "nan_policy": self.nan_policy, "device": self.device}
 
     def part(self, chosen: range) -> LazySketch:
         """The sketch of some chunks alone, by their numbers; it may turn out to be empty."""
-        return LazySketch(
+        return type(self)(
             self.samples, self.feature_map, self.split_every, self.nan_policy, self.device, chosen
         )
 
-    def compute(self, *, progress: bool = False, **kwargs: Any) -> Sketch:
+    def merge(self, parts: list[Any]) -> Any:
+        """What :meth:`part` gave for different chunks, together; of no chunks, what is neutral."""
+        return merge([Sketch.empty(self.feature_map), *parts])
+
+    @property
+    def complete(self) -> Callable[[Any], Any]:
+        """Makes the result of what was found: in all chunks, unless this is a part."""
+        return partial(_complete, feature_map=self.feature_map, label=self._whole_label)
+
+    def compute(self, *, progress: bool = False, **kwargs: Any) -> Any:
         """Run the pass.
 
         With more tasks than ``sketch.task-limit`` it runs in batches of
@@ -110,11 +121,11 @@ class LazySketch(DaskMethodsMixin):
         return run(self, progress=progress, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(Sketch, name) and not name.startswith("_"):
+        if hasattr(self._result, name) and not name.startswith("_"):
             raise AttributeError(
                 f"this sketch is lazy and has no {name} yet: call .compute() first."
             )
-        raise AttributeError(f"LazySketch has no attribute {name!r}")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __dask_graph__(self) -> Any:
         return self._inner.__dask_graph__()
@@ -126,7 +137,7 @@ class LazySketch(DaskMethodsMixin):
         return self._inner.__dask_layers__()
 
     def __dask_tokenize__(self) -> Any:
-        return ("dask_sketch.LazySketch", self._inner.__dask_tokenize__())
+        return (f"dask_sketch.{type(self).__name__}", self._inner.__dask_tokenize__())
 
     @property
     def __dask_optimize__(self) -> Any:
@@ -138,7 +149,7 @@ class LazySketch(DaskMethodsMixin):
 
     def __dask_postcompute__(self) -> Any:
         finish, arguments = self._inner.__dask_postcompute__()
-        return _finish, (finish, arguments, self.feature_map, self._whole_label)
+        return _finish, (finish, arguments, self.complete)
 
     def __dask_postpersist__(self) -> Any:
         rebuild, arguments = self._inner.__dask_postpersist__()
@@ -157,7 +168,7 @@ class LazySketch(DaskMethodsMixin):
 
     def __repr__(self) -> str:
         return (
-            f"<LazySketch of {self.samples.label}: {self.samples.n_chunks:,} chunks, "
+            f"<{type(self).__name__} of {self.samples.label}: {self.samples.n_chunks:,} chunks, "
             f"{self.feature_map!r}>"
         )
 
@@ -165,7 +176,7 @@ class LazySketch(DaskMethodsMixin):
         from dask_sketch.display.passes import lazy_card
 
         return lazy_card(
-            "LazySketch",
+            type(self).__name__,
             self._fields(),
             "not computed yet",
             self.samples.chunk_rows,
@@ -178,6 +189,7 @@ def sketch(
     feature_map: FeatureMap,
     weights: Any = None,
     *,
+    groups: Any = None,
     split_every: int | None = None,
     nan_policy: str = "raise",
     device: str | None = None,
@@ -197,9 +209,12 @@ def sketch(
         What to average; see :func:`design`.
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
+    groups
+        Label of the group of each sample; an array-like or a name, see :func:`open_samples`. There
+        is then one sketch for each group, with the bits of a pass over its samples alone.
     split_every
         Most partial sketches that one task merges, ``>= 2``; the setting ``sketch.split-every``
-        (16) by default.
+        (16) by default, and for groups, whose partial sketches are large, 4.
     nan_policy
         ``"raise"`` stops at a row with NaN or infinite values and names it; ``"omit"`` leaves such
         rows out and counts them.
@@ -213,7 +228,8 @@ def sketch(
     Returns
     -------
     sketch
-        A :class:`Sketch` for input in memory, a :class:`LazySketch` for anything lazy.
+        A :class:`Sketch` for input in memory, a :class:`LazySketch` for anything lazy; with groups
+        a :class:`SketchGroup`, and for anything lazy a :class:`LazySketchGroup`.
 
     Raises
     ------
@@ -231,6 +247,9 @@ def sketch(
     >>> lazy = sketch(da.from_array(x, chunks=(100, 2)), feature_map)
     >>> bool(abs(lazy.compute().z - sketch(x, feature_map).z).max() < 1e-6)
     True
+    >>> by_sign = sketch(x, feature_map, groups=x[:, 0] > 0)
+    >>> by_sign.labels, by_sign.merged().identical(sketch(x, feature_map))
+    (array([False,  True]), True)
     """
     if not isinstance(feature_map, FeatureMap):
         raise InputError(
@@ -239,15 +258,18 @@ def sketch(
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     require_device(device)
-    samples = open_samples(x, weights=weights, **options)
+    samples = open_samples(x, weights=weights, groups=groups, **options)
     samples.require_features(feature_map.n_features, "the feature map")
-    fan_in = config.get("split-every") if split_every is None else split_every
+    fan_in = default_fan_in(samples) if split_every is None else split_every
     require_fan_in(fan_in)
     if device is None:
         # compiled while the graph is built: local threads and workers of this machine find it
         # cached
         prepare(feature_map, samples.dtype)
-    lazy = LazySketch(samples, feature_map, int(fan_in), nan_policy, device)
+    kind = LazySketch
+    if samples.groups is not None:
+        from dask_sketch.graph.group_pass import LazySketchGroup as kind  # a LazySketch itself
+    lazy = kind(samples, feature_map, int(fan_in), nan_policy, device)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 
@@ -266,22 +288,23 @@ def _sketch_chunk(
     return part
 
 
-def _finish(
-    results: Any, finish: Any, arguments: Any, feature_map: FeatureMap, label: str | None
-) -> Sketch:
-    found = unwrap(finish(results, *arguments))
+def _finish(results: Any, finish: Any, arguments: Any, complete: Callable[[Any], Any]) -> Any:
+    return complete(unwrap(finish(results, *arguments)))
+
+
+def _complete(found: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
     result: Sketch = Sketch.empty(feature_map) if found is None else found
     if label is not None:  # of all samples, not of a part
-        require_samples(result, label)
+        require_samples(result.count, result.omitted, label)
     return result
 
 
-def require_samples(sketch: Sketch, label: str) -> None:
+def require_samples(count: int, omitted: int, label: str) -> None:
     """Raise if a pass over ``label`` found nothing to average."""
-    if sketch.count == 0:
+    if count == 0:
         reason = (
-            f"all of its {sketch.omitted:,} rows have NaN or infinite values"
-            if sketch.omitted
+            f"all of its {omitted:,} rows have NaN or infinite values"
+            if omitted
             else "it has no rows (check the path, the filter and the credentials)"
         )
         raise InputError(f"{label} gave no samples: {reason}.")

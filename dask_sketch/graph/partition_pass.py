@@ -14,14 +14,14 @@ from itertools import islice
 from typing import Any
 
 from dask_sketch import config
+from dask_sketch.announcing import announce
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.announcing import announce
 from dask_sketch.graph.partition_task import Failed, Reading, Run, sketch_run
 from dask_sketch.graph.planning import make_plan
+from dask_sketch.graph.reading import read_apart, require_apart
 from dask_sketch.graph.run import active_client
-from dask_sketch.graph.tree import read_apart, require_apart
 from dask_sketch.graph.workers import Cluster, ConnectionLost, TaskLost, Threads
 from dask_sketch.sketching.partial import NAN_POLICIES
 from dask_sketch.sketching.sketch import Sketch

@@ -8,10 +8,10 @@ from typing import Any
 
 import dask
 
+from dask_sketch.announcing import report_rows
 from dask_sketch.errors import ArtifactError, ChunkError, DeviceError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.announcing import report_rows
-from dask_sketch.graph.tree import blocks_read
+from dask_sketch.graph.reading import blocks_read
 from dask_sketch.sketching.partial import partial_sketch, prepare
 from dask_sketch.sketching.sketch import Sketch, merge
 

@@ -1,8 +1,8 @@
-"""What a pass will cost, said before anything runs, and refused if it cannot fit."""
+"""What a pass will cost, said before anything runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -10,19 +10,14 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 
 from dask_sketch import config
-from dask_sketch.errors import InputError, PlanError
+from dask_sketch.announcing import announce_limit
+from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.row_loop import GROUPS
-from dask_sketch.announcing import announce_limit
 from dask_sketch.graph.batches import batch_chunks, count_merges
-from dask_sketch.graph.estimate import (
-    SCHEDULER_SECONDS,
-    Calibration,
-    Estimate,
-    estimate_pass,
-    measure,
-    require_cores,
-)
+from dask_sketch.graph.cost import Plan
+from dask_sketch.graph.estimate import measure
+from dask_sketch.graph.group_memory import default_fan_in, free_memory, group_memory
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import require_fan_in
 from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows, held_rows
@@ -34,170 +29,12 @@ MANY_PIECES = 10_000  # stored chunks,
 SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The cost of one pass.
-
-    Attributes
-    ----------
-    source
-        Name of the input.
-    passes
-        Times that the data is read: 1.
-    n_samples
-        Number of rows, ``None`` if only the pass can tell.
-    n_chunks, n_merges, n_tasks
-        Tasks that read and sketch, tasks that merge, and their sum.
-    n_batches
-        Graphs that they run in, one after the other: more than one above ``sketch.task-limit``.
-    n_frequencies
-        Of the feature map.
-    bytes_read
-        Bytes read, ``None`` if unknown.
-    largest_chunk
-        Bytes of the largest chunk in memory, ``None`` if unknown.
-    memory_per_thread
-        Projected peak of one thread in bytes, beyond the idle process; ``None`` if unknown.
-    memory_available
-        Bytes that a thread may use: memory of a worker over its threads, times the setting
-        ``sketch.memory-share``.
-    sketch_bytes
-        Bytes of the result.
-    n_threads
-        Threads that there are.
-    warnings
-        What to think about first.
-    calibration
-        Measured rates, if they were asked for.
-    """
-
-    source: str
-    passes: int
-    n_samples: int | None
-    n_chunks: int
-    n_merges: int
-    n_tasks: int
-    n_batches: int
-    n_frequencies: int
-    bytes_read: int | None
-    largest_chunk: int | None
-    memory_per_thread: int | None
-    memory_available: int
-    sketch_bytes: int
-    n_threads: int
-    warnings: tuple[str, ...]
-    calibration: Calibration | None = None
-
-    def estimate(self, n_cores: int | None = None, *, bandwidth: float | None = None) -> Estimate:
-        """Time of the pass, and what holds it up.
-
-        Parameters
-        ----------
-        n_cores
-            Threads that work, each as fast as those that were measured; by default as many as
-            there are. A cluster that was not measured is taken to need a millisecond for each task.
-        bandwidth
-            Bytes per second that the store gives to all readers together; by default the readers
-            are not in each other's way.
-
-        Returns
-        -------
-        estimate
-            Of batches that follow each other without a pause. Starting and decoding are not in it.
-            As good as a second of measuring: within a factor of two on a machine that does nothing
-            else, and no better than its load where others work.
-
-        Raises
-        ------
-        InputError
-            If the plan was made without ``calibrate=True``, or a number is not positive.
-        """
-        rates = self.calibration
-        if rates is None:
-            raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
-        cores = self.n_threads if n_cores is None else n_cores
-        require_cores(cores)
-        n = self.n_samples
-        elsewhere = n_cores is not None and not rates.on_cluster and n_cores > self.n_threads
-        return estimate_pass(
-            rates,
-            n_samples=round(rates.rows_per_chunk * self.n_chunks) if n is None else n,
-            n_frequencies=self.n_frequencies,
-            n_chunks=self.n_chunks,
-            n_tasks=self.n_tasks,
-            n_cores=cores,
-            bytes_read=self.bytes_read,
-            bandwidth=bandwidth,
-            task_seconds=SCHEDULER_SECONDS if elsewhere else None,
-        )
-
-    def require_fit(self) -> None:
-        """Refuse what cannot fit.
-
-        Raises
-        ------
-        PlanError
-            With both numbers, and what to do.
-        """
-        if self.memory_per_thread is None or self.memory_per_thread <= self.memory_available:
-            return
-        raise PlanError(
-            f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
-            f"per thread (largest chunk {describe_bytes(self.largest_chunk)}), but only "
-            f"{describe_bytes(self.memory_available)} is available to each of "
-            f"{self.n_threads} threads. Use fewer threads per worker or more memory, a smaller "
-            "chunk_size if chunks were joined, or store the data in smaller chunks."
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON; with the estimate, if there is a calibration."""
-        made = None if self.calibration is None else asdict(self.estimate())
-        return asdict(self) | {"estimate": made}
-
-    def _fields(self) -> dict[str, str]:
-        samples = "unknown before the pass" if self.n_samples is None else f"{self.n_samples:,}"
-        fields = {
-            "source": self.source,
-            "samples": samples,
-            "passes over the data": str(self.passes),
-            "tasks": f"{self.n_tasks:,} ({self.n_chunks:,} chunks, {self.n_merges:,} merges"
-            + (f"; {self.n_batches:,} batches)" if self.n_batches > 1 else ")"),
-            "bytes read": describe_bytes(self.bytes_read),
-            "largest chunk": describe_bytes(self.largest_chunk),
-            "memory per thread": (
-                f"{describe_bytes(self.memory_per_thread)} of "
-                f"{describe_bytes(self.memory_available)}, {self.n_threads} threads"
-            ),
-            "sketch": describe_bytes(self.sketch_bytes),
-        }
-        if self.calibration is not None:
-            fields |= {"time": str(self.estimate()), "measured": str(self.calibration)}
-        return fields | {f"warning {i + 1}": text for i, text in enumerate(self.warnings)}
-
-    def __str__(self) -> str:
-        width = max(map(len, self._fields()))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in self._fields().items())
-
-    def _repr_html_(self) -> str:
-        from dask_sketch.display.passes import plan_card
-
-        made = None if self.calibration is None else self.estimate()
-        n_samples = "unknown" if self.n_samples is None else f"{self.n_samples:,}"
-        return plan_card(
-            {name: text for name, text in self._fields().items() if text not in self.warnings},
-            f"1 pass, {n_samples} samples, {self.n_tasks:,} tasks",
-            self.warnings,
-            (self.memory_per_thread, self.memory_available),
-            {} if made is None else made.parts,
-            "" if made is None else f"time of each part: bound by {made.held_up_by}",
-        )
-
-
 def plan(
     x: Any,
     feature_map: FeatureMap,
     weights: Any = None,
     *,
+    groups: Any = None,
     split_every: int | None = None,
     memory_per_thread: str | int | None = None,
     calibrate: bool = False,
@@ -207,7 +44,7 @@ def plan(
 
     Parameters
     ----------
-    x, feature_map, weights, split_every, options
+    x, feature_map, weights, groups, split_every, options
         As for :func:`sketch`.
     memory_per_thread
         Memory that each thread has; by default that of the smallest worker of the active client,
@@ -243,9 +80,9 @@ def plan(
         raise InputError(
             f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
         )
-    samples = open_samples(x, weights=weights, **options)
+    samples = open_samples(x, weights=weights, groups=groups, **options)
     samples.require_features(feature_map.n_features, "the feature map")
-    fan_in = config.get("split-every") if split_every is None else split_every
+    fan_in = default_fan_in(samples) if split_every is None else split_every
     require_fan_in(fan_in)
     available = None
     if memory_per_thread is not None:
@@ -280,18 +117,24 @@ def make_plan(
     if available is not None:
         memory = available
     m, d = feature_map.n_frequencies, feature_map.n_features
-    sketch_bytes = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
+    one_sketch = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
+    weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
     drawn = 12 * d * m  # frequencies in float64, and packed in float32; once for a process
+    grouped = group_memory(samples, feature_map, split_every, weighted)
     chunk_memory = None
     if samples.largest_chunk is not None:
-        scratch = 2 * BLOCK_BYTES + 2 * sketch_bytes
-        if samples.weights is not None or samples.weight_column or samples.weight_field:
+        scratch = 2 * BLOCK_BYTES + 2 * one_sketch
+        if weighted:
             # longer blocks; sums, and rows that wait, for each group of weights
             share = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
             held = int(share * BLOCK_BYTES)
-            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (sketch_bytes // 2 + held)
-        merging = (split_every + 1) * sketch_bytes
-        chunk_memory = max(samples.copies * samples.largest_chunk + scratch, merging) + drawn
+            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (one_sketch // 2 + held)
+        reading = samples.copies * samples.largest_chunk + scratch
+        if grouped is None:
+            merging = (split_every + 1) * one_sketch
+        else:
+            reading, merging = reading + grouped.sketching, grouped.merging
+        chunk_memory = max(reading, merging) + drawn
     n_chunks = samples.n_chunks
     size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
     whole, rest = divmod(n_chunks, size)
@@ -315,6 +158,11 @@ def make_plan(
         )
     if samples.largest_chunk is None:
         warnings.append("chunk sizes are unknown: memory cannot be projected.")
+    if grouped is not None and grouped.result is None:
+        warnings.append(
+            f"each group of {grouped.dim} will take {describe_bytes(grouped.each)}, and how many "
+            "there are only the pass can tell: memory is projected without them."
+        )
     return Plan(
         source=samples.label,
         passes=1,
@@ -328,9 +176,13 @@ def make_plan(
         largest_chunk=samples.largest_chunk,
         memory_per_thread=chunk_memory,
         memory_available=memory,
-        sketch_bytes=sketch_bytes,
+        sketch_bytes=one_sketch if grouped is None else grouped.result,
         n_threads=n_threads,
         warnings=tuple(warnings),
+        groups=None if grouped is None else grouped.dim,
+        n_groups=None if grouped is None else grouped.n_groups,
+        client_memory=None if grouped is None else grouped.client,
+        client_available=None if grouped is None else free_memory(),
     )
 
 
@@ -345,4 +197,4 @@ def _resources(client: Any) -> tuple[int, int]:
             return int(share * min(limits)), threads
         if workers:
             return int(share * psutil.virtual_memory().total), threads
-    return int(share * psutil.virtual_memory().available / CPU_COUNT), CPU_COUNT
+    return free_memory() // CPU_COUNT, CPU_COUNT

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.groups import Groups
 from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
@@ -17,11 +18,25 @@ if TYPE_CHECKING:
 
 _RECORDS = 4096  # records gathered into one block
 
-Block = tuple[NDArray[Any], NDArray[Any] | None]
+
+class Block(NamedTuple):
+    """Rows, (n, n_features), and the weight and the label of each, (n,), where there are."""
+
+    rows: NDArray[Any]
+    weights: NDArray[Any] | None
+    groups: NDArray[Any] | None
+
+
+class Fields(NamedTuple):
+    """Names of the fields of dictionaries: of the features, of the weight and of the label."""
+
+    features: tuple[str, ...] | None
+    weight: str | None
+    group: str | None
 
 
 def bag_samples(
-    bag: db.Bag, *, columns: Iterable[str] | None = None, weights: Any = None
+    bag: db.Bag, *, columns: Iterable[str] | None = None, weights: Any = None, groups: Any = None
 ) -> Samples:
     """Samples from a bag.
 
@@ -32,112 +47,159 @@ def bag_samples(
         one-dimensional arrays of n_features numbers.
     columns
         Fields of the dictionaries that are features, in this order; by default all but the
-        weights, in alphabetical order, which is the same for every partition.
-    weights
-        Field of the dictionaries, or a bag with the same partitions and elements: one array of
-        weights for each block, or one number for each record.
+        weight and the label, in alphabetical order, which is the same for every partition.
+    weights, groups
+        Field of the dictionaries, or a bag with the same partitions and elements: one array for
+        each block, or one number or label for each record.
 
     Raises
     ------
     InputError
-        If the weights are neither.
+        If the weights or groups are neither.
     """
-    given = None if weights is None or isinstance(weights, str) else weights
-    if given is not None and getattr(given, "npartitions", None) != bag.npartitions:
-        raise InputError(
-            f"weights of a bag must be the name of a field, or a bag of {bag.npartitions} "
-            f"partitions like the samples; got {type(weights).__name__} of "
-            f"{getattr(given, 'npartitions', 'no')} partitions."
-        )
+    weight_field, weight_bag = _field_or_bag(weights, bag, "weights")
+    group_field, group_bag = _field_or_bag(groups, bag, "groups")
     return Samples(
         blocks=bag,
         label=f"the bag {bag.name}",
         n_features=None,
-        weights=given,
+        weights=weight_bag,
+        groups=None
+        if groups is None
+        else Groups(group_field or "group", group_bag, field=group_field),
         record_fields=None if columns is None else tuple(columns),
-        weight_field=weights if isinstance(weights, str) else None,
+        weight_field=weight_field,
     )
+
+
+def _field_or_bag(given: Any, bag: db.Bag, argument: str) -> tuple[str | None, Any]:
+    if given is None or isinstance(given, str):
+        return given, None
+    if getattr(given, "npartitions", None) != bag.npartitions:
+        raise InputError(
+            f"{argument} of a bag must be the name of a field, or a bag of {bag.npartitions} "
+            f"partitions like the samples; got {type(given).__name__} of "
+            f"{getattr(given, 'npartitions', 'no')} partitions."
+        )
+    return None, given
 
 
 def blocks_of_partition(
     items: Iterable[Any],
     weights: Iterable[Any] | None,
-    fields: tuple[str, ...] | None,
-    weight_field: str | None,
+    groups: Iterable[Any] | None,
+    fields: Fields,
     label: str,
 ) -> Iterator[Block]:
-    """Blocks of rows, with their weights, from the elements of one partition.
+    """Blocks of rows, with their weights and labels, from the elements of one partition.
 
     Parameters
     ----------
-    items, weights
-        Elements, and their weights if those are a bag of their own.
-    fields, weight_field
+    items, weights, groups
+        Elements, and their weights and labels if those are bags of their own.
+    fields
         Fields of dictionaries; see :func:`bag_samples`.
     label
         Name of the partition for messages.
 
     Yields
     ------
-    block, weights
-        Shape (n, n_features), and (n,) or none.
+    block
+        Some of the rows.
 
     Raises
     ------
     InputError
         If elements are neither blocks nor records, or records differ in length.
     """
-    missing = object()
-    pairs = ((item, None) for item in items) if weights is None else zip_longest(
-        items, weights, fillvalue=missing
-    )  # fmt: skip
-    names = fields
-    rows: list[Any] = []
-    shares: list[Any] = []
-    for item, share in pairs:
-        if item is missing or share is missing:
-            raise InputError(f"weights of {label} do not have as many elements as the samples.")
+    held = _Held(label, grouped=groups is not None or fields.group is not None)
+    names = fields.features
+    others = tuple(name for name in fields[1:] if name is not None)
+    for item, share, group in _together(items, weights, groups, label):
         if isinstance(item, dict):
             if names is None:
-                names = tuple(sorted((name for name in item if name != weight_field), key=str))
+                names = tuple(sorted((name for name in item if name not in others), key=str))
             try:
                 row: Any = [item[name] for name in names]
-                if weight_field is not None:
-                    share = item[weight_field]
+                if fields.weight is not None:
+                    share = item[fields.weight]
+                if fields.group is not None:
+                    group = item[fields.group]
             except KeyError as error:
                 raise InputError(f"a record of {label} has no field {error}: {item!r}.") from error
         else:
             row = item
-            if weight_field is not None or fields is not None:
-                option = f"columns={list(fields)}" if fields else f"weights={weight_field!r}"
+            if fields.features or others:
+                options = zip(("columns", "weights", "groups"), fields, strict=True)
+                option, name = next(pair for pair in options if pair[1])
+                shown = list(name) if isinstance(name, tuple) else repr(name)
                 raise InputError(
-                    f"{option} names fields, but {label} holds {type(item).__name__}, not "
+                    f"{option}={shown} names fields, but {label} holds {type(item).__name__}, not "
                     "dictionaries."
                 )
             if np.ndim(row) == 2:
-                if rows:
-                    yield _gathered(rows, shares, label)
-                    rows, shares = [], []
-                yield np.asarray(row), None if share is None else np.asarray(share)
+                yield from held.block()
+                yield Block(np.asarray(row), _array(share), _array(group))
                 continue
-        rows.append(row)
-        if share is not None:
-            shares.append(share)
-        if len(rows) == _RECORDS:
-            yield _gathered(rows, shares, label)
-            rows, shares = [], []
-    if rows:
-        yield _gathered(rows, shares, label)
+        if held.add(row, share, group) == _RECORDS:
+            yield from held.block()
+    yield from held.block()
 
 
-def _gathered(rows: list[Any], shares: list[Any], label: str) -> Block:
-    try:
-        block = np.asarray(rows)
-    except ValueError as error:
-        raise InputError(f"records of {label} differ in length: {error}.") from error
-    if block.ndim != 2:
-        raise InputError(
-            f"elements of {label} have shape {block.shape[1:]}; give two-dimensional blocks, or "
-            "records of one number for each feature."
-        )
-    return block, np.asarray(shares) if shares else None
+def _together(
+    items: Iterable[Any], weights: Iterable[Any] | None, groups: Iterable[Any] | None, label: str
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Elements with their weights and labels, where those are bags; as many of all."""
+    missing = object()
+    beside = {
+        name: bag for name, bag in (("weights", weights), ("groups", groups)) if bag is not None
+    }
+    for item, *others in zip_longest(items, *beside.values(), fillvalue=missing):
+        found = dict(zip(beside, others, strict=True))
+        wrong = [name for name in beside if (item is missing) != (found[name] is missing)]
+        if wrong:
+            raise InputError(f"{wrong[0]} of {label} do not have as many elements as the samples.")
+        yield item, found.get("weights"), found.get("groups")
+
+
+def _array(values: Any) -> NDArray[Any] | None:
+    return None if values is None else np.asarray(values)
+
+
+class _Held:
+    """Records that wait until they are enough for a block."""
+
+    def __init__(self, label: str, grouped: bool):
+        self._label = label
+        self._grouped = grouped
+        self._rows: list[Any] = []
+        self._weights: list[Any] = []
+        self._groups: list[Any] = []
+
+    def add(self, row: Any, weight: Any, group: Any) -> int:
+        """Take a record; give their number."""
+        self._rows.append(row)
+        if weight is not None:
+            self._weights.append(weight)
+        if self._grouped:
+            self._groups.append(group)  # also one that is missing, which is an error further on
+        return len(self._rows)
+
+    def block(self) -> Iterator[Block]:
+        """The records as one block, if there are any; none of them is kept."""
+        if not self._rows:
+            return
+        try:
+            rows = np.asarray(self._rows)
+        except ValueError as error:
+            raise InputError(f"records of {self._label} differ in length: {error}.") from error
+        if rows.ndim != 2:
+            raise InputError(
+                f"elements of {self._label} have shape {rows.shape[1:]}; give two-dimensional "
+                "blocks, or records of one number for each feature."
+            )
+        weights = np.asarray(self._weights) if self._weights else None
+        # of objects: text and numbers among each other are told apart later
+        groups = np.array(self._groups, dtype=object) if self._groups else None
+        self._rows, self._weights, self._groups = [], [], []
+        yield Block(rows, weights, groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -26,6 +27,7 @@ def open_samples(
     x: Any,
     *,
     weights: Any = None,
+    groups: Any = None,
     columns: Sequence[str] | None = None,
     array: str | None = None,
     feature_dim: str | None = None,
@@ -46,6 +48,14 @@ def open_samples(
     weights
         One weight for each sample: array-like, or the name of a column, variable, coordinate,
         array of the group, or field of the records, as the input has them.
+    groups
+        Label of the group of each sample, such as a speaker, a day or a file: array-like (also a
+        Series or a Dask array, whose chunks may differ from those of the samples), or a name as
+        for the weights. Whole numbers, text, dates or true and false. What is labelled so is no
+        feature. In a Zarr group and a Dataset the name may also be that of labels for each file
+        or the like, where an array of the samples has the numbers of the files: one whose
+        attribute ``instance_dimension`` names the dimension of the labels, as in the climate and
+        forecast conventions. Numbers stand for names where the attribute ``names`` lists those.
     columns
         Columns, variables or fields that are features; all numeric ones by default.
     array
@@ -77,7 +87,7 @@ def open_samples(
     given = {
         key: value
         for key, value in (
-            ("weights", weights), ("columns", columns), ("array", array),
+            ("weights", weights), ("groups", groups), ("columns", columns), ("array", array),
             ("feature_dim", feature_dim), ("storage_options", storage_options),
             ("chunk_size", chunk_size),
         )
@@ -91,52 +101,55 @@ def open_samples(
     module = type(x).__module__.split(".")[0]
     if isinstance(x, (str, os.PathLike)):
         _require_used(
-            given, "a path", ("weights", "columns", "array", "storage_options", "chunk_size")
-        )
+            given, "a path",
+            ("weights", "groups", "columns", "array", "storage_options", "chunk_size"),
+        )  # fmt: skip
         return _path_samples(
-            os.fspath(x), weights=weights, columns=columns, array=array,
+            os.fspath(x), weights=weights, groups=groups, columns=columns, array=array,
             storage_options=storage_options, chunk_size=chunk_size,
         )  # fmt: skip
     if isinstance(x, da.Array):
-        _require_used(given, "a Dask array", ("weights",))
-        return array_samples(x, f"the Dask array {x.name}", weights)
+        _require_used(given, "a Dask array", ("weights", "groups"))
+        return array_samples(x, f"the Dask array {x.name}", weights, groups)
     if module == "xarray" and name in ("DataArray", "Dataset"):
         from dask_sketch.sources.labelled import data_array_samples, dataset_samples
 
         if name == "DataArray":
-            _require_used(given, "a DataArray", ("weights", "feature_dim"))
-            return data_array_samples(x, feature_dim=feature_dim, weights=weights)
-        _require_used(given, "a Dataset", ("weights", "columns", "feature_dim"))
-        return dataset_samples(x, columns=columns, feature_dim=feature_dim, weights=weights)
+            _require_used(given, "a DataArray", ("weights", "groups", "feature_dim"))
+            return data_array_samples(x, feature_dim=feature_dim, weights=weights, groups=groups)
+        _require_used(given, "a Dataset", ("weights", "groups", "columns", "feature_dim"))
+        return dataset_samples(
+            x, columns=columns, feature_dim=feature_dim, weights=weights, groups=groups
+        )
     if module == "zarr" or name in ("LocalStore", "FsspecStore", "MemoryStore", "ObjectStore"):
         from dask_sketch.sources.zarr_store import zarr_samples
 
-        _require_used(given, "a Zarr store", ("weights", "array", "chunk_size"))
-        return zarr_samples(x, array=array, weights=weights, chunk_size=chunk_size)
+        _require_used(given, "a Zarr store", ("weights", "groups", "array", "chunk_size"))
+        return zarr_samples(x, array=array, weights=weights, groups=groups, chunk_size=chunk_size)
     if is_dask_collection(x) and hasattr(x, "npartitions"):
-        _require_used(given, "a Dask DataFrame or bag", ("weights", "columns"))
+        _require_used(given, "a Dask DataFrame or bag", ("weights", "groups", "columns"))
         if hasattr(x, "columns"):
             from dask_sketch.sources.frames import frame_samples
 
-            column = weights if isinstance(weights, str) else None
-            _require_column(column, x.columns)
+            weight, weights = _column_or_values(weights, x.columns, "weights")
+            group, groups = _column_or_values(groups, x.columns, "groups")
             return frame_samples(
-                x, "the Dask DataFrame", weight=column, columns=columns,
-                weights=None if column else weights,
+                x, "the Dask DataFrame", weight=weight, weights=weights, group=group,
+                groups=groups, columns=columns,
             )  # fmt: skip
         if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
             from dask_sketch.sources.bags import bag_samples
 
-            return bag_samples(x, columns=columns, weights=weights)
+            return bag_samples(x, columns=columns, weights=weights, groups=groups)
     if module == "pandas" and hasattr(x, "columns"):
-        _require_used(given, "a DataFrame", ("weights", "columns", "chunk_size"))
-        return _pandas_samples(x, weights, columns, chunk_size)
+        _require_used(given, "a DataFrame", ("weights", "groups", "columns", "chunk_size"))
+        return _pandas_samples(x, weights, groups, columns, chunk_size)
     if isinstance(x, (np.ndarray, list, tuple)):
-        _require_used(given, "an array", ("weights", "chunk_size"))
-        return _memory_samples(_as_array(x), "the array", weights, chunk_size)
+        _require_used(given, "an array", ("weights", "groups", "chunk_size"))
+        return _memory_samples(_as_array(x), "the array", weights, groups, chunk_size)
     if on_device(x):
-        _require_used(given, "an array on a GPU", ("weights", "chunk_size"))
-        return _memory_samples(device_array(x), "the array on the GPU", weights, chunk_size)
+        _require_used(given, "an array on a GPU", ("weights", "groups", "chunk_size"))
+        return _memory_samples(device_array(x), "the array on the GPU", weights, groups, chunk_size)
     raise InputError(f"x of type {type(x).__module__}.{name} is not understood; give {_KINDS}.")
 
 
@@ -211,7 +224,12 @@ def _holds_parquet(
 
 
 def _memory_samples(
-    x: np.ndarray[Any, Any], label: str, weights: Any, chunk_size: Any, **known: Any
+    x: np.ndarray[Any, Any],
+    label: str,
+    weights: Any,
+    groups: Any,
+    chunk_size: Any,
+    **known: Any,
 ) -> Samples:
     if x.dtype.kind in "US":
         raise InputError(
@@ -227,26 +245,37 @@ def _memory_samples(
         raise InputError(f"x has shape {x.shape}: there are no features.")
     rows = min(row_step(len(x), 1, x.itemsize * x.shape[1], chunk_size), max(len(x), 1))
     blocks = da.from_array(x, chunks=(rows, x.shape[1]), inline_array=True, name=False)
-    return array_samples(blocks, label, weights, lazy=False, **known)
+    return array_samples(blocks, label, weights, groups, lazy=False, **known)
 
 
-def _pandas_samples(x: Any, weights: Any, columns: Any, chunk_size: Any) -> Samples:
+def _pandas_samples(x: Any, weights: Any, groups: Any, columns: Any, chunk_size: Any) -> Samples:
     from dask_sketch.sources.frames import common_dtype, feature_columns, to_numpy
 
-    column = weights if isinstance(weights, str) else None
-    _require_column(column, x.columns)
-    names = feature_columns(columns, x.dtypes, column, "the DataFrame")
+    weight, weights = _column_or_values(weights, x.columns, "weights")
+    group, groups = _column_or_values(groups, x.columns, "groups")
+    names = feature_columns(columns, x.dtypes, weight, "the DataFrame", group)
     values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
-    given = x[column] if column else weights
-    return _memory_samples(
-        values, "the DataFrame", None if given is None else np.asarray(given), chunk_size,
+    weights = weights if weight is None else x[weight]
+    samples = _memory_samples(
+        values,
+        "the DataFrame",
+        None if weights is None else np.asarray(weights),
+        groups if group is None else x[group],
+        chunk_size,
         feature_names=tuple(map(str, names)),
-    )  # fmt: skip
+    )
+    if group is None or samples.groups is None:
+        return samples
+    return replace(samples, groups=replace(samples.groups, dim=group))
 
 
-def _require_column(column: str | None, available: Any) -> None:
-    if column is not None and column not in available:
-        raise InputError(f"weights={column!r} is not a column; there are {list(available)}.")
+def _column_or_values(given: Any, available: Any, argument: str) -> tuple[str | None, Any]:
+    """The name of a column, and none; or none, and what is not a name."""
+    if not isinstance(given, str):
+        return None, given
+    if given not in available:
+        raise InputError(f"{argument}={given!r} is not a column; there are {list(available)}.")
+    return given, None
 
 
 def _listed(columns: Sequence[str] | None) -> list[str] | None:

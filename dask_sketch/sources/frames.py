@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.groups import Groups, Labelled, labels_of_series
 from dask_sketch.sources.samples import Samples, array_samples
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def frame_samples(
     *,
     weight: str | None = None,
     weights: Any = None,
+    group: str | None = None,
+    groups: Any = None,
     columns: Sequence[str] | None = None,
     **known: Any,
 ) -> Samples:
@@ -35,26 +38,42 @@ def frame_samples(
         Column of weights.
     weights
         Weights that are not a column.
+    group
+        Column of labels of groups.
+    groups
+        Labels that are not a column.
     columns
-        Columns that are features; all but the weights by default.
+        Columns that are features; all but the weights and the labels by default.
     known
         Further fields of :class:`Samples`.
     """
     dtypes = frame.dtypes
-    names = feature_columns(columns, dtypes, weight, label)
+    names = feature_columns(columns, dtypes, weight, label, group)
     chosen = [*names, *([weight] if weight else [])]
     dtype = common_dtype([dtypes[name] for name in chosen])
-    blocks = frame[chosen].map_partitions(
-        to_numpy, dtype, meta=np.empty((0, len(chosen)), dtype=dtype)
-    )
+    meta = np.empty((0, len(chosen)), dtype=dtype)
+    if group is None:
+        blocks = frame[chosen].map_partitions(to_numpy, dtype, meta=meta)
+    else:
+        # by one function, as two that take columns of one frame would each have it read
+        needed = list(dict.fromkeys([*chosen, group]))
+        blocks = frame[needed].map_partitions(_to_labelled, chosen, dtype, group, meta=meta)
+        groups = Groups(group, in_blocks=True)
     return array_samples(
         blocks,
         label,
         weights,
+        groups,
         feature_names=tuple(map(str, names)),
         weight_column=weight is not None,
         **known,
     )
+
+
+def _to_labelled(
+    frame: pd.DataFrame, columns: list[str], dtype: np.dtype[Any], group: str
+) -> Labelled:
+    return Labelled(to_numpy(frame[columns], dtype), labels_of_series(frame[group]))
 
 
 def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -68,7 +87,11 @@ def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def feature_columns(
-    columns: Sequence[str] | None, dtypes: pd.Series[Any], weight: str | None, label: str
+    columns: Sequence[str] | None,
+    dtypes: pd.Series[Any],
+    weight: str | None,
+    label: str,
+    group: str | None = None,
 ) -> tuple[str, ...]:
     """Columns that are features, all numeric, of a frame with these dtypes.
 
@@ -84,11 +107,12 @@ def feature_columns(
             raise InputError(f"columns {missing} are not in {label}, which has {available}.")
         chosen = list(columns)
     else:
-        chosen = [name for name in available if name != weight]
+        chosen = [name for name in available if name not in (weight, group)]
     if not chosen:
         raise InputError(f"{label} has no columns to use as features.")
     names = [*chosen, *([weight] if weight else [])]
-    twice = sorted({str(name) for name in names if available.count(name) > 1})
+    every = [*names, *([group] if group else [])]
+    twice = sorted({str(name) for name in every if available.count(name) > 1})
     if twice:
         raise InputError(
             f"{label} has several columns of the name {', '.join(twice)}; rename them."

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.groups import aligned_groups
 from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.stored_groups import INDEX_OF, NAMES
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 def data_array_samples(
-    x: xr.DataArray, *, feature_dim: str | None = None, weights: Any = None
+    x: xr.DataArray,
+    *,
+    feature_dim: str | None = None,
+    weights: Any = None,
+    groups: Any = None,
+    among: Mapping[Any, xr.DataArray] | None = None,
 ) -> Samples:
     """Samples from a DataArray; all dimensions but one are samples.
 
@@ -28,6 +36,10 @@ def data_array_samples(
         Dimension of the features; the last one by default.
     weights
         Array-like or DataArray with the sample dimensions, or the name of a coordinate.
+    groups
+        Array-like with the sample dimensions, DataArray with some of them, or the name of one.
+    among
+        Where names are looked up; the coordinates by default.
 
     Raises
     ------
@@ -49,7 +61,7 @@ def data_array_samples(
     if feature_dim in x.coords:
         names = tuple(str(value) for value in x.coords[feature_dim].values)
     leading = tuple(str(dim) for dim in x.dims[:-1])
-    return array_samples(
+    samples = array_samples(
         _as_dask(x, feature_dim),
         label,
         _weights(weights, x, leading, label),
@@ -58,6 +70,7 @@ def data_array_samples(
         feature_names=names,
         lazy=x.chunks is not None,
     )
+    return _grouped(samples, groups, x.coords if among is None else among)
 
 
 def dataset_samples(
@@ -66,6 +79,7 @@ def dataset_samples(
     columns: list[str] | None = None,
     feature_dim: str | None = None,
     weights: Any = None,
+    groups: Any = None,
 ) -> Samples:
     """Samples from a Dataset: its variables are the features, or one variable holds them.
 
@@ -74,19 +88,26 @@ def dataset_samples(
     x
         Dataset.
     columns
-        Variables to use; all data variables but the weights by default.
+        Variables to use; by default all data variables but the weights, the labels and numbers of
+        files and the like (with an attribute ``instance_dimension``).
     feature_dim
         Dimension of the features if the single variable left has one of its own.
     weights
         Name of a variable or coordinate, or array-like.
+    groups
+        Name of a variable or coordinate of some of the dimensions, or of another one whose entries
+        a variable of these numbers; DataArray; or array-like.
 
     Raises
     ------
     InputError
         If a variable is missing or the variables do not share their dimensions.
     """
-    column = weights if isinstance(weights, str) else None
-    names = [str(n) for n in x.data_vars if n != column] if columns is None else list(columns)
+    others = {given for given in (weights, groups) if isinstance(given, str)}
+    names = columns
+    if names is None:
+        every = {str(name): variable for name, variable in x.data_vars.items()}
+        names = [n for n, v in every.items() if n not in others and INDEX_OF not in v.attrs]
     missing = [name for name in names if name not in x]
     if missing or not names:
         raise InputError(f"variables {missing or names} are not in the Dataset: {list(x)}.")
@@ -95,7 +116,13 @@ def dataset_samples(
             raise InputError(f"weights={weights!r} is not a variable of the Dataset: {list(x)}.")
         weights = x[weights]
     if len(names) == 1 and (feature_dim is not None or x[names[0]].ndim > 1):
-        return data_array_samples(x[names[0]], feature_dim=feature_dim, weights=weights)
+        return data_array_samples(
+            x[names[0]],
+            feature_dim=feature_dim,
+            weights=weights,
+            groups=groups,
+            among=_variables(x),
+        )
     dims = x[names[0]].dims
     for name in names:
         if x[name].dims != dims:
@@ -117,7 +144,7 @@ def dataset_samples(
         dtype=np.result_type(*[a.dtype for a in arrays]),
         meta=np.empty((0,) * (first.ndim + 1), dtype=np.result_type(*[a.dtype for a in arrays])),
     )
-    return array_samples(
+    samples = array_samples(
         blocks,
         label,
         _weights(weights, x[names[0]], leading, label),
@@ -126,6 +153,11 @@ def dataset_samples(
         feature_names=tuple(names),
         lazy=any(x[name].chunks is not None for name in names),
     )
+    return _grouped(samples, groups, _variables(x))
+
+
+def _variables(x: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    return {name: x[name] for name in x.variables}
 
 
 def _row_labels(x: xr.DataArray, feature_dim: str | None = None) -> dict[Hashable, Any]:
@@ -159,3 +191,50 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
         weights = weights.transpose(*leading)
         return weights.data
     return weights
+
+
+def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -> Samples:
+    """Samples with their labels, of which those of some dimensions are for all of the others."""
+    if groups is None:
+        return samples
+    import xarray as xr
+
+    leading = samples.dims
+    assert leading is not None
+    assert isinstance(samples.blocks, da.Array)
+    name = groups if isinstance(groups, str) else getattr(groups, "name", None)
+    if isinstance(groups, str):
+        if groups not in among:
+            raise InputError(
+                f"groups={groups!r} is not a variable or coordinate of {samples.label}: "
+                f"{list(map(str, among))}."
+            )
+        groups = among[groups]
+    axes = names = None
+    if isinstance(groups, xr.DataArray):
+        groups, names = _numbers(groups, leading, among, samples.label)
+        dims = tuple(map(str, groups.dims))
+        groups = groups.transpose(*sorted(dims, key=leading.index))
+        axes = tuple(axis for axis, dim in enumerate(leading) if dim in dims)
+    dim = "group" if name is None else str(name)
+    aligned = aligned_groups(groups, samples.blocks, samples.label, names=names, axes=axes, dim=dim)
+    return replace(samples, groups=aligned)
+
+
+def _numbers(
+    labels: xr.DataArray, leading: tuple[str, ...], among: Mapping[Any, xr.DataArray], label: str
+) -> tuple[xr.DataArray, Any]:
+    """Labels of the samples, and what they are numbers of, if they are."""
+    dims = tuple(map(str, labels.dims))
+    names = labels.attrs.get(NAMES) if labels.dtype.kind in "iu" else None
+    if dims and set(dims) <= set(leading):
+        return labels, names
+    numbers = [x for x in among.values() if len(dims) == 1 and x.attrs.get(INDEX_OF) == dims[0]]
+    numbers = [x for x in numbers if x.dims and set(map(str, x.dims)) <= set(leading)]
+    if len(numbers) != 1:
+        raise InputError(
+            f"groups has dimensions {dims}, the samples of {label} have {leading}; give labels "
+            f"along some of these, or numbers of them with the attribute {INDEX_OF!r}."
+        )
+    entries = labels.values
+    return numbers[0], entries if names is None else np.asarray(names)[entries]

@@ -22,6 +22,8 @@ LARGEST = (
     2**32
 )  # bytes that the rows of one part may have: a few bytes on disk can state any number
 
+_LABEL_BYTES = 16  # of one label in memory: text that occurs again is there once
+
 
 @dataclass(frozen=True)
 class Part:
@@ -83,6 +85,7 @@ def parquet_samples(
     *,
     columns: Sequence[str] | None = None,
     weights: Any = None,
+    groups: Any = None,
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
 ) -> Samples:
@@ -96,9 +99,10 @@ def parquet_samples(
     path
         Path, URL, glob or directory (searched at all depths).
     columns
-        Columns that are features, in this order; all but the weights and the index by default.
-    weights
-        Name of the column of weights.
+        Columns that are features, in this order; all but the weights, the labels and the index by
+        default.
+    weights, groups
+        Names of the columns of weights, and of labels of groups.
     storage_options
         Options of the file system of a URL.
     chunk_size
@@ -107,7 +111,7 @@ def parquet_samples(
     Raises
     ------
     InputError
-        If there is no file, a column is missing or not numeric, or weights is not a column.
+        If there is no file, a column is missing or not numeric, or weights or groups is not one.
     """
     try:
         import dask.dataframe as dd
@@ -130,10 +134,14 @@ def parquet_samples(
             meta = schema.empty_table().to_pandas().reset_index(drop=True)
     except (OSError, ValueError) as error:
         raise ChunkError(f"{first} could not be read: {type(error).__name__}: {error}") from error
-    weight = _weight_column(weights, meta, path)
-    names = feature_columns(columns, meta.dtypes, weight, path)
+    weight = _column(weights, meta, path, "weights")
+    group = _column(groups, meta, path, "groups")
+    names = feature_columns(columns, meta.dtypes, weight, path, group)
     chosen = (*names, *([weight] if weight else []))
     width = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
+    if group is not None:
+        width += _LABEL_BYTES
+    needed = tuple(dict.fromkeys([*chosen, *([group] if group else [])]))
     # of a file, when the columns chosen are decoded; what its footer states is still encoded
     growth = max(n_rows * width, 1) / max(sizes[first], 1)
     target = target_bytes(chunk_size)
@@ -145,16 +153,17 @@ def parquet_samples(
             pieces = _split(fs, file, target, width)
         parts += pieces
         largest = max(largest, *pieces.values())
-    reader = PartReader(chosen, fs)
-    frame = dd.from_map(reader, parts, meta=meta[list(chosen)], label="read-parquet")
+    reader = PartReader(needed, fs)
+    frame = dd.from_map(reader, parts, meta=meta[list(needed)], label="read-parquet")
     return frame_samples(
         frame,
         path,
         weight=weight,
+        group=group,
         columns=list(names),
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
-        origin=StoredFiles(fs, found, tuple(parts), chosen),
+        origin=StoredFiles(fs, found, tuple(parts), needed),
         copies=4,  # the bytes of the file, Arrow's columns, those of pandas and the block
     )
 
@@ -206,14 +215,14 @@ def _split(fs: Any, file: str, target: int, width: int) -> dict[Part, int]:
     return parts
 
 
-def _weight_column(weights: Any, meta: Any, label: str) -> str | None:
-    if weights is None:
+def _column(name: Any, meta: Any, label: str, argument: str) -> str | None:
+    if name is None:
         return None
-    if not isinstance(weights, str):
+    if not isinstance(name, str):
         raise InputError(
-            f"weights of type {type(weights).__name__} cannot be matched to the rows of {label}; "
+            f"{argument} of type {type(name).__name__} cannot be matched to the rows of {label}; "
             "give the name of a column."
         )
-    if weights not in meta:
-        raise InputError(f"weights={weights!r} is not a column of {label}: {list(meta)}.")
-    return weights
+    if name not in meta:
+        raise InputError(f"{argument}={name!r} is not a column of {label}: {list(meta)}.")
+    return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -12,11 +12,14 @@ import numpy as np
 from dask_sketch.errors import InputError
 from dask_sketch.features.device import on_device
 from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.sources.groups import Groups, Labelled, aligned_groups
 
 if TYPE_CHECKING:
     import dask.bag as db
 
     from dask_sketch.sources.partitions import StoredChunks, StoredFiles
+
+Cut = tuple[da.Array, "da.Array | None", "da.Array | None"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +41,8 @@ class Samples:
         Names of the features, where the source has them.
     weight_column
         Whether the last column of ``blocks`` is the weight.
+    groups
+        The label of the group of each row, or none.
     bytes_read, largest_chunk
         Bytes that one pass reads, and that the largest chunk takes in memory; ``None`` if unknown.
     stored_chunks
@@ -57,8 +62,8 @@ class Samples:
     weight_field
         Name of the field that is the weight, for a bag of dictionaries.
     cut
-        For sources that can: ``blocks`` and ``weights`` of a range of chunks alone, built without
-        the others.
+        For sources that can: ``blocks``, ``weights`` and labels of a range of chunks alone, built
+        without the others.
     origin
         What each chunk reads of which files, for sources that have files; see
         :func:`dask_sketch.sources.partitions.partitions_of`.
@@ -70,6 +75,7 @@ class Samples:
     weights: da.Array | db.Bag | None = None
     feature_names: tuple[str, ...] | None = None
     weight_column: bool = False
+    groups: Groups | None = None
     bytes_read: int | None = None
     largest_chunk: int | None = None
     stored_chunks: int | None = None
@@ -79,13 +85,26 @@ class Samples:
     coords: Mapping[Hashable, Any] | None = None
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
-    cut: Callable[[range], tuple[da.Array, da.Array | None]] | None = None
+    cut: Callable[[range], Cut] | None = None
     origin: StoredChunks | StoredFiles | None = None
 
     @property
     def is_bag(self) -> bool:
         """Whether the blocks are a bag."""
         return not isinstance(self.blocks, da.Array)
+
+    @property
+    def plain_blocks(self) -> da.Array:
+        """The Dask array of rows, without the labels that its chunks may have beside them."""
+        assert isinstance(self.blocks, da.Array)
+        if self.groups is None or not self.groups.in_blocks:
+            return self.blocks
+        return da.map_blocks(
+            _rows_of_labelled,
+            self.blocks,
+            dtype=self.blocks.dtype,
+            meta=np.empty((0,) * self.blocks.ndim, dtype=self.blocks.dtype),
+        )
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -148,6 +167,10 @@ class Samples:
             )
 
 
+def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:
+    return block.rows
+
+
 def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
     """Name of one chunk for messages.
 
@@ -160,7 +183,9 @@ def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
     return f"chunk {number} of {label}"
 
 
-def array_samples(blocks: da.Array, label: str, weights: Any = None, **known: Any) -> Samples:
+def array_samples(
+    blocks: da.Array, label: str, weights: Any = None, groups: Any = None, **known: Any
+) -> Samples:
     """Samples from a Dask array of shape (..., n_features); checks shapes and types.
 
     Parameters
@@ -171,13 +196,16 @@ def array_samples(blocks: da.Array, label: str, weights: Any = None, **known: An
         Name for messages.
     weights
         Array-like of the leading shape, or none.
+    groups
+        Labels of that shape, array-like or as :class:`dask_sketch.sources.groups.Groups`; or none.
     known
         Further fields of :class:`Samples`.
 
     Raises
     ------
     InputError
-        If there are no features, the values are not real numbers, or the weights do not fit.
+        If there are no features, the values are not real numbers, or the weights or labels do not
+        fit.
     """
     if blocks.ndim < 2:
         raise InputError(
@@ -198,13 +226,16 @@ def array_samples(blocks: da.Array, label: str, weights: Any = None, **known: An
         "largest_chunk",
         None if np.isnan(largest) else int(largest * n_features * blocks.dtype.itemsize),
     )
-    return Samples(
+    samples = Samples(
         blocks=blocks,
         label=label,
         n_features=int(n_features) - int(known.get("weight_column", False)),
         weights=None if weights is None else aligned_weights(weights, blocks, label),
         **known,
     )
+    if groups is None or isinstance(groups, Groups):
+        return replace(samples, groups=groups)
+    return replace(samples, groups=aligned_groups(groups, blocks, label))
 
 
 def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:

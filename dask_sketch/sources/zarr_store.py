@@ -20,8 +20,10 @@ from zarr.storage import LocalStore
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.guarded import LARGEST_CHUNK, GuardedStore, guarded
 from dask_sketch.sources.chunking import row_step
+from dask_sketch.sources.groups import Groups, looked_up
 from dask_sketch.sources.partitions import StoredChunks
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.samples import Cut, Samples, array_samples
+from dask_sketch.sources.stored_groups import StoredGroups, named, stored_groups
 
 LARGEST_COUNT = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
@@ -120,6 +122,7 @@ def zarr_samples(
     *,
     array: str | None = None,
     weights: Any = None,
+    groups: Any = None,
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
     label: str | None = None,
@@ -134,6 +137,8 @@ def zarr_samples(
         Name of the array in a group; not needed if only one is two-dimensional.
     weights
         Name of a one-dimensional array of the group, or array-like.
+    groups
+        The same, of labels of groups; see :mod:`dask_sketch.sources.stored_groups` for names.
     storage_options
         Options of the file system of a URL.
     chunk_size
@@ -175,38 +180,58 @@ def zarr_samples(
     pieces = math.prod(
         -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
     )
-    if weights is not None and not isinstance(weights, str):
-        blocks = _blocks(rows, label, step, every)
-        return array_samples(blocks, label, weights, stored_chunks=pieces)
     column = None
-    if weights is not None:
-        column = _named(root, weights, label, "weights")
+    if isinstance(weights, str):
+        column = named(root, weights, label, "weights")
         if column.ndim != 1 or column.shape[0] != n:
             raise InputError(
                 f"weights={weights!r} has shape {column.shape}, {label} has {n} rows; give one "
                 "weight for each row."
             )
-    cut = partial(_cut, rows, column, label, f"weights {weights!r} of {label}", step)
-    blocks, lazy = cut(every)
+    labels = stored_groups(root, groups, n, label) if isinstance(groups, str) else None
+    cut = partial(_cut, rows, column, labels, label, f"weights {weights!r} of {label}", step)
+    blocks, lazy_weights, lazy_groups = cut(every)
     arrays = (rows,) if column is None else (rows, column)
     origin = StoredChunks(
         _files_of(store, root), storage_options, arrays, nominal, chunk_size is not None
     )
-    # the weights are already in the shape that Samples wants
-    known = {"cut": cut, "stored_chunks": pieces, "origin": origin}
-    return replace(array_samples(blocks, label, **known), weights=lazy)
+    known: dict[str, Any] = {"stored_chunks": pieces}
+    given = [x for x in (weights, groups) if x is not None and not isinstance(x, str)]
+    if not given:  # all of it is in the store, of which there are parts
+        known |= {"cut": cut, "origin": origin}
+    samples = array_samples(
+        blocks,
+        label,
+        None if isinstance(weights, str) else weights,
+        None if isinstance(groups, str) else groups,
+        **known,
+    )
+    # what is stored is in the shape that Samples wants already
+    if column is not None:
+        samples = replace(samples, weights=lazy_weights)
+    if labels is not None:
+        n_groups = None if labels.names is None else len(labels.names)
+        stored = Groups(str(groups), lazy_groups, labels.names, n_groups)
+        samples = replace(samples, groups=stored)
+    return samples
 
 
 def _cut(
     rows: zarr.Array[Any],
     column: zarr.Array[Any] | None,
+    labels: StoredGroups | None,
     label: str,
     column_label: str,
     step: int,
     chunks: range,
-) -> tuple[da.Array, da.Array | None]:
+) -> Cut:
     weights = None if column is None else _blocks(column, column_label, step, chunks)
-    return _blocks(rows, label, step, chunks), weights
+    groups = None
+    if labels is not None:
+        groups = _blocks(labels.array, labels.label, step, chunks)
+        if labels.table is not None:
+            groups = looked_up(groups, labels.table, labels.label)
+    return _blocks(rows, label, step, chunks), weights, groups
 
 
 def _blocks(array: zarr.Array[Any], label: str, step: int, chunks: range) -> da.Array:
@@ -249,7 +274,7 @@ def _select(root: Any, name: str | None, label: str) -> Any:
             raise InputError(f"array={name!r}, but {label} is a single array; leave it out.")
         return root
     if name is not None:
-        return _named(root, name, label, "array")
+        return named(root, name, label, "array")
     found = {key: value for key, value in root.arrays() if value.ndim == 2}
     if len(found) == 1:
         return next(iter(found.values()))
@@ -258,17 +283,6 @@ def _select(root: Any, name: str | None, label: str) -> Any:
         f"{label} is a group with {len(found)} two-dimensional arrays ({shapes or 'it is empty'}); "
         "name the one that holds the samples with array=."
     )
-
-
-def _named(root: Any, name: str, label: str, argument: str) -> Any:
-    if isinstance(root, zarr.Group):
-        arrays = dict(root.arrays())
-        if name in arrays:
-            return arrays[name]
-        raise InputError(
-            f"{argument}={name!r} is not an array of {label}; it has {', '.join(arrays) or 'none'}."
-        )
-    raise InputError(f"{argument}={name!r} names an array, but {label} is a single array.")
 
 
 def _label(store: Any) -> str:

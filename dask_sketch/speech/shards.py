@@ -195,7 +195,10 @@ def create_store(
         "file": (
             "frame",
             unwritten(n_frames, dtype=np.int32, fill=-1),
-            {"long_name": "number of the audio file, an index into file_name"},
+            {
+                "long_name": "number of the audio file, an index into file_name",
+                "instance_dimension": "recording",  # as conventions have it for such an index
+            },
         ),
         "file_name": ("recording", np.array(files, dtype=object), {}),
     }

@@ -18,7 +18,7 @@ from strategies import draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import Sketch
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.graph import LazySketch, batches
+from dask_sketch.graph import LazySketch
 from dask_sketch.graph.batches import batch_chunks, count_merges
 
 FM = feature_map("float32")
@@ -242,10 +242,12 @@ def test_an_error_takes_its_batches_with_it(thread_client):
 
 
 def test_an_interrupt_takes_its_batches_with_it(thread_client, monkeypatch):
-    def interrupt(sketches):
-        raise KeyboardInterrupt
+    def interrupt(lazy, parts):
+        if parts:
+            raise KeyboardInterrupt
+        return
 
-    monkeypatch.setattr(batches, "merge", interrupt)
+    monkeypatch.setattr(LazySketch, "merge", interrupt)
     lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM, split_every=3)
     assert isinstance(lazy, LazySketch)
     with small_batches(), pytest.raises(KeyboardInterrupt):

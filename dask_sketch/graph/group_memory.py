@@ -1,0 +1,140 @@
+"""Memory of the sketches of groups: what a pass will need, and whether a merge has room."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import psutil
+from dask.system import CPU_COUNT
+
+from dask_sketch import config
+from dask_sketch.errors import PlanError
+from dask_sketch.features import FeatureMap
+from dask_sketch.sketching.group_labels import union
+from dask_sketch.sketching.groups import SketchGroup, merge_groups
+from dask_sketch.sources import Samples
+from dask_sketch.sources.chunking import describe_bytes
+
+FAN_IN = 4  # of merges, whose parts may be as large as the result
+GROWTH = 2  # of the bytes of a group, when it takes longer words for larger sums
+SORTING = 40  # bytes for each row of a chunk: its label, its number and its place among the groups
+WAY_OUT = (
+    "Use fewer frequencies, larger groups (other labels of the same rows), a part of the groups at "
+    "a time (by selecting their rows), split_every=2, or more memory and fewer threads per worker."
+)
+
+
+def default_fan_in(samples: Samples) -> int:
+    """Partial results that one task merges, unless something else is asked for."""
+    setting = config.get("split-every")
+    return setting if samples.groups is None else min(setting, FAN_IN)
+
+
+def group_bytes(feature_map: FeatureMap, weighted: bool) -> int:
+    """Bytes of the sketch of one group in a result.
+
+    Examples
+    --------
+    >>> group_bytes(FeatureMap(12, 200, scale=1.0), weighted=False)
+    3856
+    """
+    m, d = feature_map.n_frequencies, feature_map.n_features
+    # moments in words of 8 bytes: one, and two where there are weights; two moments of the features
+    # in two words each, and two bounds; weights, counts and a label
+    return (32 if weighted else 16) * m + 48 * d + 80
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """Projected bytes of a pass over groups; ``None`` where only the pass can tell.
+
+    Attributes
+    ----------
+    dim
+        Name of the labels.
+    n_groups
+        How many groups there are, at most.
+    each, result
+        Of the sketch of one group, and of all of them.
+    sketching
+        Of one task that sketches, beside its chunk: what it gives, and the rows put in order.
+    merging
+        Of one task that merges: what it takes, all groups in each of it, and what it gives.
+    client
+        Of the process that puts batches together.
+    """
+
+    dim: str
+    n_groups: int | None
+    each: int
+    result: int | None
+    sketching: int
+    merging: int
+    client: int | None
+
+
+def group_memory(
+    samples: Samples, feature_map: FeatureMap, split_every: int, weighted: bool
+) -> GroupMemory | None:
+    """Memory for the groups of some samples, ``None`` if they have none.
+
+    At most: as if all groups occurred in every chunk, where they are sorted by time or by file.
+    """
+    if samples.groups is None:
+        return None
+    n_groups = samples.groups.n_groups
+    each = group_bytes(feature_map, weighted)
+    rows = (samples.largest_chunk or 0) // (feature_map.n_features * samples.dtype.itemsize)
+    result = None if n_groups is None else n_groups * each
+    return GroupMemory(
+        dim=samples.groups.dim,
+        n_groups=n_groups,
+        each=each,
+        result=result,
+        sketching=min(n_groups or 0, rows) * each + SORTING * rows,
+        merging=(split_every + 1) * (result or 0),
+        client=None if result is None else 3 * result,  # a sum, what comes next, and the new sum
+    )
+
+
+def merge_in_room(parts: list[SketchGroup]) -> SketchGroup:
+    """Merge groups, if there is room for the result.
+
+    Raises
+    ------
+    PlanError
+        If there is not; before it is tried.
+    """
+    most = GROWTH * sum(part.nbytes for part in parts)
+    room = thread_memory()
+    if len(parts) > 1 and most > room:
+        n_groups = len(union([part.labels for part in parts])[0])
+        most = GROWTH * n_groups * max(part.nbytes // max(len(part), 1) for part in parts)
+        if most > room:
+            raise PlanError(
+                f"the sketches of {n_groups:,} groups of {parts[0].dim} need up to "
+                f"{describe_bytes(most)} here, and a thread may use {describe_bytes(room)}. "
+                f"{WAY_OUT}"
+            )
+    return merge_groups(parts)
+
+
+def thread_memory() -> int:
+    """Bytes that a task may use where it runs: of its worker, or of what is free."""
+    if "distributed" in sys.modules:
+        from distributed import get_worker
+
+        try:
+            worker = get_worker()
+        except ValueError:  # this is no task of a worker
+            pass
+        else:
+            limit = worker.memory_manager.memory_limit or psutil.virtual_memory().total
+            return int(float(config.get("memory-share")) * limit / max(worker.state.nthreads, 1))
+    return free_memory() // CPU_COUNT
+
+
+def free_memory() -> int:
+    """Bytes of this machine that are free for a pass."""
+    return int(float(config.get("memory-share")) * psutil.virtual_memory().available)
