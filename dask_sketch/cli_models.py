@@ -145,7 +145,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     with run.cluster() as client:
         lazy = map_rows(fitted, method, run.path(data), **opening)
         begun = time.perf_counter()
-        result = float(computed([lazy], client, run.progress)[0])
+        result = float(computed([lazy], client, run.progress, method)[0])
         seconds = time.perf_counter() - begun
     key = "score" if method == "score" else "mean_squared_distance"
     run.answer(

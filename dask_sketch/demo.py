@@ -15,7 +15,7 @@ from dask_sketch.clusters import ClusterSettings, connect
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
-from dask_sketch.graph.progress import follow
+from dask_sketch.graph.progress import computed
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sketching import partial_sketch
 from dask_sketch.walk import Walk, bytes_of, walk_folder
@@ -165,7 +165,7 @@ def run_demo(
         say(f"dashboard: {client.dashboard_link}")
         store = folder / "frames.zarr"
         with walk.step("write data", f"writing {n_frames:,} frames to {store}"):
-            follow(client.compute(write_frames(store, truth, n_frames, seed)), progress)
+            computed([write_frames(store, truth, n_frames, seed)], client, progress, "write")
         fitted = walk.fit(
             store,
             n_components,

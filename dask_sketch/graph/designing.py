@@ -275,7 +275,7 @@ def pilot_samples(
             )
             for number, s in zip(chosen, seeds, strict=True)
         ]
-        results = computed(tasks, client, progress, **where)
+        results = computed(tasks, client, progress, "design", **where)
         found += [unwrap(result) for result in results]
         if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break

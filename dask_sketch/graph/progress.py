@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dask
 from dask.callbacks import Callback
 
-from dask_sketch.display.notebook import in_notebook
+from dask_sketch.announcing import SPAN
 from dask_sketch.display.progress import progress_bar
 
+LOOK = 0.2  # seconds between two looks at a scheduler
+# states of tasks that are still to be done, on clusters and here
+_LEFT = ("waiting", "no-worker", "queued", "processing")
+_LEFT_HERE = ("waiting", "ready", "running")
+_WORDS = "completed"
 
-def computed(collections: Sequence[Any], client: Any, progress: bool, **options: Any) -> list[Any]:
+
+def computed(
+    collections: Sequence[Any], client: Any, progress: bool, name: str, **options: Any
+) -> list[Any]:
     """Compute collections together, with a bar if asked for.
 
     Parameters
@@ -24,35 +31,76 @@ def computed(collections: Sequence[Any], client: Any, progress: bool, **options:
     client
         Of the cluster that computes; ``None`` for the schedulers of this process.
     progress
-        Whether to show a bar.
+        Whether to show a bar, in a notebook or on the standard error stream.
+    name
+        Of the span of these tasks on a cluster, within ours.
     options
         For ``dask.compute``, or with a client, ``Client.compute``.
 
     Examples
     --------
     >>> import dask.array as da
-    >>> float(computed([da.ones(3, chunks=1).sum()], None, False)[0])
+    >>> float(computed([da.ones(3, chunks=1).sum()], None, False, "sum")[0])
     3.0
     """
     if client is None:
         with local_progress(progress):
             return list(dask.compute(*collections, **options))
-    return list(follow(client.compute(list(collections), **options), progress))
+    from distributed import span
+
+    # optimised before: what a span marks is not fused with what it does not
+    made = dask.optimize(*collections)
+    with span(SPAN, name):
+        futures = client.compute(list(made), optimize_graph=False, **options)
+        number = span_number()
+    return list(follow(client, futures, number, progress))
 
 
-def follow(future: Any, progress: bool) -> Any:
-    """Result of a future, or results of a list, with a bar of all tasks if asked for."""
+def span_number() -> str:
+    """Identifier of the span that tasks sent now belong to."""
+    return str(dask.get_annotations()["span"]["ids"][-1])
+
+
+def follow(client: Any, future: Any, number: str, progress: bool) -> Any:
+    """Result of a future, or results of a list, with a bar if asked for.
+
+    Parameters
+    ----------
+    client
+        That sent it.
+    future
+        What to wait for.
+    number
+        Of the span of all tasks that it takes, from :func:`span_number`.
+    progress
+        Whether to show a bar.
+    """
     if progress:
-        from distributed import progress as bar
+        from distributed import wait
 
-        # results alone go to standard output; a notebook shows the standard error in red
-        out = sys.stdout if in_notebook() else sys.stderr
-        with contextlib.redirect_stdout(out):
-            bar(future, notebook=False)
-            out.write("\n")
+        look = _states_of(number)
+        with progress_bar(True) as show:
+            while True:
+                states = client.run_on_scheduler(look)
+                total = sum(states.values())
+                show(total - sum(states.get(kind, 0) for kind in _LEFT), total, _WORDS)
+                try:
+                    wait(future, timeout=LOOK)
+                    break
+                except TimeoutError:
+                    continue
     if isinstance(future, list):
         return [one.result() for one in future]
     return future.result()
+
+
+def _states_of(number: str) -> Callable[..., dict[str, int]]:
+    # a function within one travels by value: the scheduler need not have this package
+    def look(dask_scheduler: Any) -> dict[str, int]:
+        found = dask_scheduler.extensions["spans"].spans.get(number)
+        return {} if found is None else {str(kind): n for kind, n in found.states.items()}
+
+    return look
 
 
 @contextlib.contextmanager
@@ -65,8 +113,7 @@ def local_progress(progress: bool) -> Iterator[None]:
 
         def look(state: dict[str, Any]) -> None:
             done = len(state["finished"])
-            left = sum(len(state[kind]) for kind in ("ready", "waiting", "running"))
-            show(done, done + left, f"completed, {done:,} of {done + left:,} tasks")
+            show(done, done + sum(len(state[kind]) for kind in _LEFT_HERE), _WORDS)
 
         with Callback(
             start_state=lambda graph, state: look(state),

@@ -11,7 +11,7 @@ import dask
 from dask_sketch import config
 from dask_sketch.announcing import announce
 from dask_sketch.graph.batches import batch_chunks, compute_in_batches
-from dask_sketch.graph.progress import computed, follow
+from dask_sketch.graph.progress import computed, follow, span_number
 from dask_sketch.sketching.partial import prepare
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
         require_samples(result, lazy.samples.label)
         return result
     if client is None:
-        return computed([lazy], None, progress, **kwargs)[0]
+        return computed([lazy], None, progress, "sketch", **kwargs)[0]
     if kwargs.pop("optimize_graph", True):
         (lazy,) = dask.optimize(lazy)
     with announce(client, lazy.samples, lazy.feature_map)():
         future = client.compute(lazy, optimize_graph=False, **kwargs)
-    return follow(future, progress)
+        number = span_number()
+    return follow(client, future, number, progress)

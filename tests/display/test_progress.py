@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import dask.array as da
 import pytest
 
-from dask_sketch import FeatureMap, decode, design, partial_sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
 from dask_sketch.display import notebook, progress
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.graph.progress import computed
@@ -89,11 +92,11 @@ def test_a_notebook_is_told_by_its_kernel(monkeypatch, kernel, expected):
 
 
 def test_decode_shows_a_bar(capsys):
-    sketch = partial_sketch(ROWS, FeatureMap(2, 60, scale=1.0))
-    quiet = decode(sketch, 2)
+    made = partial_sketch(ROWS, FeatureMap(2, 60, scale=1.0))
+    quiet = decode(made, 2)
     assert capsys.readouterr().err == ""
     for model in ("gaussian", "dirac"):
-        shown = decode(sketch, 2, model=model, progress=True)
+        shown = decode(made, 2, model=model, progress=True)
         assert "100% decoded, cost " in capsys.readouterr().err
         if model == "gaussian":
             assert (shown.means == quiet.means).all()
@@ -103,5 +106,41 @@ def test_design_and_others_show_a_bar(capsys):
     x = da.from_array(ROWS, chunks=(500, 2))
     design(x, n_components=2, progress=True)
     assert "100% completed" in capsys.readouterr().err
-    assert computed([x.sum()], None, True)[0] == pytest.approx(ROWS.sum())
-    assert "tasks" in capsys.readouterr().err
+    assert computed([x.sum()], None, True, "sum")[0] == pytest.approx(ROWS.sum())
+    assert "100% completed" in capsys.readouterr().err
+
+
+def test_a_cluster_shows_the_same_bar(thread_client, capsys, eager):
+    x = da.from_array(ROWS, chunks=(100, 2))
+    total = x.map_blocks(lambda block: time.sleep(0.05) or block).sum()
+    assert computed([total], thread_client, True, "sum")[0] == pytest.approx(ROWS.sum())
+    out, err = capsys.readouterr()
+    assert out == ""
+    shares = [int(share) for share in re.findall(r"(\d+)% completed", err)]
+    assert shares == sorted(shares)
+    assert 0 < shares[len(shares) // 2] < shares[-1] == 100
+    assert computed([total, x.max()], thread_client, False, "sum")[1] == ROWS.max()
+
+
+def test_errors_of_a_cluster_come_through(thread_client, capsys):
+    bad = da.zeros(3, chunks=1).map_blocks(lambda block: 1 / 0, dtype=float)
+    with pytest.raises(ZeroDivisionError):
+        computed([bad], thread_client, True, "bad")
+    assert "100%" in capsys.readouterr().err
+
+
+def test_tasks_on_a_cluster_have_names_and_a_span(thread_client):
+    seen = {}
+
+    def names(dask_scheduler):
+        for span in dask_scheduler.extensions["spans"].spans.values():
+            prefixes = {group.prefix.name for group in span.traverse_groups()}
+            seen.setdefault(span.name, set()).update(prefixes)
+        return seen
+
+    x = da.from_array(ROWS, chunks=(100, 2))
+    feature_map = design(x, n_components=2)
+    sketch(x, feature_map).compute()
+    found = thread_client.run_on_scheduler(names)
+    assert "pilot-aggregate" in found["dask-sketch", "design"]
+    assert {"sketch", "sketch-partial", "sketch-aggregate"} <= found["dask-sketch",]
