@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dask_sketch.speech.error_rates import ErrorRates
 
-_LEAST = 1e-4  # of a rate, whose axes have no place for zero
+_LEAST, _MOST = 5e-4, 0.6  # of a rate: the axes have no place for zero, nobody looks at the rest
 _TICKS = np.array([0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
 
 
@@ -45,6 +45,7 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
     'false alarms'
     """
     ax = new_axes(ax)
+    others = len(ax.lines) > 0
     x, y = (norm.ppf(np.clip(r, _LEAST, 1 - _LEAST)) for r in (rates.false_alarm, rates.miss))
     (drawn,) = ax.plot(x, y, **line)
     here = norm.ppf(np.clip(rates.equal_error_rate, _LEAST, 1 - _LEAST))
@@ -52,6 +53,10 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
     for axis, name in ((ax.xaxis, "false alarms"), (ax.yaxis, "misses")):
         axis.set_ticks(norm.ppf(_TICKS), [f"{100 * tick:g} %" for tick in _TICKS])
         axis.set_label_text(name)
+    most = max(_MOST, min(2.0 * rates.equal_error_rate, 1.0 - _LEAST))
+    if others:
+        most = max(most, float(norm.cdf(ax.get_xlim()[1])))
+    ends = norm.ppf([_LEAST, most])
+    ax.set(xlim=ends, ylim=ends, aspect="equal")
     ax.tick_params(axis="x", rotation=45)
-    ax.set_aspect("equal")
     return ax
