@@ -53,7 +53,6 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     kwargs
         Passed on to ``Client.compute`` or ``dask.compute``.
     """
-    from dask_sketch.graph.one_pass import require_samples
     from dask_sketch.graph.planning import make_plan
 
     client = None if "scheduler" in kwargs else active_client()
@@ -66,9 +65,7 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
         kwargs.setdefault("retries", config.get("retries"))
     size = batch_chunks(lazy.samples.n_chunks, lazy.split_every)
     if size is not None and not lazy.rebuilt:
-        result = compute_in_batches(lazy, size, client, progress, kwargs)
-        require_samples(result, lazy.samples.label)
-        return result
+        return lazy.complete(compute_in_batches(lazy, size, client, progress, kwargs))
     if client is None:
         return computed([lazy], None, progress, "sketch", **kwargs)[0]
     if kwargs.pop("optimize_graph", True):

@@ -14,9 +14,9 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_timedelta
 
 from dask_sketch import config
+from dask_sketch.announcing import Mark
 from dask_sketch.errors import ClusterError, InputError, SketchError
 from dask_sketch.features import FeatureMap
-from dask_sketch.announcing import Mark
 from dask_sketch.sketching.partial import prepare
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_sketch import FeatureMap, partial_sketch
 from tests.benchmarks import floor
+from tests.benchmarks.groups import chunk_rows
 from tests.benchmarks.table import Row, row
 
 BLOCK = 1000  # rows of the cache-blocked NumPy reference
@@ -91,13 +92,14 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
 def rows(quick: bool = False) -> list[Row]:
     """The table's rows; ``quick`` is a tiny form of one case."""
     if quick:
-        return _rows(2, 16, measure(2, 16, pairs=1e4, repeats=1), variants=True)
-    out = []
+        found = _rows(2, 16, measure(2, 16, pairs=1e4, repeats=1), variants=True)
+        return found + chunk_rows(quick=True)
+    out: list[Row] = []
     for case in CASES:
         pairs = CHUNK * case[1] if case == VARIANTS else PAIRS
         rates = measure(*case, pairs=pairs, repeats=7)
         out += _rows(*case, rates, variants=case == VARIANTS)
-    return out
+    return out + chunk_rows()
 
 
 def _rows(d: int, m: int, rates: dict[str, float], variants: bool) -> list[Row]:

@@ -1,0 +1,63 @@
+"""Sketches as methods of xarray's objects."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from strategies import assert_same_sketch, draw_rows, feature_map
+
+import dask_sketch as ds
+import dask_sketch.xarray
+from dask_sketch import partial_sketch
+from dask_sketch.errors import InputError
+
+FM = feature_map(n_frequencies=40)
+X = draw_rows(0, 300, 3)
+SPEAKER = np.array(["ann", "bob", "eve"])[np.random.default_rng(0).integers(3, size=300)]
+
+
+def dataset():
+    columns = {name: ("frame", X[:, i]) for i, name in enumerate("abc")}
+    return xr.Dataset(columns | {"speaker": ("frame", SPEAKER), "w": ("frame", np.ones(300))})
+
+
+def array():
+    return xr.DataArray(X, dims=("frame", "feature"), coords={"speaker": ("frame", SPEAKER)})
+
+
+@pytest.mark.parametrize("make", [dataset, array])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_one_sketch_for_each_group(make, lazy):
+    x = make().chunk(frame=70) if lazy else make()
+    weights = "w" if make is dataset else None
+    group = x.sketch.by("speaker", FM, weights)
+    assert isinstance(group, ds.LazySketchGroup if lazy else ds.SketchGroup)
+    if lazy:
+        group = group.compute(scheduler="sync")
+    assert (group.dim, list(group)) == ("speaker", ["ann", "bob", "eve"])
+    shares = None if weights is None else np.ones(300)
+    for name in group:
+        rows = name == SPEAKER
+        share = None if shares is None else shares[rows]
+        assert_same_sketch(group[name], partial_sketch(X[rows], FM, share))
+
+
+@pytest.mark.parametrize("make", [dataset, array])
+def test_a_map_is_designed_where_none_is_given(make):
+    options = {"columns": list("abc")} if make is dataset else {"feature_dim": "feature"}
+    x = make().chunk(frame=70)
+    group = x.sketch.by("speaker", n_components=2, seed=3, **options).compute(scheduler="sync")
+    designed = x.sketch.design(n_components=2, seed=3, groups="speaker", **options)
+    assert group.feature_map == designed
+    assert x.sketch.plan(designed, groups="speaker", **options).groups == "speaker"
+    if make is array:
+        lazy = x.sketch(designed)
+        assert lazy.compute(scheduler="sync").identical(group.merged())
+
+
+def test_a_map_or_its_size():
+    with pytest.raises(InputError, match="give a feature map, or n_components or n_freq"):
+        array().sketch.by("speaker")
+    with pytest.raises(InputError, match="not both"):
+        array().sketch.by("speaker", FM, n_components=2)
