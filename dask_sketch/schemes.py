@@ -21,6 +21,3 @@ SCHEMES = {
         "strong": "#22304a",
     },
 }
-
-# of lines and dots: at least 3 on either paper
-BLUE, ORANGE, GREEN, GREY = "#3b82d6", "#d97706", "#3a9150", "#85878c"

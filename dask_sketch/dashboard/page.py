@@ -28,7 +28,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dask_sketch.dashboard import PAGE
 from dask_sketch.dashboard.passes import Pass, Passes
-from dask_sketch.schemes import BLUE, ORANGE, SCHEMES
+from dask_sketch.display import BLUE, ORANGE
+from dask_sketch.schemes import SCHEMES
 
 REDRAW = 1000  # milliseconds
 _HEIGHT = 240  # pixels of a curve

@@ -1,9 +1,7 @@
-"""One HTML page on a sketch and its mixture, complete in itself (extra ``plot``)."""
+"""One HTML page on a sketch, its model or both, complete in itself (extra ``plot``)."""
 
 from __future__ import annotations
 
-import base64
-import io
 import platform
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -15,32 +13,21 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike
 
-from dask_sketch.diagnostics import plots
-from dask_sketch.diagnostics.fit import diagnose
+from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
+from dask_sketch.diagnostics.report_pictures import draw_pictures
+from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, GaussianMixture
+from dask_sketch.schemes import SCHEMES
+from dask_sketch.sources.chunking import describe_bytes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from dask_sketch.diagnostics.comparison import Comparison
     from dask_sketch.diagnostics.watch import Watch
     from dask_sketch.features import FeatureMap
     from dask_sketch.sketching import Sketch
 
+_TITLE = "A model from a sketch"
 PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")
-
-# text and lines, and paper, of pictures in either colour scheme; the same as the page's
-_SCHEMES = {"light": ("#1d2026", "#ffffff"), "dark": ("#e4e6ea", "#1b1e24")}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture in both colour schemes, as data URLs."""
-
-    title: str
-    caption: str
-    light: str
-    dark: str
 
 
 @dataclass(frozen=True)
@@ -70,10 +57,10 @@ class Section:
 
 def write_report(
     path: str | Path,
-    sketch: Sketch,
-    model: GaussianMixture | Centroids,
+    sketch: Sketch | None = None,
+    model: GaussianMixture | Centroids | None = None,
     *,
-    title: str = "A mixture from a sketch",
+    title: str | None = None,
     source: Mapping[str, object] | None = None,
     feature_map: FeatureMap | None = None,
     plan: Any = None,
@@ -82,7 +69,9 @@ def write_report(
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
     names: Sequence[str] | None = None,
+    summary: Sequence[str] = (),
     sections: Sequence[Section] = (),
+    versions: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Path:
     """Write a page that needs nothing but itself: no network, no other file.
@@ -92,7 +81,7 @@ def write_report(
     path
         File to write; its folder is made. Replaced if it exists.
     sketch, model
-        What the page is about.
+        What the page is about: at least one of them.
     title
         Heading.
     source
@@ -109,8 +98,12 @@ def write_report(
         Rows of data to draw beneath the mixture, shape (n, n_features).
     names
         Names of the features.
+    summary
+        Sentences for those who read no further, beside those on samples, model and fit.
     sections
         What else there is to say, before the pictures: of a job, what changed and drift.
+    versions
+        Of the software that computed; by default what is installed here.
     command
         Command line that makes the page again.
 
@@ -122,10 +115,15 @@ def write_report(
     Raises
     ------
     InputError
-        If matplotlib is missing, or ``heldout``, ``sample`` or ``names`` do not fit the model.
+        If matplotlib is missing, there is neither sketch nor model, or ``heldout``, ``sample`` or
+        ``names`` do not fit the model.
     """
-    labels = [f"feature {k}" for k in range(model.n_features)] if names is None else list(names)
-    found = diagnose(model, sketch, heldout)
+    about = model if model is not None else None if sketch is None else sketch.feature_map
+    if about is None:
+        raise InputError("sketch=None, model=None: a report needs one of them, or both.")
+    labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
+    found = None if sketch is None or model is None else diagnose(model, sketch, heldout)
+    drawn = feature_map or (None if sketch is None else sketch.feature_map)
     environment = Environment(
         loader=PackageLoader("dask_sketch.diagnostics"),
         autoescape=True,
@@ -134,21 +132,22 @@ def write_report(
         lstrip_blocks=True,
     )
     page = environment.get_template("report.html.jinja").render(
-        title=title,
-        schemes=_SCHEMES,
-        read=dict(source or {})
-        | {"samples": f"{sketch.count:,}", "omitted": f"{sketch.omitted:,}"},
-        plan=_plan_rows(plan, happened),
+        title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
+        schemes=SCHEMES,
+        summary=[*_sentences(sketch, model, found, plan, happened), *summary],
+        read=dict(source or {}) | _counts(sketch),
+        plan=_plan_rows(plan, happened, sketch),
         sketch=_sketch_fields(sketch, model),
-        diagnostics=found._fields(),
-        findings=list(found.findings.values()),
+        diagnostics={} if found is None else found._fields(),
+        findings=None if found is None else list(found.findings.values()),
         comparison=comparison,
-        components=_component_rows(model),
+        components=[] if model is None else _component_rows(model),
+        features=_feature_rows(sketch, labels),
         mixture=isinstance(model, GaussianMixture),
         names=labels,
         sections=sections,
-        pictures=_pictures(sketch, model, feature_map or sketch.feature_map, sample, labels),
-        versions=_versions(),
+        pictures=draw_pictures(sketch, model, drawn, sample, labels),
+        versions=dict(_versions() if versions is None else versions),
         command=command,
     )
     out = Path(path)
@@ -157,40 +156,115 @@ def write_report(
     return out
 
 
-def _plan_rows(plan: Any, happened: Watch | None) -> list[tuple[str, str, str]]:
+def _sentences(
+    sketch: Sketch | None,
+    model: GaussianMixture | Centroids | None,
+    found: FitDiagnostics | None,
+    plan: Any,
+    happened: Watch | None,
+) -> list[str]:
+    """What came of it, for those who read no further."""
+    said = []
+    if sketch is not None:
+        d = sketch.feature_map.n_features
+        size = describe_bytes(sketch.__sizeof__())
+        of = "" if plan is None or not plan.bytes_read else f" of {describe_bytes(plan.bytes_read)}"
+        counted = f"{sketch.count:,} samples" if sketch.privacy is None else "Samples"
+        said.append(
+            f"{counted}{of} with {d} features each are summed up in a sketch of "
+            f"{size}; the samples themselves are not kept."
+        )
+        if sketch.omitted:
+            said.append(f"{sketch.omitted:,} rows with missing values were left out.")
+    if model is not None:
+        k = model.n_components
+        kind = "Gaussians" if isinstance(model, GaussianMixture) else "centroids"
+        said.append(f"The model is one of {k} {kind if k > 1 else kind[:-1]}.")
+    if found is not None:
+        n = len(found.findings)
+        said.append(
+            "Nothing speaks against it."
+            if not n
+            else f"{n} thing{'s' * (n > 1)} speak{'s' * (n == 1)} against it: see below."
+        )
+    if happened is not None and happened.seconds:
+        planned = plan is not None and plan.calibration is not None
+        expected = f", {plan.estimate().seconds:.3g} s were planned" if planned else ""
+        said.append(f"Reading and sketching took {happened.seconds:.3g} s{expected}.")
+    return said
+
+
+def _counts(sketch: Sketch | None) -> dict[str, str]:
+    if sketch is None:
+        return {}
+    if sketch.privacy is not None:
+        return {"total weight": f"{sketch.total_weight:,.6g}"}
+    return {"samples": f"{sketch.count:,}", "omitted": f"{sketch.omitted:,}"}
+
+
+def _plan_rows(
+    plan: Any, happened: Watch | None, sketch: Sketch | None
+) -> list[tuple[str, str, str]]:
     """Name, planned and happened."""
     if plan is None:
         return []
-    seen = {} if happened is None else {"tasks": str(happened)}
+    seen = {}
+    if happened is not None:
+        seen = {"tasks": str(happened), "time": f"{happened.seconds:.3g} s"}
+        if sketch is not None:
+            seen["samples"] = f"{sketch.count + sketch.omitted:,}"
     rows = [
-        (name, value, seen.get(name, ""))
+        (name, value, seen.pop(name, ""))
         for name, value in plan._fields().items()
         if name != "source"
     ]
     if happened is None:
         return rows
     rate = plan.n_samples / happened.seconds if plan.n_samples and happened.seconds else None
-    rows.append(("seconds", "", f"{happened.seconds:.1f}"))
-    rows.append(("seconds of all threads", "", f"{happened.busy_seconds:.1f}"))
+    rows += [(name, "", value) for name, value in seen.items()]
+    rows.append(("time of all threads", "", f"{happened.busy_seconds:.3g} s"))
     if rate is not None:
         rows.append(("samples per second", "", f"{rate:,.0f}"))
     return rows
 
 
-def _sketch_fields(sketch: Sketch, model: GaussianMixture | Centroids) -> dict[str, str]:
-    fields = {
-        "frequencies": f"{sketch.feature_map.n_frequencies:,}",
-        "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
-        "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
-        "scale of its law": sketch.feature_map._fields()["scale"],
-    }
-    if model.decoding is not None:
-        how = model.decoding
-        refined = "" if how.refine is None else f", {how.refine} refinement"
+def _feature_rows(sketch: Sketch | None, names: list[str]) -> list[tuple[str, ...]]:
+    """Name, mean, deviation and range of each feature, as far as the sketch may tell."""
+    if sketch is None or sketch.privacy is not None or not sketch.total_weight > 0:
+        return []
+    columns = (sketch.mean, np.sqrt(sketch.variance), sketch.minimum, sketch.maximum)
+    return [
+        (name, *(f"{value:.4g}" for value in values))
+        for name, *values in zip(names, *columns, strict=True)
+    ]
+
+
+def _sketch_fields(
+    sketch: Sketch | None, model: GaussianMixture | Centroids | None
+) -> dict[str, str]:
+    fields = {}
+    if sketch is not None:
+        fields = {
+            "frequencies": f"{sketch.feature_map.n_frequencies:,}",
+            "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
+            "noise of |z|": f"{np.sqrt(sketch.noise_level):.2g}"
+            if sketch.total_weight > 0
+            else "no samples",
+            "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
+            "scale of its law": sketch.feature_map._fields()["scale"],
+        }
+        if sketch.privacy is not None:
+            how = sketch.privacy
+            fields["privacy"] = (
+                f"{how.mechanism} noise, epsilon {how.epsilon_total:g}, delta {how.delta_total:g}"
+            )
+    if model is not None and model.decoding is not None:
+        made = model.decoding
+        refined = "" if made.refine is None else f", {made.refine} refinement"
         fields["decoded by"] = (
-            f"{how.method}{refined}, {how.seconds:.1f} s, {how.n_evaluations} evaluations"
+            f"{made.method}{refined}, {made.seconds:.1f} s, {made.n_evaluations} evaluations"
         )
-        fields["last descent"] = "converged" if how.converged else f"stopped: {how.message}"
+        fields["last descent"] = "converged" if made.converged else f"stopped: {made.message}"
     return fields
 
 
@@ -207,83 +281,6 @@ def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[
         )
         for weight, *pair in zip(model.weights, model.means, deviations, strict=True)
     ]
-
-
-def _pictures(
-    sketch: Sketch,
-    model: GaussianMixture | Centroids,
-    feature_map: FeatureMap,
-    sample: ArrayLike | None,
-    names: list[str],
-) -> list[Picture]:
-    pictures = []
-    if feature_map.scale_fit is not None:
-        pictures.append(
-            _picture(
-                "Scale fit",
-                "|z| of the pilot samples, each feature in units of the components' deviation that "
-                "was found in it: below the envelope of one component, and the further below the "
-                "more they overlap.",
-                plots.plot_scale_fit(feature_map.scale_fit),
-            )
-        )
-    pictures.append(
-        _picture(
-            "|z| against radius",
-            "Where the sketch lies in the noise it says nothing; mixture and sketch should agree "
-            "above.",
-            plots.plot_modulus(sketch, model if isinstance(model, GaussianMixture) else None),
-        )
-    )
-    if isinstance(model, GaussianMixture):
-        pictures.append(
-            _picture(
-                "Centroids",
-                "Components as ellipses of two standard deviations, bold if heavy"
-                + (", over a data sample" if sample is not None else "")
-                + "; the two features of largest variance.",
-                plots.plot_mixture(model, sample, names=names),
-            )
-        )
-    if model.decoding is not None and len(model.decoding.trace) > 1:  # one step is no curve
-        pictures.append(
-            _picture(
-                "Decoder",
-                "Cost after each step. A fit that stays well above the noise level has missed "
-                "something, or the data is no such mixture.",
-                plots.plot_trace(model.decoding),
-            )
-        )
-    return pictures
-
-
-def _picture(title: str, caption: str, ax: Axes) -> Picture:
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    urls = {}
-    for scheme, (ink, paper) in _SCHEMES.items():
-        _paint(ax, ink, paper)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", dpi=150)
-        encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-        urls[scheme] = f"data:image/svg+xml;base64,{encoded}"
-    return Picture(title, caption, **urls)
-
-
-def _paint(ax: Axes, ink: str, paper: str) -> None:
-    if ax.figure is not None:
-        ax.figure.set_facecolor(paper)
-    ax.set_facecolor(paper)
-    for spine in ax.spines.values():
-        spine.set_color(ink)
-    ax.tick_params(which="both", colors=ink)
-    for label in (ax.xaxis.label, ax.yaxis.label, ax.title):
-        label.set_color(ink)
-    legend = ax.get_legend()
-    if legend is not None:
-        legend.get_frame().set(facecolor=paper, edgecolor=ink, alpha=0.85)
-        for text in legend.get_texts():
-            text.set_color(ink)
 
 
 def _versions() -> dict[str, str]:

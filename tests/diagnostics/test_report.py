@@ -6,6 +6,7 @@ import base64
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 
 from dask_sketch import decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
-from dask_sketch.diagnostics.report import _SCHEMES, Section, write_report
+from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.diagnostics.watch import watch
+from dask_sketch.errors import InputError
 from dask_sketch.models import random_mixture
+from dask_sketch.schemes import SCHEMES
 
 LOADING = ("src", "srcset", "href", "data", "poster", "action")
 
@@ -122,24 +125,18 @@ def test_every_picture_has_a_text(text: str) -> None:
     assert all(len(str(image["alt"])) > 20 for image in images)
 
 
-def luminance(colour: str) -> float:
-    channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_text_is_readable_in_both_schemes(text: str) -> None:
-    blocks = re.findall(r"--soft: (#\w+); --page: (#\w+); --line: #\w+; --strong: (#\w+)", text)
-    assert len(blocks) == 2
-    for (ink, paper), (soft, page, strong) in zip(_SCHEMES.values(), blocks, strict=True):
-        for back in (paper, page, strong):
-            assert contrast(ink, back) >= 4.5
-            assert contrast(soft, back) >= 4.5
+def test_text_has_the_colours_of_the_schemes(text: str) -> None:
+    style = re.search(r"<style>(.*?)</style>", text, re.S)
+    assert style is not None
+    light, dark = style[1].split("@media (prefers-color-scheme: dark)", 1)
+    for scheme, part in zip(SCHEMES.values(), (light, dark), strict=True):
+        for name, colour in scheme.items():
+            assert f"--{name}: {colour};" in part
+    # and no others: their contrast is computed where they are tested
+    assert not re.findall(r"[^-]color: #", style[1])
+    assert set(re.findall(r"#[0-9a-f]{6}", style[1])) == {
+        colour for scheme in SCHEMES.values() for colour in scheme.values()
+    }
 
 
 def test_little_is_enough(tmp_path: Path) -> None:
@@ -160,7 +157,10 @@ def test_what_was_found_is_told_in_sentences(tmp_path: Path) -> None:
     sentences = diagnose(model, found).findings
     assert "misfit" in sentences
     page = Page(path.read_text())
-    assert sum(tag == "li" for tag, _ in page.tags) == len(sentences)
+    listed = re.search(r'<ul class="findings">(.*?)</ul>', path.read_text(), re.S)
+    assert listed is not None
+    assert listed[1].count("<li>") == len(sentences)
+    assert f"{len(sentences)} thing" in page.words
     for sentence in sentences.values():
         assert sentence in page.words
     assert "Nothing speaks against it" not in page.words
@@ -213,3 +213,47 @@ def test_sections_of_others(tmp_path: Path) -> None:
     assert re.search(r'<tr><th scope="row">x</th><td>1</td></tr>', text)
     assert re.search(r'<tr class="ours"><th scope="row">y</th><td>2</td></tr>', text)
     assert "ellipses" not in words
+
+
+def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
+    rows = random_mixture(2, 3, seed=1).sample(500, seed=2)
+    rows[3] = np.nan
+    found = sketch(rows, design(rows, n_components=2, scale=1.0), nan_policy="omit")
+    words = Page(write_report(tmp_path / "s.html", found).read_text()).words
+    for expected in (
+        "499 samples with 3 features each are summed up",
+        "1 rows with missing values",
+        "All 3 features: mean, standard deviation and range",
+        "noise of |z|",
+    ):
+        assert expected in words, expected
+    assert "How good the fit is" not in words
+    model = decode(found, 2)
+    words = Page(write_report(tmp_path / "m.html", model=model).read_text()).words
+    assert "The model is one of 2 Gaussians." in words
+    assert "All 2 components" in words
+    assert "How good the fit is" not in words
+    assert "What was read" not in words
+    hidden = found.privatise(1.0, 1e-6, bounds=[[-20] * 3, [20] * 3], seed=0)
+    words = Page(write_report(tmp_path / "p.html", hidden).read_text()).words
+    assert "gaussian noise, epsilon 1, delta 1e-06" in words
+    assert "standard deviation and range" not in words
+    with pytest.raises(InputError, match="a report needs one of them"):
+        write_report(tmp_path / "n.html")
+
+
+def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dask_sketch.graph.cost.KERNEL_SECONDS", 0.02, raising=False)
+    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.02, raising=False)
+    lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
+    feature_map = design(lazy, n_components=2)
+    planned = plan(lazy, feature_map, calibrate=True)
+    with watch() as happened:
+        found = sketch(lazy, feature_map).compute()
+    text = write_report(tmp_path / "r.html", found, plan=planned, happened=happened).read_text()
+    row = re.search(r"<th scope=\"row\">time</th><td>(.*?)</td><td>(.*?)</td>", text)
+    assert row is not None
+    assert "bound by" in row[1]
+    assert row[2] == f"{happened.seconds:.3g} s"
+    assert f"{planned.estimate().seconds:.3g} s were planned" in text
+    assert '<th scope="row">samples</th><td>4,000</td><td>4,000</td>' in text
