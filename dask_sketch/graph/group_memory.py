@@ -11,6 +11,7 @@ from dask.system import CPU_COUNT
 from dask_sketch import config
 from dask_sketch.errors import PlanError
 from dask_sketch.features import FeatureMap
+from dask_sketch.graph.batches import batch_chunks
 from dask_sketch.sketching.group_labels import union
 from dask_sketch.sketching.groups import SketchGroup, merge_groups
 from dask_sketch.sources import Samples
@@ -60,7 +61,8 @@ class GroupMemory:
     sketching
         Of one task that sketches, beside its chunk: what it gives, and the rows put in order.
     merging
-        Of one task that merges: what it takes, all groups in each of it, and what it gives.
+        Of merges, for each thread: what one takes and gives, all groups in each of it, or a share
+        of what waits on all levels of the tree, if that is more.
     client
         Of the process that puts batches together.
     """
@@ -75,11 +77,12 @@ class GroupMemory:
 
 
 def group_memory(
-    samples: Samples, feature_map: FeatureMap, split_every: int, weighted: bool
+    samples: Samples, feature_map: FeatureMap, split_every: int, n_threads: int, weighted: bool
 ) -> GroupMemory | None:
     """Memory for the groups of some samples, ``None`` if they have none.
 
-    At most: as if all groups occurred in every chunk, where they are sorted by time or by file.
+    At most: as if all groups occurred in every chunk. Where rows are sorted by file or by day it is
+    far less.
     """
     if samples.groups is None:
         return None
@@ -87,13 +90,18 @@ def group_memory(
     each = group_bytes(feature_map, weighted)
     rows = (samples.largest_chunk or 0) // (feature_map.n_features * samples.dtype.itemsize)
     result = None if n_groups is None else n_groups * each
+    n_levels, width = 1, batch_chunks(samples.n_chunks, split_every) or samples.n_chunks
+    while width > split_every:
+        n_levels, width = n_levels + 1, -(-width // split_every)
+    # each level waits for the last of its parts; each thread makes one, and merges others
+    waiting = 2 + -(-(split_every - 1) * n_levels // n_threads)
     return GroupMemory(
         dim=samples.groups.dim,
         n_groups=n_groups,
         each=each,
         result=result,
         sketching=min(n_groups or 0, rows) * each + SORTING * rows,
-        merging=(split_every + 1) * (result or 0),
+        merging=max(split_every + 1, waiting) * (result or 0),
         client=None if result is None else 3 * result,  # a sum, what comes next, and the new sum
     )
 

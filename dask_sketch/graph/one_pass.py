@@ -258,6 +258,10 @@ def sketch(
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     require_device(device)
+    if device is not None and groups is not None:
+        raise InputError(
+            f"device={device!r}: groups are summed on the processor; leave it out with groups."
+        )
     samples = open_samples(x, weights=weights, groups=groups, **options)
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every

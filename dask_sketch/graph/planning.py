@@ -120,7 +120,7 @@ def make_plan(
     one_sketch = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
     weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
     drawn = 12 * d * m  # frequencies in float64, and packed in float32; once for a process
-    grouped = group_memory(samples, feature_map, split_every, weighted)
+    grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
     chunk_memory = None
     if samples.largest_chunk is not None:
         scratch = 2 * BLOCK_BYTES + 2 * one_sketch

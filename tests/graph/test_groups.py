@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import assert_same_sketch, chunk_sizes, draw_rows, feature_map, wild_rows
 
@@ -27,7 +27,7 @@ from dask_sketch.graph.partition_pass import sketch_partitions
 from dask_sketch.sketching import partial_groups
 
 FM = feature_map(n_frequencies=20)
-N = 400
+N, ROWS = 240, 15  # and rows of a chunk
 X = draw_rows(0, N, 3)
 LABELS = np.random.default_rng(1).integers(7, size=N)
 W = np.random.default_rng(2).random(N)
@@ -42,29 +42,29 @@ def graph(lazy):
 
 def stores(place):
     group = zarr.open_group(place / "x.zarr", mode="w")
-    group.create_array("x", data=X, chunks=(10, 3))
-    group.create_array("w", data=W, chunks=(10,))
+    group.create_array("x", data=X, chunks=(ROWS, 3))
+    group.create_array("w", data=W, chunks=(ROWS,))
     group.create_array("speaker", data=LABELS, chunks=(20,)).attrs["names"] = list("abcdefg")
     (place / "p").mkdir()
     table = pd.DataFrame(X, columns=list("abc")).assign(w=W, speaker=LABELS)
-    for i in range(0, N, 10):
-        table[i : i + 10].to_parquet(place / "p" / f"{i:03}.parquet", index=False)
+    for i in range(0, N, ROWS):
+        table[i : i + ROWS].to_parquet(place / "p" / f"{i:03}.parquet", index=False)
     return table
 
 
 def sources(place):
-    """(Input, weights, groups, options) of each kind; all of 40 chunks."""
+    """(Input, weights, groups, options) of each kind; all of 16 chunks."""
     table = stores(place)
-    x, w, labels = (da.from_array(v, chunks=(10, *v.shape[1:])) for v in (X, W, LABELS))
+    x, w, labels = (da.from_array(v, chunks=(ROWS, *v.shape[1:])) for v in (X, W, LABELS))
     labelled = xr.DataArray(x, dims=("t", "f"), coords={"speaker": ("t", LABELS), "w": ("t", W)})
     return {
         "array": (x, W, LABELS, {}),
         "lazy": (x, w, labels, {}),
         "zarr": (place / "x.zarr", "w", "speaker", {"chunk_size": 1}),
         "parquet": (place / "p", "w", "speaker", {}),
-        "frame": (dd.from_pandas(table, npartitions=40), "w", "speaker", {}),
+        "frame": (dd.from_pandas(table, npartitions=16), "w", "speaker", {}),
         "labelled": (labelled, "w", "speaker", {}),
-        "bag": (db.from_sequence(table.to_dict("records"), npartitions=40), "w", "speaker", {}),
+        "bag": (db.from_sequence(table.to_dict("records"), npartitions=16), "w", "speaker", {}),
     }
 
 
@@ -104,7 +104,7 @@ def test_reading_and_sketching_are_one_task(kind, tmp_path):
     x, weights, groups, options = sources(tmp_path)[kind]
     plan = ds.plan(x, FM, weights, groups=groups, **options)
     lazy = ds.sketch(x, FM, weights, groups=groups, **options)
-    assert (plan.n_chunks, plan.n_merges) == (40, 10 + 3 + 1)
+    assert (plan.n_chunks, plan.n_merges) == (16, 4 + 1)
     assert len(graph(lazy)) == plan.n_tasks
     taken = [len(t.dependencies) for k, t in graph(lazy).items() if "partial" in str(k)]
     assert max(taken) <= group_memory.FAN_IN
@@ -125,7 +125,7 @@ class Reads:
 def test_every_row_and_label_is_read_once(tmp_path):
     reads = [Reads(X), Reads(LABELS)]
     lazy = [
-        da.from_array(each, chunks=(10, *each.shape[1:]), inline_array=True, asarray=False,
+        da.from_array(each, chunks=(ROWS, *each.shape[1:]), inline_array=True, asarray=False,
                       meta=np.empty((0,) * each.ndim, dtype=each.dtype))
         for each in reads
     ]  # fmt: skip
@@ -133,9 +133,10 @@ def test_every_row_and_label_is_read_once(tmp_path):
     for each in reads:
         each.rows.clear()
     assert_separate(group.compute(scheduler="threads"))
-    assert all(sorted(each.rows) == list(range(0, N, 10)) for each in reads)
+    assert all(sorted(each.rows) == list(range(0, N, ROWS)) for each in reads)
 
 
+@settings(max_examples=12)
 @given(rows=wild_rows(), data=st.data())
 def test_any_cut_and_batches_have_the_bits_of_separate_sketches(rows, data):
     x, w = rows
@@ -156,7 +157,7 @@ def test_batches(kind, tmp_path, counting):
     x, weights, groups, options = sources(tmp_path)[kind]
     lazy = ds.sketch(x, FM, weights, groups=groups, **options)
     whole = lazy.compute()
-    with dask.config.set({"sketch.task-limit": 10, "sketch.batch-tasks": 7}):
+    with dask.config.set({"sketch.task-limit": 10, "sketch.batch-tasks": 3}):
         parts = lazy.compute()
         assert ds.plan(x, FM, weights, groups=groups, **options).n_batches == 6
     assert counting.computes == 1 + 6
@@ -165,7 +166,7 @@ def test_batches(kind, tmp_path, counting):
 
 
 def test_memory_follows_the_groups_of_a_chunk():
-    labels = np.repeat(np.arange(40), 10)
+    labels = np.repeat(np.arange(24), 10)
     lazy = ds.sketch(da.from_array(X, chunks=(20, 3)), FM, groups=labels)
     part = lazy.part(range(3, 4)).compute(scheduler="sync")
     assert list(part) == [6, 7]
@@ -187,6 +188,11 @@ def test_it_is_a_collection():
     in_memory = ds.sketch(X, FM, groups=LABELS)
     assert isinstance(in_memory, SketchGroup)
     assert in_memory.identical(group)
+
+
+def test_groups_are_not_for_a_gpu():
+    with pytest.raises(InputError, match="device='cuda': groups are summed on the processor"):
+        ds.sketch(X, FM, groups=LABELS, device="cuda")
 
 
 def test_no_samples():
@@ -241,30 +247,35 @@ def test_the_bytes_of_a_group_are_those_of_the_plan(m, weighted):
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_read():
-    x = da.from_array(Reads(X), chunks=(10, 3), inline_array=True)
+    reads = Reads(X)
+    x = da.from_array(
+        reads, chunks=(ROWS, 3), inline_array=True, asarray=False, meta=np.empty((0, 3))
+    )
     labels = np.arange(N)
-    plan = ds.plan(x, FM, groups=labels)
-    with pytest.raises(PlanError, match=r"400 groups of group take .*MiB|KiB"):
-        ds.plan(x, FM, groups=labels, memory_per_thread=plan.memory_per_thread - 1)
+    needed = ds.plan(x, FM, groups=labels).memory_per_thread
+    with pytest.raises(PlanError, match=r"240 groups of group take .* split_every=2"):
+        ds.plan(x, FM, groups=labels, memory_per_thread=needed - 1)
+    assert ds.plan(x, FM, groups=labels, split_every=2).memory_per_thread < needed
+    assert not reads.rows
 
 
 def test_a_client_that_cannot_hold_the_result(monkeypatch):
     monkeypatch.setattr("dask_sketch.graph.planning.free_memory", lambda: 10**6)
-    x = da.from_array(X, chunks=(10, 3))
+    x = da.from_array(X, chunks=(ROWS, 3))
     lazy = ds.sketch(x, feature_map(n_frequencies=2000), groups=np.arange(N))
-    with pytest.raises(PlanError, match=r"400 groups of group take .*the client needs .*Use fewer"):
+    with pytest.raises(PlanError, match=r"240 groups of group take .*the client needs .*Use fewer"):
         lazy.compute(scheduler="sync")
 
 
 def test_merges_without_room_are_refused(monkeypatch):
     """Where only the pass can tell how many groups there are."""
-    labels = da.from_array(np.arange(N), chunks=10)
-    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM, groups=labels)
+    labels = da.from_array(np.arange(N), chunks=ROWS)
+    lazy = ds.sketch(da.from_array(X, chunks=(ROWS, 3)), FM, groups=labels)
     whole = lazy.compute(scheduler="sync")
     assert len(whole) == N
     room = group_memory.GROWTH * 50 * whole.nbytes // N
     monkeypatch.setattr(group_memory, "thread_memory", lambda: room)
-    with pytest.raises(PlanError, match=r"sketches of 160 groups of group need up to .*Use fewer"):
+    with pytest.raises(PlanError, match=r"sketches of 60 groups of group need up to .*Use fewer"):
         lazy.compute(scheduler="sync")
 
 
@@ -274,7 +285,7 @@ def test_on_a_cluster(kind, thread_client, tmp_path):
     lazy = ds.sketch(x, FM, weights, groups=groups, **options)
     group = lazy.compute()
     assert_separate(group, weights=W)
-    with dask.config.set({"sketch.task-limit": 10, "sketch.batch-tasks": 20}):
+    with dask.config.set({"sketch.task-limit": 10, "sketch.batch-tasks": 8}):
         assert lazy.compute().identical(group)
 
 
@@ -316,7 +327,7 @@ def test_what_fails_is_tried_again(thread_client):
                       meta=np.empty((0, 3)))  # fmt: skip
     FLAKY.failed.clear()
     assert_separate(ds.sketch(x, FM, groups=LABELS).compute())
-    assert FLAKY.failed == {0, 100, 200, 300}
+    assert FLAKY.failed == {0, 100, 200}
 
 
 def test_the_table_of_names_is_sent_once(tmp_path):
@@ -331,7 +342,7 @@ def test_the_table_of_names_is_sent_once(tmp_path):
     dataset.to_zarr(tmp_path / "x.zarr", consolidated=False, encoding={"x": {"chunks": (10, 3)}})
     lazy = ds.sketch(tmp_path / "x.zarr", FM, groups="speaker", chunk_size=1)
     reading = [t for k, t in graph(lazy).items() if re.search("sketch-groups-[0-9a-f]", str(k))]
-    assert len(reading) >= 40
+    assert len(reading) >= 16
     assert max(len(cloudpickle.dumps(task)) for task in reading) < 5000 * 4
     found = lazy.compute(scheduler="sync")
     assert list(found) == [names[700 * i] for i in range(7)]
@@ -342,4 +353,4 @@ def test_other_passes_leave_the_labels_out(kind, tmp_path):
     x, _, groups, options = sources(tmp_path)[kind]
     samples = ds.open_samples(x, weights="w", groups=groups, **options)
     done = dict(sketch_partitions(samples, [0, 3], FM))
-    assert_same_sketch(done[3], partial_sketch(X[30:40], FM, W[30:40]))
+    assert_same_sketch(done[3], partial_sketch(X[45:60], FM, W[45:60]))

@@ -230,8 +230,13 @@ def zarr_array_of_labels(place):
     return place / "x.zarr", "w", LABELS
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-@pytest.mark.parametrize("weighted", [False, True])
+CASES = [(name, True) for name in BUILDERS] + [
+    (name, False)
+    for name in ("dask array of numbers", "parquet column", "bag field", "dataset variable")
+]
+
+
+@pytest.mark.parametrize(("name", "weighted"), CASES)
 def test_every_input_gives_the_sketches_of_its_groups(name, weighted, tmp_path):
     x, weights, groups = BUILDERS[name](tmp_path)
     options = {}
