@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from dask_sketch import cli_certificates, cli_jobs, cli_models, cli_privacy
+from dask_sketch import cli_certificates, cli_jobs, cli_models, cli_privacy, cli_report
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
@@ -53,6 +53,7 @@ TASK: Task = "mixture"  # unless another is asked for
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
         "run job.toml",
+        "report job.toml",
     ),
 )
 @click.version_option(package_name="dask-sketch", prog_name="dask-sketch")
@@ -81,6 +82,7 @@ for command in (
     cli_jobs.verify,
     cli_jobs.history,
     cli_jobs.forget,
+    cli_report.report,
 ):
     cli.add_command(command)
 

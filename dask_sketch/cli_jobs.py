@@ -25,7 +25,7 @@ CODES = (
 )
 
 
-def _with_codes(function: Command) -> Command:
+def with_codes(function: Command) -> Command:
     """Exit codes of jobs, beside those of all commands; to be placed beneath ``run_options``."""
 
     @functools.wraps(function)
@@ -64,7 +64,7 @@ def _orderly_end() -> Iterator[None]:
 @click.option("--dry-run", is_flag=True,
               help="Say what would be done; reads no samples, writes nothing.")  # fmt: skip
 @run_options
-@_with_codes
+@with_codes
 def run(run: Run, job: str, dry_run: bool) -> None:
     """Bring the ledger of the job file JOB up to date, decode, score and report.
 
@@ -102,7 +102,7 @@ def run(run: Run, job: str, dry_run: bool) -> None:
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="Of the choice; by default another one each time.")  # fmt: skip
 @run_options
-@_with_codes
+@with_codes
 def verify(run: Run, job: str, share: float, seed: int | None) -> None:
     """Sketch a random share of the partitions of JOB again, and compare with its ledger.
 
@@ -123,7 +123,7 @@ def verify(run: Run, job: str, share: float, seed: int | None) -> None:
               show_default=True, help="Runs to show.")  # fmt: skip
 @storage_option
 @run_options
-@_with_codes
+@with_codes
 def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | None) -> None:
     """Tell of the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
 
@@ -153,7 +153,7 @@ def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | Non
 @click.option("--undo", is_flag=True, help="Let the next run read them again.")
 @storage_option
 @run_options
-@_with_codes
+@with_codes
 def forget(
     run: Run,
     job: str,

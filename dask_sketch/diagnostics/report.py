@@ -122,6 +122,8 @@ def write_report(
     if about is None:
         raise InputError("sketch=None, model=None: a report needs one of them, or both.")
     labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
+    if len(labels) != about.n_features:
+        raise InputError(f"names has {len(labels)} names for {about.n_features} features.")
     found = None if sketch is None or model is None else diagnose(model, sketch, heldout)
     drawn = feature_map or (None if sketch is None else sketch.feature_map)
     environment = Environment(
@@ -147,7 +149,7 @@ def write_report(
         names=labels,
         sections=sections,
         pictures=draw_pictures(sketch, model, drawn, sample, labels),
-        versions=dict(_versions() if versions is None else versions),
+        versions=dict(sorted((installed_versions() if versions is None else versions).items())),
         command=command,
     )
     out = Path(path)
@@ -283,7 +285,8 @@ def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[
     ]
 
 
-def _versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
+    """Version of Python and of each package that has a part in a result, by name."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_sketch.diagnostics.movement import moved_components, moved_features
 from dask_sketch.diagnostics.report import Section, write_report
-from dask_sketch.jobs.outcome import model_text
+from dask_sketch.jobs.outcome import DONE, model_text
 from dask_sketch.sources.chunking import describe_bytes
 
 if TYPE_CHECKING:
@@ -21,10 +21,16 @@ _FAR = 5.0  # standard errors of a mean, from which it is shown in bold
 _NEAR = 0.1  # deviations that a component may move, and
 _SHARE = 0.1  # share of its weight that may change, before it is listed
 _MOST = 50  # rows of one table
+_PAST = 10  # runs before this one
 _COMPARED = ("compared", "discrepancy", "noise", "deviations of noise", "")
 
 
-def write_page(results: Results, made: Outcome) -> None:
+def write_page(
+    results: Results,
+    made: Outcome,
+    planned: Mapping[str, Any],
+    versions: Mapping[str, str] | None = None,
+) -> None:
     """Write the report that the job file asks for, on its first model.
 
     Parameters
@@ -33,26 +39,104 @@ def write_page(results: Results, made: Outcome) -> None:
         Models and comparisons.
     made
         What is told of the run.
+    planned
+        What its plan said, by name, as :meth:`JobPlan.as_dict` has it.
+    versions
+        Of the software of the run.
     """
     assert made.report is not None
     job = results.job
-    first = job.decode[0].name
+    first = next(table.name for table in job.decode if table.name in results.models)
     write_report(
         made.report,
         results.total,
         results.models[first].model,
         title=f"{job.job.name}: run {made.run}, {made.status}",
         source={table.name: job.place(table.path) for table in job.sources},
+        names=results.feature_names,
+        summary=_sentences(made, job.drift.threshold),
         sections=[
             _run(made),
+            *_plan(made, planned),
             *_quarantine(made),
             _drift(results),
             *_groups(results, made),
             *_features(results),
             *_components(results, first),
+            *_past(results, made),
         ],
-        command=f"dask-sketch run {job.path}",
+        versions=versions,
+        command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
     )
+
+
+def _sentences(made: Outcome, threshold: float) -> list[str]:
+    """What came of it, for those who read no further."""
+    said = [
+        f"Run {made.run} read {made.samples_read:,} of them, in {sum(made.seconds.values()):.3g} s "
+        "with all that follows."
+    ]
+    if made.quarantined:
+        said.append(
+            f"Incomplete: {len(made.quarantined):,} partitions could not be read and are left out."
+        )
+    if made.alarm:
+        said.append("Alarm: the data has changed by more than the threshold.")
+    elif made.drifts:
+        most = max(found.deviations for found in made.drifts.values())
+        said.append(
+            f"No alarm: what changed is {most:.1f} standard deviations of noise at most, or too "
+            f"small to matter; the threshold is {threshold:g}."
+        )
+    else:
+        said.append("There is no earlier data yet to compare this with.")
+    return said
+
+
+def _plan(made: Outcome, planned: Mapping[str, Any]) -> list[Section]:
+    """What the plan said beside what was done."""
+    if not planned:
+        return []
+    counts = {
+        "new partitions": ("new", made.new),
+        "changed partitions": ("changed", made.changed),
+        "deleted partitions": ("deleted", made.deleted),
+        "forgotten partitions": ("forgotten", made.forgotten),
+        "samples": ("n_samples", made.samples_read),
+    }
+    rows = [(name, _count(planned.get(key)), _count(done)) for name, (key, done) in counts.items()]
+    for name, key, done in (
+        ("bytes read", "bytes_read", describe_bytes(made.bytes_read)),
+        ("ledger grows by, at most", "ledger_bytes", ""),
+        ("memory per thread", "memory_per_thread", ""),
+    ):
+        rows.append((name, describe_bytes(planned.get(key)), done))
+    rows += [(f"seconds to {step}", "", f"{spent:.2f}") for step, spent in made.seconds.items()]
+    return [Section("The plan, and what happened", "", ("", "planned", "happened"), rows)]
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _past(results: Results, made: Outcome) -> list[Section]:
+    """The runs before."""
+    records = [one for one in results.ledger.history() if one.number < made.run][-_PAST:]
+    if not records:
+        return []
+    rows = [
+        (
+            str(one.number),
+            one.ended.replace("T", " ")[:16],
+            one.status + ", alarm" * bool(one.results.get("alarm")),
+            f"{one.counts.get('samples_read', 0):,}",
+            f"{one.counts.get('samples', 0):,}",
+        )
+        for one in reversed(records)
+    ]
+    header = ("run", "ended", "status", "samples read", "samples in all")
+    strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
+    return [Section("The runs before", "The latest first.", header, rows, strong)]
 
 
 def _run(made: Outcome) -> Section:

@@ -192,8 +192,8 @@ class Results:
 
     # -- files -------------------------------------------------------------------------------
 
-    def write(self, made: Outcome) -> None:
-        """Write the files that the job file asks for."""
+    def write(self, made: Outcome, planned: Mapping[str, Any]) -> None:
+        """Write the files that the job file asks for; ``planned`` is what the plan said."""
         outputs = self.job.outputs
         with self.step("write"):
             if outputs.sketch is not None:
@@ -210,7 +210,7 @@ class Results:
             from dask_sketch.jobs.page import write_page
 
             with self.step("report"):
-                write_page(self, made)
+                write_page(self, made, planned)
 
 
 def digest_of(sketch: Sketch) -> str:

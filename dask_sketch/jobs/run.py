@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.clusters import connect
+from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ChunkError, InputError, LedgerError
 from dask_sketch.jobs.inputs import OpenSource, open_sources, sketches_of
 from dask_sketch.jobs.job_file import Job, read_job
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 100  # partitions that cannot be read before a run with "stop" stops at once
+MOST_BETWEEN = 50  # pairs of groups that a record tells of, the furthest apart
 _REASON = 400  # characters of why a partition is in quarantine
-PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "zarr")
 
 
 def _mute(text: str) -> None:
@@ -189,7 +189,8 @@ class _Run:
                 self.say(lock.broken)
             # what another run has committed meanwhile is seen from here on
             changes = _compare(sources, ledger)
-            self.say(str(plan_run(self.job, sources, changes, ledger)))
+            planned = plan_run(self.job, sources, changes, ledger)
+            self.say(str(planned))
             with self._step("sketch"):
                 self._update(ledger, sources, changes)
             keys = {part.key for source in sources for part in source.partitions}
@@ -197,8 +198,10 @@ class _Run:
             names = sources[0].samples.feature_names
             results = make_results(self.job, ledger, self._step, self.progress, self.say, names)
             made = self._told(ledger, changes, quarantined, results)
-            results.write(made)
-            self._record(ledger, started, made, results)
+            numbers = planned.as_dict().items()
+            said = {key: value for key, value in numbers if value is None or type(value) is int}
+            results.write(made, said)
+            self._record(ledger, started, made, results, said)
         return made
 
     def _create(self, sources: list[OpenSource]) -> Ledger:
@@ -291,7 +294,14 @@ class _Run:
             report=None if report is None or not results.models else self.job.place(report),
         )
 
-    def _record(self, ledger: Ledger, started: str, made: Outcome, results: Results) -> None:
+    def _record(
+        self,
+        ledger: Ledger,
+        started: str,
+        made: Outcome,
+        results: Results,
+        planned: dict[str, Any],
+    ) -> None:
         told = made.as_dict()
         counts = {
             key: told[key]
@@ -307,13 +317,16 @@ class _Run:
             results={
                 "models": told["models"],
                 "drifts": told["drifts"],
+                "between": dict(list(told["between"].items())[:MOST_BETWEEN]),
                 "alarm": made.alarm,
+                "plan": planned,
+                "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,
                 "seconds": dict(self.seconds),
                 "bytes_read": made.bytes_read,
             },
             models=results.kept,
-            versions={package: version(package) for package in PACKAGES},
+            versions=installed_versions(),
         )
         ledger.commit(run=record)
 

@@ -1,0 +1,106 @@
+"""The report of whatever a run has left: a job with its ledger, a sketch, a model, a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dask_sketch.diagnostics.report import write_report
+from dask_sketch.errors import InputError
+from dask_sketch.models import Centroids, GaussianMixture
+from dask_sketch.sketching import Sketch
+from dask_sketch.stored import open_any
+
+DEFAULT = "report.html"
+_KEPT = ("sketch", "model")  # what commands leave in a folder, beside data
+
+
+def report_run(
+    run: str,
+    output: str | Path | None = None,
+    *,
+    model: str | None = None,
+    heldout: str | None = None,
+    names: Sequence[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    command: str = "",
+) -> Path:
+    """Write the report of a run, once more or for the first time. No data is read.
+
+    Parameters
+    ----------
+    run
+        A job file (``.toml``), for the last run of its ledger; a stored sketch or model; or a
+        folder that holds a sketch, models or both, as ``dask-sketch demo --directory`` leaves.
+    output
+        Where to write: by default what the job file says, else ``report.html``.
+    model
+        Path of the model of a sketch.
+    heldout
+        Path of a sketch, by the same map, of samples that the model has not seen.
+    names
+        Names of the features.
+    storage_options
+        Of the file systems of URLs.
+    command
+        Command line that makes the page again.
+
+    Returns
+    -------
+    path
+        Of the report.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to report on, or the parts do not fit.
+    """
+    if run.lower().endswith(".toml"):
+        if (model, heldout, names) != (None, None, None):
+            raise InputError("of a job, the ledger knows model and names: leave them out.")
+        from dask_sketch.jobs.last_run import report_last_run
+
+        return report_last_run(run, output)
+    paths = _paths(run)
+    if model is not None:
+        paths.append(model)
+    found = [open_any(path, storage_options=storage_options) for path in paths]
+    sketch, fitted = _one(found, paths, Sketch), _one(found, paths, (GaussianMixture, Centroids))
+    if sketch is None and fitted is None:
+        raise InputError(
+            f"{run} holds neither a sketch nor a model. Make them with `dask-sketch sketch` and "
+            "`dask-sketch decode`; of a ledger, give the job file."
+        )
+    other = None if heldout is None else open_any(heldout, storage_options=storage_options)
+    if other is not None and not isinstance(other, Sketch):
+        raise InputError(f"heldout: {heldout} is no sketch.")
+    if other is not None and (sketch is None or fitted is None):
+        raise InputError(f"heldout: {heldout} says something of a model beside its sketch only.")
+    return write_report(
+        output or DEFAULT,
+        sketch,
+        fitted,
+        title=f"{Path(run).name or run}: a report",
+        source={Path(path).name or path: path for path in paths},
+        heldout=other,
+        names=names,
+        command=command,
+    )
+
+
+def _paths(run: str) -> list[str]:
+    """The store itself, or the stores of a folder."""
+    folder = Path(run)
+    if "://" in run or not folder.is_dir() or (folder / "zarr.json").exists():
+        return [run]
+    paths = sorted(str(place) for place in folder.iterdir() if (place / "zarr.json").exists())
+    return [path for path in paths if Path(path).name.partition(".")[0] in _KEPT] or paths
+
+
+def _one(found: list[Any], paths: list[str], kind: Any) -> Any:
+    those = [(path, one) for path, one in zip(paths, found, strict=True) if isinstance(one, kind)]
+    if len(those) > 1:
+        named = ", ".join(path for path, _ in those)
+        raise InputError(f"there are several of a kind ({named}): give one of them by its path.")
+    return those[0][1] if those else None
