@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -28,6 +28,11 @@ demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
 speech: $(READY)  ## real recordings to a mixture: make speech DATA=folder
 	@test -n "$(DATA)" || { echo "say where the recordings are: make speech DATA=folder" >&2; exit 2; }
 	$(BIN)/python -m dask_sketch.speech.recordings "$(DATA)"
+
+speaker: $(READY)  ## speakers verified, by sketches and by EM: make speaker DATA=folder [VOICES=folder]
+	@test -n "$(DATA)" || { echo "say where the recordings are: make speaker DATA=folder" >&2; exit 2; }
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m dask_sketch.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
 
 test: lint types pytest  ## linter, types, tests and doctests
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.described import Described
     from dask_sketch.models import Centroids, GaussianMixture
     from dask_sketch.sketching.averages import Averages
-    from dask_sketch.speech.error_rates import ErrorRates
+    from dask_sketch.speech.detection import ErrorRates
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dask_sketch.diagnostics.plots import new_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dask_sketch.speech.error_rates import ErrorRates
+    from dask_sketch.speech.detection import ErrorRates
 
 _LEAST, _MOST = 5e-4, 0.6  # of a rate: the axes have no place for zero, nobody looks at the rest
 _TICKS = np.array([0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
@@ -39,7 +39,7 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
 
     Examples
     --------
-    >>> from dask_sketch.speech.error_rates import error_rates
+    >>> from dask_sketch.speech.detection import error_rates
     >>> rates = error_rates([0.1, 0.4, 0.6, 0.9], [False, True, False, True])
     >>> plot_det(rates, label="sketch").get_xlabel()
     'false alarms'

@@ -10,7 +10,7 @@ from dask_sketch.display.drawing import BLUE, GREY, ORANGE, Chart, gauge
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.fit import FitDiagnostics
-    from dask_sketch.speech.error_rates import ErrorRates
+    from dask_sketch.speech.detection import ErrorRates
 
 _FAR = 5.0  # standard deviations that noise does not reach
 

@@ -15,7 +15,7 @@ from dask_sketch.diagnostics import pictures
 from dask_sketch.diagnostics.plots_matrix import plot_matrix
 from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, random_mixture
-from dask_sketch.speech.error_rates import error_rates
+from dask_sketch.speech.detection import error_rates
 
 ROWS = random_mixture(3, 4, seed=1).sample(2000, seed=2)
 MAP = design(ROWS, n_components=3)

@@ -17,7 +17,7 @@ from dask_sketch.features import estimate_scale
 from dask_sketch.ledger import Partition
 from dask_sketch.ledger.records import RunRecord
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture
-from dask_sketch.speech.error_rates import error_rates
+from dask_sketch.speech.detection import error_rates
 
 MAP = FeatureMap(2, 60, scale=1.0, law="sparse-radius")
 ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)

@@ -1,0 +1,146 @@
+"""A stored set of recordings: the frames of all of them, lazily, and which recording is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
+from dask_sketch.sources import Samples, open_samples
+
+__all__ = ["Frames", "open_frames"]
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Frames of many recordings, from :func:`open_frames`.
+
+    Attributes
+    ----------
+    samples
+        All frames, lazily, and the number of its recording for each.
+    recordings
+        Names of the recordings, sorted, by number.
+    """
+
+    samples: Samples
+    recordings: tuple[str, ...]
+
+    def numbers(self, recordings: Iterable[str]) -> list[int]:
+        """Numbers of recordings.
+
+        Raises
+        ------
+        InputError
+            If there is none of a name; the message tells which.
+        """
+        places = {name: number for number, name in enumerate(self.recordings)}
+        wanted = list(recordings)
+        missing = [name for name in wanted if name not in places]
+        if missing:
+            raise InputError(
+                f"{len(missing)} recordings, the first {missing[0]!r}, are not among the "
+                f"{len(places)} of {self.samples.label}, such as {self.recordings[0]!r}: names are "
+                "those of the files, below the folder that all of them share."
+            )
+        return [places[name] for name in wanted]
+
+    def of(self, recordings: Iterable[str]) -> da.Array:
+        """The frames of some recordings, lazily, for :func:`dask_sketch.sketch` and others.
+
+        Parameters
+        ----------
+        recordings
+            Names.
+
+        Returns
+        -------
+        frames
+            Shape (n, n_features), in chunks of unknown length: nothing is read yet.
+
+        Raises
+        ------
+        InputError
+            If there is no such recording.
+        """
+        wanted = np.zeros(len(self.recordings), dtype=bool)
+        wanted[self.numbers(recordings)] = True
+        blocks, groups = self.samples.blocks, self.samples.groups
+        assert isinstance(blocks, da.Array)  # as open_frames() sees to
+        assert groups is not None
+        return da.map_blocks(
+            _rows_of,
+            blocks,
+            groups.labels,
+            wanted=wanted,
+            dtype=blocks.dtype,
+            chunks=((np.nan,) * blocks.numblocks[0], blocks.chunks[1]),
+            meta=np.empty((0, 0), dtype=blocks.dtype),
+            token="frames",
+        )
+
+
+def _rows_of(
+    block: NDArray[Any], files: NDArray[np.int32], wanted: NDArray[np.bool_]
+) -> NDArray[Any]:
+    return block[wanted[files[:, 0]]]
+
+
+def open_frames(x: Any, recordings: Any = "file_name", **options: Any) -> Frames:
+    """Open frames and the names of the recordings that they are of; no frame is read.
+
+    Parameters
+    ----------
+    x
+        The store that :func:`write_features` wrote, or anything else that
+        :func:`dask_sketch.open_samples` takes.
+    recordings
+        Name of the recording of each frame: an array of text, shape (n,), or the name of one in the
+        store. The frames of a recording should follow each other.
+    options
+        Further arguments of :func:`dask_sketch.open_samples`.
+
+    Returns
+    -------
+    frames
+
+    Raises
+    ------
+    InputError
+        If there is nothing there, or there are no names.
+
+    Examples
+    --------
+    >>> frames = open_frames(np.zeros((5, 12)), ["anna_1", "anna_1", "anna_1", "bert_1", "bert_1"])
+    >>> frames.recordings, len(frames.of(["bert_1"]).compute())
+    (('anna_1', 'bert_1'), 2)
+    """
+    samples = open_samples(x, groups=recordings, **options)
+    groups = samples.groups
+    if groups is None or groups.names is None or not isinstance(samples.blocks, da.Array):
+        raise InputError(
+            f"{samples.label} does not tell the names of its recordings before it is read: write "
+            "it with write_features(), or give their names as an array of text."
+        )
+    return Frames(samples, tuple(map(str, groups.names)))
+
+
+def segments(files: NDArray[np.integer]) -> Sequence[tuple[int, slice]]:
+    """Runs of equal numbers, and where they are.
+
+    Examples
+    --------
+    >>> segments(np.array([4, 4, 7]))
+    [(4, slice(0, 2, None)), (7, slice(2, 3, None))]
+    """
+    borders = np.flatnonzero(np.diff(files)) + 1
+    starts = [0, *borders.tolist()] if len(files) else []
+    stops = [*borders.tolist(), len(files)]
+    return [
+        (int(files[start]), slice(start, stop)) for start, stop in zip(starts, stops, strict=False)
+    ]

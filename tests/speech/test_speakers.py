@@ -1,0 +1,125 @@
+"""The whole of `make speaker`, on voices made of harmonics and on two of espeak-ng's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("librosa")
+pytest.importorskip("sklearn")
+
+from dask_sketch.errors import ArtifactError, InputError  # noqa: E402
+from dask_sketch.speech import (  # noqa: E402
+    enrol,
+    generate_voices,
+    open_frames,
+    read_trials,
+    score_trials,
+    speakers,
+    voices,
+    write_features,
+    write_trials,
+)
+from dask_sketch.speech.speakers import main, run_speakers  # noqa: E402
+from dask_sketch.speech.universal import universal_model  # noqa: E402
+
+NEEDS_ESPEAK = pytest.mark.skipif(voices.synthesiser() is None, reason="espeak-ng is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Write six recordings of each of three speakers: harmonics under a formant, and noise."""
+    path = tmp_path_factory.mktemp("speakers")
+    rng = np.random.default_rng(0)
+    time = np.arange(3200) / 8000
+    for speaker, (pitch, formant) in {
+        "ann": (220, 900),
+        "ben": (110, 500),
+        "cat": (180, 2000),
+    }.items():
+        for index in range(6):
+            own = pitch * rng.uniform(0.95, 1.05)
+            harmonics = own * np.arange(1, 3500 // own)
+            loud = np.exp(-(((harmonics - formant) / 400) ** 2))
+            tone = (loud[:, None] * np.sin(2 * np.pi * harmonics[:, None] * time)).sum(axis=0)
+            signal = 0.1 * tone + rng.normal(0, 0.01, len(time))
+            soundfile.write(path / f"{index}_{speaker}_0.wav", signal, 8000)
+    return path
+
+
+def test_a_table_of_errors_time_and_bytes(folder, tmp_path):
+    said = []
+    found = run_speakers(
+        folder, n_voices=0, pictures=tmp_path, n_components=2, sizes=(60, 250), n_splits=2,
+        say=said.append,
+    )  # fmt: skip
+    contest = found["recordings"]
+    assert [entry.name for entry in contest.entries] == [
+        "sketch, m=60", "sketch, m=250", "scikit-learn EM",
+    ]  # fmt: skip
+    assert (contest.n_speakers, contest.n_trials) == (3, 27)
+    for entry in contest.entries:
+        assert len(entry.rates) == len(entry.seconds) == 2
+        assert entry.equal_error_rate < 0.4  # chance is a half
+    assert contest.entries[0].n_bytes < contest.entries[1].n_bytes < contest.entries[2].n_bytes
+    assert "above EM" in str(contest)
+    assert str(contest) in said[-1]
+    assert (tmp_path / "det-recordings.png").stat().st_size > 1000
+    json.dumps(contest.as_dict())
+
+
+def test_lists_in_and_scores_out(folder, tmp_path):
+    write_features(folder, tmp_path / "frames.zarr")
+    (tmp_path / "trials.csv").write_text("model,test\nann,4_ann_0.wav\nben,4_ann_0.wav\n")
+    frames = open_frames(tmp_path / "frames.zarr")
+    assert len(frames.recordings) == 18
+    universal = universal_model(frames, n_components=2, n_frequencies=250).mixture
+    enrolment = {name: [f"0_{name}_0.wav", f"1_{name}_0.wav"] for name in ("ann", "ben")}
+    models = enrol(frames, enrolment, universal).compute()
+    trials = read_trials(tmp_path / "trials.csv")
+    scores = score_trials(frames, models, trials).compute()
+    assert scores[0] > 0 > scores[1]
+    write_trials(tmp_path / "scores.csv", trials, scores)
+    lines = (tmp_path / "scores.csv").read_text().splitlines()
+    assert lines[0] == "model,test,score"
+    assert [float(line.split(",")[2]) for line in lines[1:]] == list(scores)
+
+
+def test_without_espeak(monkeypatch, tmp_path):
+    monkeypatch.setattr(voices, "synthesiser", lambda: None)
+    monkeypatch.setattr(speakers, "synthesiser", lambda: None)
+    result = CliRunner().invoke(main, ["--pictures", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "skipped: espeak-ng is not installed" in result.output
+    with pytest.raises(InputError, match="install the package espeak-ng"):
+        generate_voices(tmp_path / "voices", 2)
+
+
+def test_voices_are_drawn():
+    assert voices.draw_voices(5, seed=1) == voices.draw_voices(5, seed=1)
+    assert voices.draw_voices(5, seed=1) != voices.draw_voices(5, seed=2)
+    with pytest.raises(InputError, match="from 2 to 72"):
+        voices.draw_voices(100)
+
+
+@NEEDS_ESPEAK
+def test_voices_are_spoken_and_kept(tmp_path):
+    place = tmp_path / "voices"
+    generate_voices(place, n_voices=2, n_repeats=1, seed=3)
+    files = sorted(place.glob("*.wav"))
+    assert len(files) == 20
+    assert files[0].name == "0_v00_0.wav"
+    signal, rate = soundfile.read(files[0])
+    assert rate >= 8000
+    assert np.abs(signal).max() > 0.05
+    files[0].unlink()  # would come back if the voices were spoken again
+    generate_voices(place, n_voices=2, n_repeats=1, seed=3)
+    assert not files[0].exists()
+    with pytest.raises(ArtifactError, match="voices of other settings"):
+        generate_voices(place, n_voices=3, n_repeats=1, seed=3)
+    again = generate_voices(tmp_path / "again", n_voices=2, n_repeats=1, seed=3)
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in files[1:])
