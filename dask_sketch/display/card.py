@@ -14,7 +14,9 @@ _VALUE = _CELL + "max-width:38em;overflow-wrap:anywhere"
 _TEXT = _CELL + "white-space:nowrap"
 _NUMBER = _TEXT + ";text-align:right;font-variant-numeric:tabular-nums"
 _NUMERIC = ("", *"+-0123456789")  # what a cell with a number begins with
-_TABLE = "border-collapse:collapse;border:none;margin:0;width:auto;table-layout:auto"
+_TABLE = (
+    "border-collapse:collapse;border:none;margin:0;width:auto;table-layout:auto;font-size:inherit"
+)
 
 
 def card(

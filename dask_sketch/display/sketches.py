@@ -140,12 +140,15 @@ def group_card(
         largest.append([f"and {len(order) - _FEATURES:,} more", ""])
     pictures = []
     if len(order):
-        spread = f"{counts[order[-1]]:,} to {counts[order[0]]:,} samples"
-        pictures = [bars("samples of each group", counts[order], f"samples of a {dim}: {spread}")]
+        least, most = counts[order[-1]], counts[order[0]]
+        spread = f"{most:,} samples" if least == most else f"{least:,} to {most:,} samples"
+        pictures = [
+            bars("samples of each group", counts[order], f"by size, each {dim} of {spread}")
+        ]
     return card(
         "SketchGroup",
         fields,
-        summary=f"{len(order):,} of dimension {dim!r}, {counts.sum():,} samples",
+        summary=f"{len(order):,} sketches, one for each {dim}, of {counts.sum():,} samples",
         pictures=pictures,
         more={
             f"largest of {dim}": grid([dim, "samples"], largest),
