@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.fixed_point import LOW_BITS, FixedPoint
+from dask_sketch.features.stacked_loop import add_stacked
 
 _MASK = 2**LOW_BITS - 1
 _LARGEST = 2**118  # as of FixedPoint
 _SMALL_BITS, _WORD_BITS = 31, 62  # of numbers in one word
-_NUMBERS = 2**16  # of a block of rows: it is added in the second cache
-_AT_ONCE = 64  # rows whose low words are added before their carry is taken
+_NUMBERS = 2**16  # of a block of rows: it is compared in the second cache
 
 Words = NDArray[Any]
 Places = NDArray[np.intp]
@@ -120,13 +120,7 @@ class StackedSteps:
         n_words, kind = _n_words(most), _kind(most)
         out = np.zeros((n_words, n_groups, *parts[0].words.shape[2:]), dtype=kind)
         for part, place in zip(parts, places, strict=True):
-            for rows in part._blocks(distinct=_together(place) <= 1):
-                given = _spread(part.words[:, rows], part.shift - shift, n_words, kind)
-                here = place[rows]
-                first = np.flatnonzero(np.r_[True, here[1:] != here[:-1]])
-                if len(first) < len(here):
-                    given, here = np.add.reduceat(given, first, axis=1), here[first]
-                out[:, here] = _carried(out[:, here] + given)
+            add_stacked(out, part.words, place, part.shift - shift)
         made = cls(out, shift, most)
         if n_words > max(len(part.words) for part in parts):
             made = made._tight()
@@ -168,7 +162,7 @@ class StackedSteps:
             return False
         shift = min(self.shift, other.shift)
         n_words = _n_words(max(each.largest << each.shift - shift for each in (self, other)))
-        for rows in self._blocks(distinct=True):
+        for rows in self._blocks():
             mine, theirs = (
                 _carried(_spread(each.words[:, rows], each.shift - shift, n_words, np.int64))
                 for each in (self, other)
@@ -179,10 +173,9 @@ class StackedSteps:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _blocks(self, distinct: bool) -> Iterator[slice]:
+    def _blocks(self) -> Iterator[slice]:
         n_groups, *rest = self.words.shape[1:]
         step = max(_NUMBERS // max(int(np.prod(rest)), 1), 1)
-        step = step if distinct else min(step, _AT_ONCE)
         return (slice(start, start + step) for start in range(0, n_groups, step))
 
     def _tight(self) -> StackedSteps:
