@@ -100,7 +100,7 @@ class Walk:
             )
         deviations = np.sqrt(feature_map.mean_variances)
         self.say(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")
-        planned = plan(str(store), feature_map, chunk_size=chunk_size)
+        planned = plan(str(store), feature_map, chunk_size=chunk_size, calibrate=True)
         self.say(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
             lazy = sketch(str(store), feature_map, chunk_size=chunk_size)

@@ -21,6 +21,8 @@ SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "N_HELDOUT", 5000)
+    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.05)
+    monkeypatch.setattr("dask_sketch.graph.estimate.EMPTY_TASKS", 4)
     result = CliRunner().invoke(cli, ["demo", *SMALL, "--json", "--directory", "kept"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
@@ -29,6 +31,7 @@ def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(scores) == {"the truth", "ours", "scikit-learn"}
     assert told["store_bytes"] > told["sketch_bytes"] > 0
     assert "passes over the data  1" in result.stderr
+    assert "bound by" in result.stderr
     assert "dashboard: http" in result.stderr
     assert ds.open_sketch("kept/sketch.zarr").count == 20_000
     assert ds.open_mixture("kept/model.zarr").n_components == 2

@@ -121,8 +121,10 @@ def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None
         "In short",
         "Alarm: the data has changed by more than the threshold.",
         "The plan, and what happened",
-        '<th scope="row">new partitions</th><td>5</td><td>5</td>',
-        '<th scope="row">samples</th><td>100</td><td>100</td>',
+        '<th scope="row">new partitions</th><td data-name="planned">5</td>'
+        '<td data-name="happened">5</td>',
+        '<th scope="row">samples</th><td data-name="planned">100</td>'
+        '<td data-name="happened">100</td>',
         "The runs before",
         "What changed: the components",
         f"dask-sketch report {place.file}",

@@ -69,6 +69,7 @@ def write_report(
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
     names: Sequence[str] | None = None,
+    alarms: Sequence[str] = (),
     summary: Sequence[str] = (),
     sections: Sequence[Section] = (),
     versions: Mapping[str, str] | None = None,
@@ -98,6 +99,8 @@ def write_report(
         Rows of data to draw beneath the mixture, shape (n, n_features).
     names
         Names of the features.
+    alarms
+        Sentences that nobody should overlook.
     summary
         Sentences for those who read no further, beside those on samples, model and fit.
     sections
@@ -136,6 +139,7 @@ def write_report(
     page = environment.get_template("report.html.jinja").render(
         title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
         schemes=SCHEMES,
+        alarms=list(alarms),
         summary=[*_sentences(sketch, model, found, plan, happened), *summary],
         read=dict(source or {}) | _counts(sketch),
         plan=_plan_rows(plan, happened, sketch),
@@ -185,9 +189,9 @@ def _sentences(
     if found is not None:
         n = len(found.findings)
         said.append(
-            "Nothing speaks against it."
+            "Nothing speaks against the model."
             if not n
-            else f"{n} thing{'s' * (n > 1)} speak{'s' * (n == 1)} against it: see below."
+            else f"{n} thing{'s' * (n > 1)} speak{'s' * (n == 1)} against the model: see below."
         )
     if happened is not None and happened.seconds:
         planned = plan is not None and plan.calibration is not None

@@ -54,6 +54,7 @@ def write_page(
         title=f"{job.job.name}: run {made.run}, {made.status}",
         source={table.name: job.place(table.path) for table in job.sources},
         names=results.feature_names,
+        alarms=_alarms(made),
         summary=_sentences(made, job.drift.threshold),
         sections=[
             _run(made),
@@ -76,13 +77,9 @@ def _sentences(made: Outcome, threshold: float) -> list[str]:
         f"Run {made.run} read {made.samples_read:,} of them, in {sum(made.seconds.values()):.3g} s "
         "with all that follows."
     ]
-    if made.quarantined:
-        said.append(
-            f"Incomplete: {len(made.quarantined):,} partitions could not be read and are left out."
-        )
     if made.alarm:
-        said.append("Alarm: the data has changed by more than the threshold.")
-    elif made.drifts:
+        return said
+    if made.drifts:
         most = max(found.deviations for found in made.drifts.values())
         said.append(
             f"No alarm: what changed is {most:.1f} standard deviations of noise at most, or too "
@@ -90,6 +87,17 @@ def _sentences(made: Outcome, threshold: float) -> list[str]:
         )
     else:
         said.append("There is no earlier data yet to compare this with.")
+    return said
+
+
+def _alarms(made: Outcome) -> list[str]:
+    said = []
+    if made.alarm:
+        said.append("Alarm: the data has changed by more than the threshold.")
+    if made.quarantined:
+        said.append(
+            f"Incomplete: {len(made.quarantined):,} partitions could not be read and are left out."
+        )
     return said
 
 
