@@ -495,11 +495,11 @@ def _added(parts: list[SketchGroup], labels: Labels, places: list[Codes], dim: s
         if len(place):
             first = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
             here = place[first]
-            count[here] += np.add.reduceat(part.count, first)
-            omitted[here] += np.add.reduceat(part.omitted, first)
-            low[here] = np.minimum(low[here], np.minimum.reduceat(part.minimum, first))
-            high[here] = np.maximum(high[here], np.maximum.reduceat(part.maximum, first))
-            tight[here] &= np.logical_and.reduceat(part.tight_bounds, first)
+            count[here] += _at_one_place(np.add, part.count, first)
+            omitted[here] += _at_one_place(np.add, part.omitted, first)
+            low[here] = np.minimum(low[here], _at_one_place(np.minimum, part.minimum, first))
+            high[here] = np.maximum(high[here], _at_one_place(np.maximum, part.maximum, first))
+            tight[here] &= _at_one_place(np.logical_and, part.tight_bounds, first)
     sums: Any = {
         name: StackedSteps.sum(
             [getattr(part, name) for part in parts],
@@ -521,3 +521,8 @@ def _added(parts: list[SketchGroup], labels: Labels, places: list[Codes], dim: s
         dim=dim,
         **sums,
     )
+
+
+def _at_one_place(ufunc: Any, values: NDArray[Any], first: NDArray[np.intp]) -> NDArray[Any]:
+    """One value for each place; as they are, if each has its own."""
+    return values if len(first) == len(values) else ufunc.reduceat(values, first)
