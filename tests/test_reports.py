@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, browser, visit
 from click.testing import CliRunner
 from jobs.places import ROWS, Place, rows_of, write_rows
 
@@ -187,3 +188,22 @@ def test_names_come_with_the_ledger(place: Place) -> None:
     assert record.results["plan"]["new"] == 30
     assert all(value is None or isinstance(value, int) for value in record.results["plan"].values())
     assert np.isfinite(record.results["seconds"]["sketch"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_sees_it(place: Place, kept: Path, tmp_path: Path) -> None:
+    place.run()
+    place.append(rows_of(5 * ROWS, seed=7, shift=0.9))
+    place.run()
+    pages = [place.folder / "r.html", report_run(str(kept), tmp_path / "r.html")]
+    with browser() as port:
+        for path in pages:
+            for dark in (False, True):
+                for width in (360, 1400):
+                    seen = visit(port, path.as_uri(), dark=dark, width=width, seconds=0.5)
+                    assert seen.complaints == []
+                    assert seen.judged == []
+                    assert "In short" in seen.text
+                    assert all(url.startswith(("file:", "data:")) for url in seen.requests)
+                    assert seen.picture.startswith(b"\x89PNG")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dask_sketch.sketching import Sketch
 
 
+_SIZE = (4.6, 3.5)  # inches: small, so that letters are large enough in a narrow window
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture in both colour schemes, as data URLs."""
@@ -101,6 +104,7 @@ def draw_pictures(
 def _picture(title: str, caption: str, ax: Axes) -> Picture:
     figure = ax.get_figure(root=True)
     assert figure is not None
+    figure.set_size_inches(*_SIZE)
     urls = {}
     for scheme, colours in SCHEMES.items():
         _paint(ax, colours["ink"], colours["paper"])
@@ -125,3 +129,4 @@ def _paint(ax: Axes, ink: str, paper: str) -> None:
         legend.get_frame().set(facecolor=paper, edgecolor=ink, alpha=0.85)
         for text in legend.get_texts():
             text.set_color(ink)
+            text.set_fontsize(8)
