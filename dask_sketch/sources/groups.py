@@ -31,8 +31,9 @@ class Groups:
     dim
         Their name: that of the column, variable, coordinate or field.
     labels
-        Dask array like that of the weights, with axes of length 1 where the labels do not vary; or
-        a bag; or none, if they are where the rows are.
+        Dask array like that of the weights, with axes of length 1 where the labels do not vary,
+        and chunks of length 1 where they do not within a chunk; or a bag; or none, if they are
+        where the rows are.
     names
         What the labels are numbers of, if they are: sorted, each once.
     n_groups

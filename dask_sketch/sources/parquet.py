@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.chunking import target_bytes
 from dask_sketch.sources.frames import common_dtype, feature_columns, frame_samples
+from dask_sketch.sources.groups import Groups, number_labels
 from dask_sketch.sources.partitions import StoredFiles
 from dask_sketch.sources.samples import Samples
 
@@ -102,7 +104,8 @@ def parquet_samples(
         Columns that are features, in this order; all but the weights, the labels and the index by
         default.
     weights, groups
-        Names of the columns of weights, and of labels of groups.
+        Names of the columns of weights, and of labels of groups; or for the labels, of a key in
+        the paths, as ``day`` is in ``day=1/0.parquet``.
     storage_options
         Options of the file system of a URL.
     chunk_size
@@ -135,7 +138,9 @@ def parquet_samples(
     except (OSError, ValueError) as error:
         raise ChunkError(f"{first} could not be read: {type(error).__name__}: {error}") from error
     weight = _column(weights, meta, path, "weights")
-    group = _column(groups, meta, path, "groups")
+    group = None
+    if not isinstance(groups, str) or groups in meta or not _has_key(sizes, groups):
+        group = _column(groups, meta, path, "groups")
     names = feature_columns(columns, meta.dtypes, weight, path, group)
     chosen = (*names, *([weight] if weight else []))
     width = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
@@ -160,6 +165,7 @@ def parquet_samples(
         path,
         weight=weight,
         group=group,
+        groups=None if groups is None or group else _groups_of_paths(parts, groups),
         columns=list(names),
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
@@ -213,6 +219,20 @@ def _split(fs: Any, file: str, target: int, width: int) -> dict[Part, int]:
         held += size
     parts[Part(file, tuple(run))] = held
     return parts
+
+
+def _has_key(paths: Iterable[str], key: str) -> bool:
+    return all(f"/{key}=" in path for path in paths)
+
+
+def _groups_of_paths(parts: Sequence[Part], key: str) -> Groups:
+    """Labels that stand in the paths: one for all rows of a part."""
+    texts = [part.path.split(f"/{key}=", 1)[1].split("/", 1)[0] for part in parts]
+    whole = all(text.isdecimal() and text == str(int(text)) for text in texts)
+    labels = list(map(int, texts)) if whole else texts
+    codes, names = number_labels(labels, f"the values of {key} in the paths")
+    lazy = da.from_array(codes[:, None], chunks=1, inline_array=True, name=False)
+    return Groups(key, lazy, names, len(names))
 
 
 def _column(name: Any, meta: Any, label: str, argument: str) -> str | None:

@@ -280,6 +280,21 @@ def test_labels_along_one_of_two_dimensions():
         ds.sketch(x, FM, groups=xr.DataArray([1, 2], dims="day"))
 
 
+@pytest.mark.parametrize("days", [("2", "10"), ("mon", "tue")])
+def test_labels_in_the_paths_of_files(days, tmp_path):
+    for day, rows in zip(days, (slice(0, 40), slice(40, None)), strict=True):
+        (tmp_path / f"day={day}").mkdir()
+        frame()[NAMES][rows].to_parquet(tmp_path / f"day={day}" / "0.parquet", row_group_size=15)
+    lazy_group = ds.sketch(tmp_path, FM, groups="day", chunk_size=300)
+    assert lazy_group.samples.n_chunks > 2
+    group = lazy_group.compute(scheduler="sync")
+    assert (list(group), group.dim) == ([2, 10] if days[0] == "2" else ["mon", "tue"], "day")
+    assert_same_sketch(group[group.labels[0]], partial_sketch(X[:40], FM))
+    assert_same_sketch(group[group.labels[1]], partial_sketch(X[40:], FM))
+    with pytest.raises(InputError, match="groups='da' is not a column"):
+        ds.sketch(tmp_path, FM, groups="da")
+
+
 def test_speech_stores_have_speakers_and_files(tmp_path):
     from dask_sketch.speech.frontend import FrontEnd
     from dask_sketch.speech.shards import Shard, complete_store, create_store, write_rows
