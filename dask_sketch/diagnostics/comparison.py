@@ -17,6 +17,9 @@ from dask_sketch.models import GaussianMixture
 from dask_sketch.terminal import grid
 
 
+_HEADER = ("mixture", "held-out", "seconds", "how")
+
+
 @dataclass(frozen=True)
 class Contender:
     """One mixture of a comparison.
@@ -86,13 +89,28 @@ class Comparison:
         text = [
             f"log-likelihood per frame of {self.n_heldout:,} held-out frames, in nats",
             "",
-            grid(self.rows(), header=("mixture", "held-out", "seconds", "how")),
+            grid(self.rows(), header=_HEADER),
             "",
             f"bytes    sketch {self.sketch_bytes:,}, store {self.store_bytes:,} "
             f"({ratio:,.0f} times as many)",
             f"seconds  {steps}",
         ]
         return "\n".join([*text, f"report   {self.report}"] if self.report else text)
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import card
+        from dask_sketch.display import grid as columns
+
+        fields = {
+            "bytes": f"sketch {self.sketch_bytes:,}, store {self.store_bytes:,}",
+            "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
+        }
+        return card(
+            "Comparison",
+            fields | ({"report": self.report} if self.report else {}),
+            summary=f"log-likelihood per frame of {self.n_heldout:,} held-out frames, in nats",
+            below=columns(_HEADER, self.rows()),
+        )
 
 
 def require_extras() -> None:

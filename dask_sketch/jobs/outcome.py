@@ -105,6 +105,13 @@ class Outcome:
     def __str__(self) -> str:
         return fields_text(self._fields())
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import card
+
+        fields = self._fields()
+        notes = [f"Alarm: {fields.pop('alarm')}."] if self.alarm else []
+        return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)
+
 
 def told(drift: Drift) -> dict[str, float]:
     """A drift in numbers, for JSON."""

@@ -121,6 +121,12 @@ class JobPlan:
     def __str__(self) -> str:
         return fields_text(self._fields())
 
+    def _repr_html_(self) -> str:
+        from dask_sketch.display import card
+
+        to_read = f"{self.new:,} partitions new, {self.changed:,} changed, {self.deleted:,} deleted"
+        return card("JobPlan", self._fields(), summary=to_read)
+
 
 def plan_run(
     job: Job, sources: Sequence[OpenSource], changes: Changes, ledger: Ledger | None

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, decode, partial_sketch
+from dask_sketch.diagnostics.comparison import Comparison, Contender
 from dask_sketch.diagnostics.drift import drift
 from dask_sketch.display import BLUE, GREEN, GREY, ORANGE, card, grid
 from dask_sketch.display.drawing import Chart, bars, blocks, gauge
 from dask_sketch.display.sketches import group_card
 from dask_sketch.features import estimate_scale
+from dask_sketch.jobs.outcome import Outcome
 from dask_sketch.ledger import Partition
 from dask_sketch.ledger.records import RunRecord
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture
@@ -53,6 +55,10 @@ OBJECTS = {
     "drift": lambda _: drift(SKETCH, SKETCH + SKETCH),
     "error rates": lambda _: error_rates([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1]),
     "ledger": a_ledger,
+    "comparison": lambda _: Comparison((Contender(EVIL, -1.5, None, EVIL),), 10, 99, 9, {"fit": 1}),
+    "outcome": lambda _: Outcome(
+        1, "done", 1, 0, 0, 0, {EVIL: EVIL}, 1, 10, 10, None, {"read": 1.0}, alarm=True
+    ),
 }
 
 
