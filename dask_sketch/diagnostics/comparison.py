@@ -16,7 +16,6 @@ from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture
 from dask_sketch.terminal import grid
 
-
 _HEADER = ("mixture", "held-out", "seconds", "how")
 
 
