@@ -13,7 +13,9 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 SHOWN = {  # what each must have shown at its end
     "01_quickstart": "log-likelihood per sample",
     "02_inputs_and_plans": "3 batches",
+    "03_dashboard_and_memory": "noise of |z|: 1.0e-03 after 1,000,000 rows",
     "04_choosing": "3 components explain the sketch",
+    "06_nightly_job": "alarm: True",
 }
 
 
