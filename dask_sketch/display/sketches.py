@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_sketch.display.card import card, grid, words
 from dask_sketch.display.drawing import BLUE, ORANGE, Array, Chart, bars, thinned
@@ -119,7 +120,11 @@ def _features(sketch: Averages) -> str:
 
 
 def group_card(
-    labels: Array, counts: Array, dim: str, fields: dict[str, str], feature_map: Described
+    labels: NDArray[Any],
+    counts: NDArray[Any],
+    dim: str,
+    fields: dict[str, str],
+    feature_map: Described,
 ) -> str:
     """Sketches of groups: how many, how large, and how unlike in size.
 

@@ -139,6 +139,7 @@ class MomentKernel:
         self.dtype = np.dtype(dtype)
         self._finer = FINER[dtype]
         self.fraction = FRACTION[dtype] + self._finer
+        self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
         self._lanes = vector_bits() // (8 * self.dtype.itemsize)
         self._plain = _specialised(n_features, dtype, self._lanes, 0)

@@ -185,7 +185,7 @@ def _take_groups(raw, shares, order, counts, center, scale, out, low, high, firs
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
+def find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
     """The first row that is refused for its values or its weight; -1 if there is none."""
     for i in range(weights.size):
         if not _finite(raw[i]):
@@ -197,7 +197,7 @@ def _find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _split(weights, least, grid, parts, groups):  # type: ignore[no-untyped-def]
+def split_weights(weights, least, grid, parts, groups):  # type: ignore[no-untyped-def]
     """Split weights into ``f * 16**e``; give whether all were in range."""
     given, split = weights.view(np.int64), parts.view(np.int64)
     fine = True
@@ -228,9 +228,9 @@ def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts,
     Gives (omitted, first refused row).
     """
     n = raw.shape[0]
-    fine = _split(weights, least, grid, parts, groups)
+    fine = split_weights(weights, least, grid, parts, groups)
     if not _finite(raw.reshape(-1)) or not fine:
-        refused = _find_refused(raw, weights, omit)
+        refused = find_refused(raw, weights, omit)
         if refused >= 0:
             return 0, refused
         for i in range(n):
@@ -263,7 +263,7 @@ def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts,
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add(sums, f, value, shift):  # type: ignore[no-untyped-def]
+def add_steps(sums, f, value, shift):  # type: ignore[no-untyped-def]
     """Add ``value * 2**shift`` to one sum of two words; give whether it still fits."""
     if shift < LOW_BITS:
         high = value >> (LOW_BITS - shift)
@@ -298,7 +298,7 @@ def _add_gathered(values, shares, center, scale, digits):  # type: ignore[no-unt
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add_far(raw, shares, order, counts, center, scale, first, second):  # type: ignore[no-untyped-def]
+def add_far(raw, shares, order, counts, center, scale, first, second):  # type: ignore[no-untyped-def]
     """Add the moments of a block with rows far out; give the first that is too far."""
     d = raw.shape[1]
     rows = max(RUN // d, 1)
@@ -331,7 +331,7 @@ def _add_far(raw, shares, order, counts, center, scale, first, second):  # type:
             _collect(total, digits[place])
             sums, shift = (first, 30 * place) if place < 2 else (second, 30 * (place - 2))
             for f in range(d):
-                if not _add(sums, f, total[f], BINADES * k + shift):
+                if not add_steps(sums, f, total[f], BINADES * k + shift):
                     return OVERFLOW
     return -1
 
@@ -380,12 +380,12 @@ def take_rows(raw, weights, weighted, omit, least, grid, center, scale, out, sha
     if not reach * (n // max(RUN // d, 1) + 3) < 0.99 * 2.0**53:
         for i in range(in_runs):
             shares[i], order[i] = 1.0, i
-        return omitted, _add_far(raw, shares, order, counts[:GROUPS], center, scale, first, second)
+        return omitted, add_far(raw, shares, order, counts[:GROUPS], center, scale, first, second)
     for k in range(GROUPS):
         if counts[k]:
             for f in range(d):
-                if not _add(first, f, firsts[k, f], BINADES * k):
+                if not add_steps(first, f, firsts[k, f], BINADES * k):
                     return omitted, OVERFLOW
-                if not _add(second, f, seconds[k, f], BINADES * k):
+                if not add_steps(second, f, seconds[k, f], BINADES * k):
                     return omitted, OVERFLOW
     return omitted, -1

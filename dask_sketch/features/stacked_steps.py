@@ -63,13 +63,13 @@ class StackedSteps:
         """``values * 2**shift``, of int32 or int64; ``largest`` bounds their size, if known."""
         bound = 2**_WORD_BITS - 1 if largest is None else largest
         stack = cls(values[np.newaxis], shift, bound)
-        return stack._tight() if largest is None else stack
+        return stack.tight() if largest is None else stack
 
     @classmethod
     def from_fixed_point(cls, parts: Sequence[FixedPoint]) -> StackedSteps:
         """Of one array for each sketch, at least one."""
         low, high = ([getattr(part, name) for part in parts] for name in ("low", "high"))
-        return cls(np.stack([np.stack(low), np.stack(high)]), 0, _LARGEST - 1)._tight()
+        return cls(np.stack([np.stack(low), np.stack(high)]), 0, _LARGEST - 1).tight()
 
     @classmethod
     def from_integers(cls, values: Sequence[int]) -> StackedSteps:
@@ -123,9 +123,9 @@ class StackedSteps:
             add_stacked(out, part.words, place, part.shift - shift)
         made = cls(out, shift, most)
         if n_words > max(len(part.words) for part in parts):
-            made = made._tight()
+            made = made.tight()
         if most_bits is not None and (made.largest << shift).bit_length() > most_bits:
-            made = made._tight()
+            made = made.tight()
             if (made.largest << shift).bit_length() > most_bits:
                 raise CapacityError(
                     "the sums of a group are larger than a sketch holds exactly. Multiply all "
@@ -178,7 +178,7 @@ class StackedSteps:
         step = max(_NUMBERS // max(int(np.prod(rest)), 1), 1)
         return (slice(start, start + step) for start in range(0, n_groups, step))
 
-    def _tight(self) -> StackedSteps:
+    def tight(self) -> StackedSteps:
         """The same with as few words as its numbers need."""
         words, n_words = self.words, len(self.words)
         while True:

@@ -40,7 +40,7 @@ from dask_sketch.features.waves import add_products, module, put_columns, put_wa
 
 BLOCK = 256  # rows: waves of a group stay in the first cache, sums of 2**22 + 2 each in 32 bits
 AHEAD = 4  # vectors of rows whose phases of a few features are added together
-_WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
+WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
 
 
 def pointer_at(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -> Any:
@@ -50,7 +50,7 @@ def pointer_at(context: Any, b: Any, sig: Any, args: Any, array: int, offset: in
 
 
 @intrinsic(prefer_literal=True)
-def _waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any,
+def make_waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any,
            weights: Any, v: Any, waves: Any, k: Any, weighted: Any, count: Any, ahead: Any,
            mark: Any) -> Any:  # fmt: skip
     """Waves of ``count`` base frequencies at ``base[j:]``, to ``waves[k:]``.
@@ -127,7 +127,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
         pitch = width + lanes  # not a power of two: columns do not share one place in the cache
         columns = np.zeros((d + lanes - 1) // lanes * lanes * pitch, x.dtype)
         share = np.zeros(width, x.dtype)
-        waves = np.empty(2 * _WAVES * pitch, x.dtype)
+        waves = np.empty(2 * WAVES * pitch, x.dtype)
         for start in range(0, n, width):
             rows = min(width, n - start)
             used = (rows + step - 1) // step * step
@@ -148,28 +148,28 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                     share[r] = weights[start + r] if r < rows else 0.0
             else:
                 sums[-1] += (used - rows) * one
-            for group in range(packed.shape[0] // _WAVES):
+            for group in range(packed.shape[0] // WAVES):
                 count, ahead = (tile, tile) if n_used == d else (1, AHEAD)
                 for r in range(0, used, ahead * lanes):
-                    for base in range(0, _WAVES, count):
-                        j, k = (group * _WAVES + base) * 2 * n_used, 2 * base * pitch + r
+                    for base in range(0, WAVES, count):
+                        j, k = (group * WAVES + base) * 2 * n_used, 2 * base * pitch + r
                         weighted = weights.size and base >= SIDE
                         if n_used < d and weighted:
-                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
                                    1, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                         elif n_used < d:
-                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
                                    0, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                         elif weighted:
-                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
                                    1, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
                         else:
-                            _waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
                                    0, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
-                for i in range(0, _WAVES, tile):
-                    for j in range(0, _WAVES, tile):
-                        k = (group * _WAVES + i) * _WAVES + j * tile
-                        _multiply(waves, i * pitch, (_WAVES + j) * pitch, pitch, used,
+                for i in range(0, WAVES, tile):
+                    for j in range(0, WAVES, tile):
+                        k = (group * WAVES + i) * WAVES + j * tile
+                        _multiply(waves, i * pitch, (WAVES + j) * pitch, pitch, used,
                                   sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
 
     scalar = numba.from_dtype(np.dtype(dtype))
@@ -196,7 +196,7 @@ class SumsKernel:
 
     def __init__(self, dtype: str):
         self.dtype = np.dtype(dtype)
-        self.fraction = FRACTION[dtype]
+        self.fraction = self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype]
         # waves of u, and of v, whose products are held in registers, as base frequencies and
         # vectors of rows are where all features are used; it changes no bit of the sums
@@ -226,7 +226,7 @@ class SumsKernel:
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:
         """Fresh sums for :meth:`add`: of the products of each group, and of empty rows."""
-        return np.zeros(len(packed) // _WAVES * _WAVES * _WAVES + 1, dtype=np.int64)
+        return np.zeros(len(packed) // WAVES * WAVES * WAVES + 1, dtype=np.int64)
 
     def add(
         self,
@@ -255,7 +255,7 @@ class SumsKernel:
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in steps, shape (2, n_frequencies): real, imaginary part."""
-        t, count = self._tile, _WAVES // self._tile
+        t, count = self._tile, WAVES // self._tile
         tiles = sums[:-1].reshape(-1, count, count, t, t).swapaxes(2, 3)
         products = tiles.reshape(-1, SIDE, 2, SIDE, 2)  # of cosine and sine of u with those of v
         cosines = products[:, :, 0, :, 0] - sums[-1], products[:, :, 1, :, 1]

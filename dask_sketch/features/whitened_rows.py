@@ -28,7 +28,7 @@ TOGETHER = 4  # new features, and vectors of rows, whose products are held in re
 
 
 @intrinsic
-def _mix(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: Any, n_features: Any,
+def mix_columns(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: Any, n_features: Any,
          out: Any, k: Any, mark: Any) -> Any:  # fmt: skip
     """TOGETHER new features at ``out[k:]``, by rows of ``matrix[j:]``, for as many vectors."""
     kind = columns.dtype.name
@@ -67,7 +67,7 @@ def _whitener(dtype: str) -> Callable[..., None]:
                     columns[f * pitch + r] = samples[(start + r) * d + f]
             for g in range(0, matrix.shape[0], TOGETHER):
                 for r in range(0, used, TOGETHER * lanes):
-                    _mix(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)  # type: ignore[call-arg]
+                    mix_columns(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)  # type: ignore[call-arg]
             for r in range(used):
                 for g in range(d):
                     out[start + r, g] = new[g * pitch + r]
@@ -90,6 +90,11 @@ class RowWhitener:
     dtype
         Of the rows, ``"float32"`` or ``"float64"``.
 
+    Attributes
+    ----------
+    matrix
+        Its lines, TOGETHER by TOGETHER, each as the numbers of the features, then what they count.
+
     Examples
     --------
     >>> whiten = RowWhitener(np.array([[1.0, 1.0], [0.0, 3.0]]), "float32")
@@ -100,8 +105,8 @@ class RowWhitener:
     def __init__(self, matrix: NDArray[np.float64], dtype: str):
         d = len(matrix)
         # as base frequencies are packed: the features of each new one, and what they count
-        self._matrix = np.zeros((-(-d // TOGETHER) * TOGETHER, 2, d), dtype)
-        self._matrix[:, 0], self._matrix[:d, 1] = np.arange(d), matrix
+        self.matrix = np.zeros((-(-d // TOGETHER) * TOGETHER, 2, d), dtype)
+        self.matrix[:, 0], self.matrix[:d, 1] = np.arange(d), matrix
         with COMPILING:
             self._whiten = _whitener(dtype)
 
@@ -119,5 +124,5 @@ class RowWhitener:
             Of the same shape and type.
         """
         out = np.empty_like(rows)
-        self._whiten(rows, self._matrix, out)
+        self._whiten(rows, self.matrix, out)
         return out

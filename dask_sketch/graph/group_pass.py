@@ -14,8 +14,8 @@ from dask_sketch.features import FeatureMap
 from dask_sketch.graph.group_memory import merge_in_room
 from dask_sketch.graph.one_pass import LazySketch, require_samples
 from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.sketching.group_chunk import partial_groups, prepare_groups
 from dask_sketch.sketching.groups import SketchGroup, merge_groups
-from dask_sketch.sketching.partial_groups import partial_groups
 
 
 class LazySketchGroup(LazySketch):
@@ -43,6 +43,11 @@ class LazySketchGroup(LazySketch):
     def merge(self, parts: list[Any]) -> Any:
         """What :meth:`part` gave for different chunks, together; of no chunks, what is neutral."""
         return merge_groups(parts) if parts else SketchGroup.empty(self.feature_map, self._dim)
+
+    @property
+    def prepare(self) -> Callable[[], None]:
+        """Draws the frequencies and compiles, wherever chunks will be sketched."""
+        return partial(prepare_groups, self.feature_map, self.samples.dtype)
 
     @property
     def complete(self) -> Callable[[Any], Any]:

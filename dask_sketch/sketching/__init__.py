@@ -1,9 +1,9 @@
 """Partial sketches, their merge, and the stored sketch; and those of groups of samples."""
 
 from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.group_chunk import partial_groups
 from dask_sketch.sketching.groups import SketchGroup, merge_groups
 from dask_sketch.sketching.partial import partial_sketch
-from dask_sketch.sketching.partial_groups import partial_groups
 from dask_sketch.sketching.sketch import Sketch, merge
 
 __all__ = [

@@ -112,7 +112,7 @@ def partial_sketch(
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     require_device(device)
-    x, w = _checked(samples, weights, feature_map, label)
+    x, w = checked_rows(samples, weights, feature_map, label)
     if device is not None or on_device(x):
         return _sketch_on_device(x, w, feature_map, nan_policy, label)
     if on_device(w):
@@ -138,12 +138,12 @@ def partial_sketch(
         except CapacityError as error:
             raise ChunkError(f"{label}: {error}") from error
         if refused >= 0:
-            _refuse(block[refused], share, refused, start, label, feature_map)
+            refuse_row(block[refused], share, refused, start, label, feature_map)
         for exponent, rows in reader.groups:
             used = None if share is None else reader.weights[rows]
             sums.add(reader.rows[rows], used, exponent)
     if not has_phases(feature_map, reader.minimum, reader.maximum):
-        _refuse_phases(feature_map, reader.minimum, reader.maximum, label)
+        refuse_phases(feature_map, reader.minimum, reader.maximum, label)
     return Sketch(
         feature_map=feature_map,
         moment_steps=sums.steps(),
@@ -174,10 +174,10 @@ def _sketch_on_device(
     if sums.refused >= 0:
         at = slice(sums.refused, sums.refused + 1)
         share = None if w is None else on_host(w[at]).astype(np.float64)
-        _refuse(on_host(x[at])[0], share, 0, sums.refused, label, feature_map)
+        refuse_row(on_host(x[at])[0], share, 0, sums.refused, label, feature_map)
     _require_near(x, w, feature_map, sums.minimum, sums.maximum, label)
     if not np.isfinite(sums.moment_sum).all():
-        _refuse_phases(feature_map, sums.minimum, sums.maximum, label)
+        refuse_phases(feature_map, sums.minimum, sums.maximum, label)
     try:
         return _rounded(feature_map, sums)
     except CapacityError as error:
@@ -205,7 +205,7 @@ def _require_near(
             far &= on_host(w[start : start + step]) != 0
         if far.any():
             first = int(far.argmax())
-            _refuse(rows[first], None, first, start, label, feature_map)
+            refuse_row(rows[first], None, first, start, label, feature_map)
 
 
 def _rounded(feature_map: FeatureMap, sums: ChunkSums) -> Sketch:
@@ -223,12 +223,13 @@ def _rounded(feature_map: FeatureMap, sums: ChunkSums) -> Sketch:
     )
 
 
-def _refuse_phases(
+def refuse_phases(
     feature_map: FeatureMap,
     minimum: NDArray[np.float64],
     maximum: NDArray[np.float64],
     label: str,
 ) -> NoReturn:
+    """Say that phases are too large for the precision of a map."""
     raise ChunkError(
         f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
         f"in {minimum.min():g} to {maximum.max():g}. Use another unit, or a feature map with "
@@ -236,7 +237,9 @@ def _refuse_phases(
     )
 
 
-def _checked(samples: Any, weights: Any, feature_map: FeatureMap, label: str) -> tuple[Any, Any]:
+def checked_rows(
+    samples: Any, weights: Any, feature_map: FeatureMap, label: str
+) -> tuple[Any, Any]:
     """Samples as (n, d) and weights as (n,), without copying either, where they lie."""
     x = device_array(samples) if on_device(samples) else np.asarray(samples)
     if x.dtype.kind not in "fiub":
@@ -264,7 +267,7 @@ def _checked(samples: Any, weights: Any, feature_map: FeatureMap, label: str) ->
     return x, w.reshape(-1)
 
 
-def _refuse(
+def refuse_row(
     row: NDArray[Any],
     share: NDArray[np.float64] | None,
     refused: int,
