@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from dask_sketch.display.drawing import BLUE
 from dask_sketch.display.notebook import in_notebook
 
 REDRAW = 0.1  # seconds for which a bar is left as it is
-_SIGNS = 40  # of a bar in a terminal
+_SIGNS = 40  # of a bar in a terminal, at most
+_AROUND = 11  # letters beside these and the words, and one that stays free
 
 Show = Callable[[int, int, str], None]  # done, in all, and what to say of it
 
@@ -70,7 +72,10 @@ def _in_terminal() -> tuple[Callable[[float, str], None], Callable[[], None]]:
 
     def draw(share: float, words: str) -> None:
         nonlocal width
-        line = f"[{('#' * int(_SIGNS * share)).ljust(_SIGNS)}] | {share:4.0%} {words}"
+        # a line that is too long for its window cannot be drawn over
+        room = shutil.get_terminal_size().columns - len(words) - _AROUND
+        signs = max(min(room, _SIGNS), 0)
+        line = f"[{('#' * int(signs * share)).ljust(signs)}] | {share:4.0%} {words}"
         stream.write(f"\r{line.ljust(width)}")  # over what is left of a longer line
         width = len(line)
         stream.flush()

@@ -23,7 +23,8 @@ def eager(monkeypatch):
     monkeypatch.setattr(progress, "REDRAW", 0.0)
 
 
-def test_a_line_in_a_terminal(capsys, eager):
+def test_a_line_in_a_terminal(capsys, eager, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with progress_bar(True) as show:
         show(1, 4, "chunks of a long name")
         show(3, 4, "chunks")
@@ -36,6 +37,15 @@ def test_a_line_in_a_terminal(capsys, eager):
     assert lines[2].startswith("[########################################] | 100% chunks")
     assert err.endswith("\n")
     assert err.count("\n") == 1
+
+
+def test_it_fits_a_narrow_window(capsys, eager, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    with progress_bar(True) as show:
+        show(1, 2, "chunks")
+    lines = capsys.readouterr().err.removesuffix("\n").split("\r")[1:]
+    assert {len(line) for line in lines} == {39}
+    assert lines[0].startswith("[#########         ] |  50% chunks")
 
 
 def test_what_fails_is_not_shown_as_done(capsys, eager):
