@@ -18,7 +18,6 @@ from bokeh.models import (
     CustomJS,
     Div,
     HoverTool,
-    NumeralTickFormatter,
     PrintfTickFormatter,
     Range1d,
 )
@@ -130,7 +129,7 @@ class SketchComponent:
 
     def _noises(self) -> Any:
         drawn = _figure("noises", "noise of |z|", y_axis_type="log")
-        drawn.yaxis.formatter = PrintfTickFormatter(format="%.0e")
+        drawn.yaxis.formatter = PrintfTickFormatter(format="%.1e")
         drawn.line("seconds", "noise", source=self._curves, color=BLUE, line_width=2.5)
         drawn.add_tools(HoverTool(tooltips=[("noise of |z|", "@noise{0.0e}")]))
         return drawn
@@ -143,6 +142,8 @@ def _figure(name: str, label: str, **more: Any) -> Any:
         sizing_mode="stretch_width",
         tools="",
         toolbar_location=None,
+        border_fill_color=None,  # the paper of the page shows through
+        background_fill_color=None,
         x_range=Range1d(0, 1),
         y_range=Range1d(0, 1),
         margin=0,
@@ -150,7 +151,6 @@ def _figure(name: str, label: str, **more: Any) -> Any:
         y_axis_label=label,
         **more,
     )
-    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     drawn.axis.axis_label_text_font_style = "normal"
     drawn.axis.major_label_text_font_size = "13px"
     drawn.axis.axis_label_text_font_size = "13px"
@@ -180,9 +180,7 @@ def _numbers(shown: Pass | None) -> str:
         + _tile(
             "row × frequency pairs per second",
             _big(shown.rate),
-            f"{share:.0%} of {_big(shown.limit)}, the calibrated limit"
-            if share is not None
-            else "limit not calibrated: ds.plan(..., calibrate=True) measures it",
+            _limit(shown, share),
             share,
         )
         + _tile(
@@ -197,6 +195,14 @@ def _numbers(shown: Pass | None) -> str:
         )
         + "</div>"
     )
+
+
+def _limit(shown: Pass, share: float | None) -> str:
+    if share is not None:
+        return f"{share:.0%} of {_big(shown.limit)}, the calibrated limit"
+    if not shown.looks:
+        return ""
+    return "limit not calibrated: ds.plan(..., calibrate=True) measures it"
 
 
 def _tile(name: str, value: str, note: str, share: float | None = None) -> str:

@@ -2,7 +2,6 @@ const scheme = window.matchMedia("(prefers-color-scheme: dark)");
 const paint = () => {
   const colours = schemes[scheme.matches ? "dark" : "light"];
   for (const figure of figures) {
-    figure.border_fill_color = figure.background_fill_color = colours.paper;
     figure.outline_line_color = colours.line;
     for (const axis of [...figure.below, ...figure.left]) {
       axis.major_label_text_color = colours.soft;
