@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_sketch.decoders import decode
+    from dask_sketch.decoders import decode, decode_groups
     from dask_sketch.diagnostics import choose, diagnose
     from dask_sketch.errors import SketchError
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SketchGroup,
         merge,
         merge_groups,
+        open_group,
         open_sketch,
         partial_groups,
         partial_sketch,
@@ -52,11 +53,13 @@ _HOME = {
     "choose": "diagnostics",
     "create_ledger": "ledger",
     "decode": "decoders",
+    "decode_groups": "decoders",
     "design": "graph",
     "diagnose": "diagnostics",
     "estimate_scale": "features",
     "merge": "sketching",
     "merge_groups": "sketching",
+    "open_group": "sketching",
     "open_ledger": "ledger",
     "open_mixture": "models",
     "open_model": "models",
@@ -85,11 +88,13 @@ __all__ = [
     "choose",
     "create_ledger",
     "decode",
+    "decode_groups",
     "design",
     "diagnose",
     "estimate_scale",
     "merge",
     "merge_groups",
+    "open_group",
     "open_ledger",
     "open_mixture",
     "open_model",

@@ -2,5 +2,6 @@
 
 from dask_sketch.decoders.decoder import METHODS, decode
 from dask_sketch.decoders.families import MODELS
+from dask_sketch.decoders.groups import decode_groups
 
-__all__ = ["METHODS", "MODELS", "decode"]
+__all__ = ["METHODS", "MODELS", "decode", "decode_groups"]

@@ -13,7 +13,8 @@ from dask_sketch.errors import PlanError
 from dask_sketch.features import FeatureMap
 from dask_sketch.graph.batches import batch_chunks
 from dask_sketch.sketching.group_labels import union
-from dask_sketch.sketching.groups import SketchGroup, merge_groups
+from dask_sketch.sketching.group_merge import merge_groups
+from dask_sketch.sketching.groups import SketchGroup
 from dask_sketch.sources import Samples
 from dask_sketch.sources.chunking import describe_bytes
 

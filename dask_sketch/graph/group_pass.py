@@ -15,7 +15,8 @@ from dask_sketch.graph.group_memory import merge_in_room
 from dask_sketch.graph.one_pass import LazySketch, require_samples
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sketching.group_chunk import partial_groups, prepare_groups
-from dask_sketch.sketching.groups import SketchGroup, merge_groups
+from dask_sketch.sketching.group_merge import merge_groups
+from dask_sketch.sketching.groups import SketchGroup
 
 
 class LazySketchGroup(LazySketch):

@@ -1,8 +1,10 @@
 """Partial sketches, their merge, and the stored sketch; and those of groups of samples."""
 
 from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.group_artifact import open_group
 from dask_sketch.sketching.group_chunk import partial_groups
-from dask_sketch.sketching.groups import SketchGroup, merge_groups
+from dask_sketch.sketching.group_merge import merge_groups
+from dask_sketch.sketching.groups import SketchGroup
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch, merge
 
@@ -11,6 +13,7 @@ __all__ = [
     "SketchGroup",
     "merge",
     "merge_groups",
+    "open_group",
     "open_sketch",
     "partial_groups",
     "partial_sketch",

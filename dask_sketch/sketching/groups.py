@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import CapacityError, InputError, MergeError
+from dask_sketch.errors import CapacityError, InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.fixed_point import (
-    FEATURE_FRACTION,
-    FRACTION,
-    LARGEST_TOTAL,
-    SQUARED_FRACTION,
-    WEIGHT_FRACTION,
-)
+from dask_sketch.features.fixed_point import LARGEST_TOTAL, WEIGHT_FRACTION
 from dask_sketch.features.stacked_steps import StackedSteps
-from dask_sketch.features.units import moment_units
-from dask_sketch.sketching.group_labels import Codes, Labels, codes_of, union
+from dask_sketch.sketching.group_averages import GroupAverages
+from dask_sketch.sketching.group_labels import Codes, Labels, codes_of
 from dask_sketch.sketching.sketch import Sketch
 
 _SHOWN = 6  # labels in a short description
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SketchGroup:
+class SketchGroup(GroupAverages):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
     What :func:`~dask_sketch.sketch` gives for ``groups=labels``: ``group["ann"]`` has the bits of
@@ -85,7 +79,7 @@ class SketchGroup:
     dim: str = "group"
 
     def __post_init__(self) -> None:
-        for name in _ARRAYS:
+        for name in ARRAYS:
             getattr(self, name).flags.writeable = False
         most = LARGEST_TOTAL << WEIGHT_FRACTION
         steps = self.weight_steps
@@ -158,20 +152,17 @@ class SketchGroup:
                 raise InputError("a private sketch is to be given away, not to be one of a group.")
         words = {
             name: StackedSteps.from_fixed_point([getattr(part, name) for part in parts])
-            for name in _WORDS
+            for name in WORDS
         }
         whole = {
             name: StackedSteps.from_integers([getattr(part, name) for part in parts])
-            for name in _WEIGHTS
+            for name in WEIGHTS
         }
-        arrays = {name: np.array([getattr(part, name) for part in parts]) for name in _ROWS}
+        arrays = {name: np.array([getattr(part, name) for part in parts]) for name in ROWS}
         found: Any = words | whole | arrays
         return cls(feature_map=parts[0].feature_map, labels=labels, dim=dim, **found)
 
     # -- the sketches ------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.labels)
@@ -209,7 +200,7 @@ class SketchGroup:
             minimum=self.minimum[row].copy(),
             maximum=self.maximum[row].copy(),
             tight_bounds=bool(self.tight_bounds[row]),
-            **{name: getattr(self, name).fixed_point(row) for name in _WORDS},
+            **{name: getattr(self, name).fixed_point(row) for name in WORDS},
         )
 
     def _place(self, label: Any) -> int | None:
@@ -252,8 +243,8 @@ class SketchGroup:
         return replace(self._in_order(self._rows(chosen)), unlabelled=0)
 
     def _in_order(self, rows: Codes) -> SketchGroup:
-        arrays: Any = {name: getattr(self, name)[rows] for name in _ARRAYS}
-        stacks: Any = {name: getattr(self, name).rows(rows) for name in _STACKS}
+        arrays: Any = {name: getattr(self, name)[rows] for name in ARRAYS}
+        stacks: Any = {name: getattr(self, name).rows(rows) for name in STACKS}
         return replace(self, **arrays, **stacks)
 
     def _rows(self, chosen: Any) -> Codes:
@@ -322,13 +313,17 @@ class SketchGroup:
         if (np.diff(codes) < 0).any():
             order = np.argsort(codes, kind="stable")
             group, codes = self._in_order(order), codes[order]
-        return _added([group], new, [codes], self.dim if dim is None else dim)
+        from dask_sketch.sketching.group_merge import added
+
+        return added([group], new, [codes], self.dim if dim is None else dim)
 
     # -- the monoid --------------------------------------------------------------------------
 
     def __add__(self, other: object) -> SketchGroup:
         if not isinstance(other, SketchGroup):
             return NotImplemented
+        from dask_sketch.sketching.group_merge import merge_groups
+
         return merge_groups([self, other])
 
     def __radd__(self, other: object) -> SketchGroup:
@@ -341,188 +336,14 @@ class SketchGroup:
         return (
             self.feature_map == other.feature_map
             and self.unlabelled == other.unlabelled
-            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in _ARRAYS)
-            and all(getattr(self, name) == getattr(other, name) for name in _STACKS)
+            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ARRAYS)
+            and all(getattr(self, name) == getattr(other, name) for name in STACKS)
         )
 
-    # -- the sums, in float64 ----------------------------------------------------------------
 
-    @property
-    def total_weight(self) -> NDArray[np.float64]:
-        """Sums of the weights, shape (n_groups,)."""
-        return _quotients(self.weight_steps, WEIGHT_FRACTION)
-
-    @property
-    def squared_weight(self) -> NDArray[np.float64]:
-        """Sums of the squares of the weights, shape (n_groups,)."""
-        return _quotients(self.squared_weight_steps, SQUARED_FRACTION)
-
-    @property
-    def effective_count(self) -> NDArray[np.float64]:
-        """Kish's ``(sum w)**2 / sum w**2``, shape (n_groups,); zero for a group without weight."""
-        squared = self.squared_weight
-        return self.total_weight**2 / np.where(squared > 0, squared, np.inf)
-
-    def characteristic(self, rows: slice = slice(None)) -> NDArray[np.complex128]:
-        """Empirical characteristic functions at the frequencies, shape (n_groups, n_frequencies).
-
-        NaN for a group without weight.
-
-        Parameters
-        ----------
-        rows
-            Of which groups: all of them take 16 bytes for each group and frequency.
-        """
-        parts = self.moment_steps.fixed_point(rows).to_float(FRACTION)
-        weight = self.total_weight[rows]
-        means = (parts[:, 0] + 1j * parts[:, 1]) / np.where(weight > 0, weight, np.nan)[:, None]
-        return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
-
-    @property
-    def z(self) -> NDArray[np.complex128]:
-        """The sketch vectors of eq. (13), shape (n_groups, n_frequencies); see :attr:`Sketch.z`."""
-        return self.characteristic() / np.sqrt(self.feature_map.n_frequencies)
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean of each group, shape (n_groups, n_features); NaN for a group without weight."""
-        return self.feature_map.center + self._average(self.first_steps)
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance of each group in each feature, shape (n_groups, n_features); as :attr:`mean`."""
-        mean, unit = self._average(self.first_steps), moment_units(self.feature_map)
-        return np.maximum(self._average(self.second_steps) * unit - mean**2, 0.0)
-
-    def _average(self, steps: StackedSteps) -> NDArray[np.float64]:
-        sums = steps.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
-        weight = self.total_weight
-        unit = moment_units(self.feature_map)
-        return sums * unit / np.where(weight > 0, weight, np.nan)[:, None]
-
-    # -- the rest ----------------------------------------------------------------------------
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all sums, bounds, counts and labels."""
-        return sum(getattr(self, name).nbytes for name in (*_ARRAYS, *_STACKS))
-
-    def __sizeof__(self) -> int:
-        # what Dask's memory accounting sees
-        return object.__sizeof__(self) + self.feature_map.__sizeof__() + self.nbytes
-
-    def _fields(self) -> dict[str, str]:
-        return {
-            "groups": f"{len(self):,} of {self.dim}",
-            "samples": f"{int(self.count.sum()):,}",
-        }
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<SketchGroup: {shown}; {self.feature_map!r}>"
-
-    def _repr_html_(self) -> str:
-        from dask_sketch.display.sketches import group_card
-
-        fields = {"rows left out": f"{int(self.omitted.sum()):,}", "rows without a label":
-                  f"{self.unlabelled:,}", "size": f"{self.nbytes / 1e6:,.1f} MB"}  # fmt: skip
-        return group_card(self.labels, self.count, self.dim, fields, self.feature_map)
-
-
-_WORDS = ("moment_steps", "first_steps", "second_steps")
-_WEIGHTS = ("weight_steps", "squared_weight_steps")
-_STACKS = (*_WORDS, *_WEIGHTS)
-_ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
-_ARRAYS = ("labels", *_ROWS)
-
-
-def _quotients(steps: StackedSteps, fraction: int) -> NDArray[np.float64]:
-    return np.array([number / (1 << fraction) for number in steps.integers()], dtype=np.float64)
-
-
-def merge_groups(groups: Iterable[SketchGroup]) -> SketchGroup:
-    """Add groups that have one label, and keep the others: the groups of all inputs together.
-
-    Parameters
-    ----------
-    groups
-        At least one, all of one feature map and one kind of labels, in any order.
-
-    Returns
-    -------
-    group
-        Exact in all its sums, counts and bounds: no rounding, and so the same for every order.
-
-    Raises
-    ------
-    MergeError
-        If there is none, two have different feature maps, or labels of different kinds.
-    CapacityError
-        If sums are larger than a sketch holds.
-
-    Examples
-    --------
-    >>> feature_map = FeatureMap(2, 20, scale=1.0)
-    >>> empty = Sketch.empty(feature_map)
-    >>> a, b = (SketchGroup.from_sketches({label: empty}) for label in "ab")
-    >>> merge_groups([b, a]).labels
-    array(['a', 'b'], dtype='<U1')
-    """
-    parts = list(groups)
-    if not parts:
-        raise MergeError("no group was given: merge_groups needs at least one.")
-    first = parts[0]
-    for part in parts:
-        if not isinstance(part, SketchGroup):
-            raise MergeError(
-                f"merge_groups takes groups of sketches, not {type(part).__name__}; call "
-                ".compute() on a lazy one."
-            )
-        first.feature_map.require_same(part.feature_map)
-    if len(parts) == 1:
-        return first
-    labels, places = union([part.labels for part in parts])
-    return _added(parts, labels, places, first.dim)
-
-
-def _added(parts: list[SketchGroup], labels: Labels, places: list[Codes], dim: str) -> SketchGroup:
-    """Add the groups of some parts at their places, ascending, among new labels."""
-    n, d = len(labels), parts[0].feature_map.n_features
-    count, omitted = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    low, high = np.full((n, d), np.inf), np.full((n, d), -np.inf)
-    tight = np.ones(n, dtype=bool)
-    for part, place in zip(parts, places, strict=True):
-        if len(place):
-            first = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
-            here = place[first]
-            count[here] += _at_one_place(np.add, part.count, first)
-            omitted[here] += _at_one_place(np.add, part.omitted, first)
-            low[here] = np.minimum(low[here], _at_one_place(np.minimum, part.minimum, first))
-            high[here] = np.maximum(high[here], _at_one_place(np.maximum, part.maximum, first))
-            tight[here] &= _at_one_place(np.logical_and, part.tight_bounds, first)
-    sums: Any = {
-        name: StackedSteps.sum(
-            [getattr(part, name) for part in parts],
-            places,
-            n,
-            most_bits=None if name in _WEIGHTS else 118,
-        )
-        for name in _STACKS
-    }
-    return SketchGroup(
-        feature_map=parts[0].feature_map,
-        labels=labels,
-        count=count,
-        omitted=omitted,
-        minimum=low,
-        maximum=high,
-        tight_bounds=tight,
-        unlabelled=sum(part.unlabelled for part in parts),
-        dim=dim,
-        **sums,
-    )
-
-
-def _at_one_place(ufunc: Any, values: NDArray[Any], first: NDArray[np.intp]) -> NDArray[Any]:
-    """One value for each place; as they are, if each has its own."""
-    return values if len(first) == len(values) else ufunc.reduceat(values, first)
+# names of what groups have of each kind
+WORDS = ("moment_steps", "first_steps", "second_steps")
+WEIGHTS = ("weight_steps", "squared_weight_steps")
+STACKS = (*WORDS, *WEIGHTS)
+ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
+ARRAYS = ("labels", *ROWS)
