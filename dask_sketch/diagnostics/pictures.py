@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.described import Described
     from dask_sketch.models import Centroids, GaussianMixture
     from dask_sketch.sketching.averages import Averages
+    from dask_sketch.sketching.group_averages import GroupAverages
     from dask_sketch.speech.detection import ErrorRates
 
 
@@ -53,7 +54,7 @@ class SketchPictures:
 class GroupPictures:
     """Of sketches of groups."""
 
-    _of: Any
+    _of: GroupAverages
 
     def mmd(self, ax: Axes | None = None) -> Axes:
         """Discrepancy of every two groups: :func:`~.plots_matrix.plot_matrix` of ``mmd()``."""
