@@ -1,1 +1,21 @@
 """Scheduled jobs: the job file, the run that it describes, and what came of it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_sketch.jobs.check import verify_job
+    from dask_sketch.jobs.run import plan_job, run_job
+
+__all__ = ["plan_job", "run_job", "verify_job"]
+
+# loaded when first used: the command line reads no numerics to print its help
+_HOME = {"plan_job": "run", "run_job": "run", "verify_job": "check"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dask_sketch.jobs' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"dask_sketch.jobs.{_HOME[name]}"), name)

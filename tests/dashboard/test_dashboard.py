@@ -102,6 +102,16 @@ def test_batches_are_one_pass(client):
     assert made.identical(ds.sketch(X, FM))
 
 
+def test_groups_are_counted_as_one_pass(client):
+    before = len(page_of(client).passes)
+    labels = da.from_array(np.arange(400) % 7, chunks=20)
+    group = ds.sketch(LAZY, FM, groups=labels).compute()
+    found = settled(client, len(X))
+    assert len(found) == before + 1
+    assert found[-1].rows == group.count.sum() == 400
+    assert found[-1].partials > 20  # of chunks, and of what other tasks merged
+
+
 def test_partitions_are_one_pass(client):
     before = len(page_of(client).passes)
     samples = ds.open_samples(LAZY)
