@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_sketch.diagnostics.report import write_report
+import numpy as np
+
+from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, GaussianMixture
-from dask_sketch.sketching import Sketch
+from dask_sketch.sketching import Sketch, SketchGroup
 from dask_sketch.stored import open_any
 
 DEFAULT = "report.html"
+_MOST = 50  # groups that are listed
 _KEPT = ("sketch", "model")  # what commands leave in a folder, beside data
 
 
@@ -66,7 +69,12 @@ def report_run(
     if model is not None:
         paths.append(model)
     found = [open_any(path, storage_options=storage_options) for path in paths]
-    sketch, fitted = _one(found, paths, Sketch), _one(found, paths, (GaussianMixture, Centroids))
+    sketch, fitted = (
+        _one(found, paths, kinds) for kinds in ((Sketch, SketchGroup), (GaussianMixture, Centroids))
+    )
+    sections = []
+    if isinstance(sketch, SketchGroup):
+        sections, sketch = [_groups(sketch)], sketch.merged()
     if sketch is None and fitted is None:
         raise InputError(
             f"{run} holds neither a sketch nor a model. Make them with `dask-sketch sketch` and "
@@ -85,6 +93,7 @@ def report_run(
         source={Path(path).name or path: path for path in paths},
         heldout=other,
         names=names,
+        sections=sections,
         command=command,
     )
 
@@ -96,6 +105,20 @@ def _paths(run: str) -> list[str]:
         return [run]
     paths = sorted(str(place) for place in folder.iterdir() if (place / "zarr.json").exists())
     return [path for path in paths if Path(path).name.partition(".")[0] in _KEPT] or paths
+
+
+def _groups(group: SketchGroup) -> Section:
+    """The largest groups of a sketch, and how well each is known."""
+    largest = np.argsort(-group.count, kind="stable")[:_MOST]
+    rows = [
+        (str(group.labels[i]), f"{group.count[i]:,}", f"{max(group.count[i], 1) ** -0.5:.2g}")
+        for i in largest
+    ]
+    text = (
+        f"{len(group):,} groups have a sketch each; all else on this page is of all samples "
+        f"together. {'The largest:' if len(group) > _MOST else ''}"
+    )
+    return Section("Groups", text, (group.dim, "samples", "noise of |z|"), rows)
 
 
 def _one(found: list[Any], paths: list[str], kind: Any) -> Any:

@@ -16,6 +16,8 @@ from dask_sketch.models import Centroids, GaussianMixture, open_model
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.sketching import Sketch, open_sketch
 from dask_sketch.sketching.artifact import SCHEMA as SKETCH
+from dask_sketch.sketching.group_artifact import SCHEMA as GROUP
+from dask_sketch.sketching.group_artifact import open_group
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import describe_bytes
 
@@ -35,7 +37,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     Returns
     -------
     found
-        FeatureMap, Sketch, GaussianMixture, Centroids, or Samples for data.
+        FeatureMap, Sketch, SketchGroup, GaussianMixture, Centroids, or Samples for data.
 
     Raises
     ------
@@ -58,6 +60,8 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     schema = _schema(path, options)
     if schema == SKETCH:
         return open_sketch(path, storage_options=options)
+    if schema == GROUP:
+        return open_group(path, storage_options=options)
     if schema in MODELS:
         return open_model(path, storage_options=options)
     return open_samples(path, storage_options=storage_options, **opening)

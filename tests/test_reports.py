@@ -66,6 +66,17 @@ def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
     assert "left" in text
 
 
+def test_of_sketches_of_groups(tmp_path: Path) -> None:
+    rows, feature_map = rows_of(300), FeatureMap(2, 30, scale=1.0)
+    labels = np.repeat(["ada", "<b>", "cleo"], [50, 150, 100])
+    group = ds.sketch(rows, feature_map, groups=labels)
+    group.to_zarr(tmp_path / "sketch.zarr")
+    text = report_run(str(tmp_path), tmp_path / "r.html").read_text()
+    assert "300 samples with 2 features" in text
+    assert "3 groups have a sketch each" in text
+    assert text.index("&lt;b&gt;") < text.index("cleo") < text.index("ada")
+
+
 def test_what_stands_there_is_not_replaced_unasked(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
