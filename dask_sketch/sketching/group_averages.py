@@ -211,7 +211,7 @@ class GroupAverages:
         from dask_sketch.display.sketches import group_card
 
         fields = {"rows left out": f"{int(self.omitted.sum()):,}", "rows without a label":
-                  f"{self.unlabelled:,}", "size": f"{self.nbytes / 1e6:,.1f} MB"}  # fmt: skip
+                  f"{self.unlabelled:,}", "size": f"{self.nbytes / 1e3:,.1f} kB"}  # fmt: skip
         return group_card(self.labels, self.count, self.dim, fields, self.feature_map)
 
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+import dask.array as da
+import dask.bag as db
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, Sketch, create_ledger, decode, partial_sketch
+from dask_sketch import (
+    FeatureMap,
+    Sketch,
+    SketchGroup,
+    create_ledger,
+    decode,
+    open_samples,
+    partial_groups,
+    partial_sketch,
+    plan,
+    sketch,
+)
 from dask_sketch.diagnostics.comparison import Comparison, Contender
 from dask_sketch.diagnostics.drift import drift
 from dask_sketch.display import BLUE, GREEN, GREY, ORANGE, card, grid
@@ -23,6 +36,7 @@ from dask_sketch.speech.detection import error_rates
 
 MAP = FeatureMap(2, 60, scale=1.0, law="sparse-radius")
 ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
+LAZY = da.from_array(ROWS, chunks=(300, 2))
 SKETCH = partial_sketch(ROWS, MAP)
 MODEL = decode(SKETCH, 2)
 EVIL = "<script>alert(1)</script>&\"'"
@@ -56,6 +70,15 @@ OBJECTS = {
     "error rates": lambda _: error_rates([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1]),
     "ledger": a_ledger,
     "comparison": lambda _: Comparison((Contender(EVIL, -1.5, None, EVIL),), 10, 99, 9, {"fit": 1}),
+    "groups": lambda _: partial_groups(ROWS, MAP, np.arange(len(ROWS)) % 150),
+    "no groups": lambda _: SketchGroup.empty(MAP),
+    "samples": lambda _: open_samples(LAZY),
+    "samples of unknown length": lambda _: open_samples(LAZY[LAZY[:, 0] > 0]),
+    "bag": lambda _: open_samples(db.from_sequence([(0.0, 1.0)] * 9, npartitions=2)),
+    "lazy sketch": lambda _: sketch(LAZY, MAP),
+    "lazy groups": lambda _: sketch(LAZY, MAP, groups=np.arange(len(ROWS)) // 90),
+    "plan": lambda _: plan(LAZY, MAP),
+    "plan with its time": lambda _: plan(LAZY, MAP, calibrate=True),
     "outcome": lambda _: Outcome(
         1, "done", 1, 0, 0, 0, {EVIL: EVIL}, 1, 10, 10, None, {"read": 1.0}, alarm=True
     ),
