@@ -1,0 +1,179 @@
+"""Every block of code and every command of the READMEs runs as printed, or says why it does not.
+
+Blocks of `python` are run in order, those of one file in one namespace; of `bash`, commands of
+`dask-sketch` are run and targets of `make` are looked at, since they take minutes; `toml` is a part
+of a job file. What cannot run here has a line above it, such as
+
+    <!-- not run: needs a Kubernetes cluster -->
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from dask_sketch.cli import cli
+from dask_sketch.jobs.job_file import read_job
+from dask_sketch.models import random_mixture
+
+TOP = Path(__file__).parents[1]
+FILES = ("README.md", "deploy/README.md")
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]*) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S
+)
+N_FRAMES = 20_000
+
+
+@dataclass
+class Block:
+    """A block of code, and where it stands."""
+
+    file: str
+    line: int
+    kind: str
+    text: str
+    reason: str | None  # why it is not run
+
+    def __str__(self):
+        return f"{self.file}:{self.line}"
+
+
+def blocks(file):
+    text = (TOP / file).read_text()
+    for found in BLOCK.finditer(text):
+        mark = found["mark"] or ""
+        reason = mark.removeprefix("not run: ") if mark.startswith("not run: ") else None
+        line = text.count("\n", 0, found.start("text")) + 1
+        yield Block(file, line, found["kind"], found["text"], reason)
+
+
+ALL = [block for file in FILES for block in blocks(file)]
+
+
+def of_kind(kind):
+    return pytest.mark.parametrize("block", [b for b in ALL if b.kind == kind], ids=str)
+
+
+def commands(text):
+    """Command lines without comments; a line that ends in a backslash goes on."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The folder that commands are run in, with the store that they name."""
+    x = random_mixture(64, 2, seed=0).sample(N_FRAMES, seed=1).astype(np.float32)
+    store = zarr.create_array(tmp_path / "frames.zarr", shape=x.shape, chunks=(5000, 2), dtype="f4")
+    store[:] = x
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_kinds_and_reasons_are_known():
+    assert {block.kind for block in ALL} <= {"python", "bash", "toml"}
+    for block in ALL:
+        assert block.reason is None or len(block.reason.split()) >= 3, block
+    assert sum(block.reason is None for block in ALL) >= 6
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_python_runs_in_order(file, here, capsys):
+    names = {"__name__": "readme"}
+    for block in blocks(file):
+        if block.kind == "python":
+            code = compile("\n" * (block.line - 1) + block.text, str(TOP / file), "exec")
+            if block.reason is None:
+                exec(code, names)
+    if file == "README.md":
+        assert capsys.readouterr().out  # it has printed what its comments say
+
+
+def run(words, block):
+    """A command of ours, in this process."""
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, f"{block}: {shlex.join(words)}\n{done.output}"
+
+
+def expanded(target, *variables):
+    """What make would run."""
+    done = subprocess.run(
+        ["make", "-n", "-C", str(TOP), target, *variables],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def look_at(target, *variables):
+    """A target that there is, and each of its variables changes something."""
+    whole = expanded(target, *variables)
+    for one in variables:
+        assert expanded(target, *(v for v in variables if v != one)) != whole, (target, one)
+
+
+@of_kind("bash")
+def test_commands_run(block, here):
+    if block.reason is not None:
+        done = subprocess.run(
+            ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        pytest.skip(block.reason)
+    for words in commands(block.text):
+        match words:
+            case ["make", target, *variables]:
+                look_at(target, *variables)
+            case ["dask-sketch", *rest] | ["dask", "sketch", *rest]:
+                run(rest, block)
+            case _:
+                pytest.fail(f"{block}: say in a line above it why {words[0]} is not run")
+
+
+@of_kind("toml")
+def test_settings_are_those_of_a_job(block, tmp_path):
+    """In the job file of deploy/, in place of the section that it has."""
+    (section,) = tomllib.loads(block.text)
+    text = (TOP / "deploy/job.toml").read_text()
+    start = text.index(f"\n[{section}]")
+    stop = text.index("\n[", start + 1)
+    (tmp_path / "job.toml").write_text(f"{text[:start]}\n{block.text}{text[stop:]}")
+    read_job(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_commands_in_the_text_exist(file):
+    text = (TOP / file).read_text()
+    for target, variables in re.findall(r"`make ([\w-]+)((?: [A-Z]+=[^ `]+)*)`", text):
+        look_at(target, *variables.split())
+    for name in re.findall(r"`dask-sketch ([a-z][\w-]*)", text):
+        assert name in cli.commands, name
+    for name in re.findall(r"`(\w+\.md|(?:deploy|notebooks|tests)/[\w/.-]+)`", text):
+        assert (TOP / name).exists(), name
+    for name in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
+        assert (TOP / file).parent.joinpath(name).exists(), name
+
+
+def test_what_is_not_there_is_refused():
+    """Or the tests above would say nothing."""
+    assert shutil.which("make")
+    with pytest.raises(AssertionError, match="No rule to make target"):
+        look_at("no-such-target")
+    with pytest.raises(AssertionError, match="NOTHING"):
+        look_at("demo", "NOTHING=1")
+    with pytest.raises(AssertionError, match="No such command"):
+        run(["nonsense"], ALL[0])
