@@ -15,6 +15,7 @@ SHOWN = {  # what each must have shown at its end
     "02_inputs_and_plans": "3 batches",
     "03_dashboard_and_memory": "noise of |z|: 1.0e-03 after 1,000,000 rows",
     "04_choosing": "3 components explain the sketch",
+    "05_speaker_verification": "equal error rate",
     "06_nightly_job": "alarm: True",
     "07_gpu": "one feature map: True",
 }
