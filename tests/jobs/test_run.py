@@ -22,7 +22,7 @@ from dask_sketch.errors import (
     PlanError,
     SketchError,
 )
-from dask_sketch.jobs import inputs, run
+from dask_sketch.jobs import inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
 from dask_sketch.jobs.results import CAME, STATE
 from dask_sketch.jobs.run import plan_job, run_job
