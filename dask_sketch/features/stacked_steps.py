@@ -112,17 +112,18 @@ class StackedSteps:
         CapacityError
             If a number does not fit.
         """
-        shift = min(part.shift for part in parts)
+        shift = min((part.shift for part in parts if part.largest), default=0)
+        parts = [part if part.largest else StackedSteps(part.words, shift, 0) for part in parts]
         most = sum(
             (part.largest << part.shift - shift) * _together(place)
             for part, place in zip(parts, places, strict=True)
         )
-        n_words, kind = _n_words(most), _kind(most)
+        n_words, kind = _room(parts, shift, most), _kind(most)
         out = np.zeros((n_words, n_groups, *parts[0].words.shape[2:]), dtype=kind)
         for part, place in zip(parts, places, strict=True):
             add_stacked(out, part.words, place, part.shift - shift)
         made = cls(out, shift, most)
-        if n_words > max(len(part.words) for part in parts):
+        if n_words > min(_n_words(most), max(len(part.words) for part in parts)):
             made = made.tight()
         if most_bits is not None and (made.largest << shift).bit_length() > most_bits:
             made = made.tight()
@@ -161,7 +162,7 @@ class StackedSteps:
         if self.words.shape[1:] != other.words.shape[1:]:
             return False
         shift = min(self.shift, other.shift)
-        n_words = _n_words(max(each.largest << each.shift - shift for each in (self, other)))
+        n_words = _room((self, other), shift)
         for rows in self._blocks():
             mine, theirs = (
                 _carried(_spread(each.words[:, rows], each.shift - shift, n_words, np.int64))
@@ -194,6 +195,12 @@ class StackedSteps:
 
 def _n_words(largest: int) -> int:
     return 1 + max(-(-(largest.bit_length() - _WORD_BITS) // LOW_BITS), 0)
+
+
+def _room(stacks: Sequence[StackedSteps], shift: int, largest: int = 0) -> int:
+    """Words that hold numbers up to ``largest``, and each word of some stacks at its place."""
+    places = (len(each.words) + (each.shift - shift) // LOW_BITS for each in stacks)
+    return max(_n_words(largest), *places)
 
 
 def _kind(largest: int) -> Any:

@@ -71,7 +71,8 @@ class GroupAverages:
         """
         parts = self.moment_steps.fixed_point(rows).to_float(FRACTION)
         weight = self.total_weight[rows]
-        means = (parts[:, 0] + 1j * parts[:, 1]) / np.where(weight > 0, weight, np.nan)[:, None]
+        with np.errstate(invalid="ignore"):  # nothing over nothing
+            means = (parts[:, 0] + 1j * parts[:, 1]) / weight[:, None]
         return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
 
     @property
@@ -92,9 +93,8 @@ class GroupAverages:
 
     def _average(self, steps: StackedSteps) -> NDArray[np.float64]:
         sums = steps.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
-        weight = self.total_weight
-        unit = moment_units(self.feature_map)
-        return sums * unit / np.where(weight > 0, weight, np.nan)[:, None]
+        with np.errstate(invalid="ignore"):  # nothing over nothing
+            return sums * moment_units(self.feature_map) / self.total_weight[:, None]
 
     # -- what it says of pairs ---------------------------------------------------------------
 

@@ -55,8 +55,8 @@ def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
     spread = float(unit @ unit) - energy[enough]
     noise[enough] = np.maximum(spread, 0.0) / (count[enough] - 1.0)
     for block in blocks:
-        cost = energy[block, None] + energy - 2.0 * out[block]
-        out[block] = cost - noise[block, None] - noise
+        cost = (energy[block, None] + energy) - 2.0 * out[block]
+        out[block] = cost - (noise[block, None] + noise)
     np.fill_diagonal(out, np.where(enough, 0.0, np.nan))
     if not squared:
         np.sqrt(np.maximum(out, 0.0, out=out), out=out)

@@ -63,7 +63,10 @@ def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels
     >>> codes_of(["bob", "ann", None, "bob"], 4)
     (array(['ann', 'bob'], dtype='<U3'), array([ 1,  0, -1,  1]))
     """
-    given = groups if _of_pandas(groups) else np.asarray(groups)
+    given = groups
+    if not _of_pandas(groups):
+        # of a list, NumPy would make one type, text of numbers too
+        given = np.asarray(groups, dtype=object if isinstance(groups, (list, tuple)) else None)
     if given.size != n_samples:
         raise InputError(
             f"groups of {name} have {given.size} labels, the samples have {n_samples} rows; give "
