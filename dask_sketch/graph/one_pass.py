@@ -93,6 +93,11 @@ class LazySketch(DaskMethodsMixin):
         """Makes the result of what was found: in all chunks, unless this is a part."""
         return partial(_complete, feature_map=self.feature_map, label=self._whole_label)
 
+    @property
+    def prepare(self) -> Callable[[], None]:
+        """Draws the frequencies and compiles, wherever chunks will be sketched."""
+        return partial(prepare, self.feature_map, self.samples.dtype, self.device)
+
     def compute(self, *, progress: bool = False, **kwargs: Any) -> Any:
         """Run the pass.
 
@@ -266,14 +271,14 @@ def sketch(
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every
     require_fan_in(fan_in)
-    if device is None:
-        # compiled while the graph is built: local threads and workers of this machine find it
-        # cached
-        prepare(feature_map, samples.dtype)
     kind = LazySketch
     if samples.groups is not None:
         from dask_sketch.graph.group_pass import LazySketchGroup as kind  # a LazySketch itself
     lazy = kind(samples, feature_map, int(fan_in), nan_policy, device)
+    if device is None:
+        # compiled while the graph is built: local threads and workers of this machine find it
+        # cached
+        lazy.prepare()
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 

@@ -12,7 +12,6 @@ from dask_sketch import config
 from dask_sketch.announcing import announce
 from dask_sketch.graph.batches import batch_chunks, compute_in_batches
 from dask_sketch.graph.progress import computed, follow, span_number
-from dask_sketch.sketching.partial import prepare
 
 if TYPE_CHECKING:
     from dask_sketch.graph.one_pass import LazySketch
@@ -59,7 +58,7 @@ def run(lazy: LazySketch, *, progress: bool = False, **kwargs: Any) -> Any:
     make_plan(lazy.samples, lazy.feature_map, lazy.split_every, client=client).require_fit()
     if client is not None:
         # frequencies drawn, digest checked and kernels compiled on every worker before data is read
-        client.run(prepare, lazy.feature_map, lazy.samples.dtype, lazy.device)
+        client.run(lazy.prepare)
         # retries go to the client: as an annotation they are lost when the graph is optimised,
         # https://github.com/dask/dask/issues/7036
         kwargs.setdefault("retries", config.get("retries"))

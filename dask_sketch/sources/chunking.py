@@ -8,6 +8,7 @@ from dask_sketch import config
 from dask_sketch.errors import InputError
 
 BUSY_TASKS = 64  # into which data is cut before tasks grow,
+GROUPED_TASKS = 16  # fewer for groups: each gives, and has merged, a sketch for each of its groups
 SMALL_TASK = 2**20  # but not below this many bytes: the scheduler costs a millisecond a task
 
 
@@ -30,7 +31,12 @@ def target_bytes(chunk_size: str | int | None) -> int:
 
 
 def row_step(
-    n_rows: int, stored_rows: int, row_bytes: int, chunk_size: str | int | None = None
+    n_rows: int,
+    stored_rows: int,
+    row_bytes: int,
+    chunk_size: str | int | None = None,
+    *,
+    grouped: bool = False,
 ) -> int:
     """Rows of one task: a whole multiple of the stored rows, near the target size.
 
@@ -49,6 +55,8 @@ def row_step(
         Bytes of one row in memory.
     chunk_size
         Target; see :func:`target_bytes`.
+    grouped
+        Whether there will be a sketch for each of many groups.
 
     Examples
     --------
@@ -57,7 +65,8 @@ def row_step(
     """
     target = target_bytes(chunk_size)
     if chunk_size is None:
-        target = min(target, max(n_rows * row_bytes // BUSY_TASKS, SMALL_TASK))
+        tasks = GROUPED_TASKS if grouped else BUSY_TASKS
+        target = min(target, max(n_rows * row_bytes // tasks, SMALL_TASK))
     return stored_rows * max(1, target // max(1, stored_rows * row_bytes))
 
 

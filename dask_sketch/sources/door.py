@@ -243,7 +243,8 @@ def _memory_samples(
         raise InputError(f"x holds values of type {x.dtype}, which are not real numbers.")
     if x.shape[1] == 0:
         raise InputError(f"x has shape {x.shape}: there are no features.")
-    rows = min(row_step(len(x), 1, x.itemsize * x.shape[1], chunk_size), max(len(x), 1))
+    step = row_step(len(x), 1, x.itemsize * x.shape[1], chunk_size, grouped=groups is not None)
+    rows = min(step, max(len(x), 1))
     blocks = da.from_array(x, chunks=(rows, x.shape[1]), inline_array=True, name=False)
     return array_samples(blocks, label, weights, groups, lazy=False, **known)
 

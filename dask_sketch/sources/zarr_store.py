@@ -163,7 +163,8 @@ def zarr_samples(
     shards = getattr(rows, "shards", None)
     stored = (shards or rows.chunks)[0]
     n, d = rows.shape
-    nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size)
+    grouped = groups is not None
+    nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size, grouped=grouped)
     step = min(nominal, max(n, 1))
     every = range(max(-(-n // step), 1))
     if step * d * rows.dtype.itemsize > LARGEST_CHUNK:
