@@ -15,6 +15,7 @@ import click
 from dask_sketch import cli_certificates, cli_jobs, cli_models, cli_privacy, cli_report
 from dask_sketch.cli_options import (
     Run,
+    by_option,
     cluster_options,
     examples,
     for_url,
@@ -101,6 +102,7 @@ def main() -> None:
 @map_option
 @size_options
 @input_options
+@by_option
 @click.option(
     "--memory-per-thread",
     metavar="SIZE",
@@ -164,6 +166,7 @@ def plan(
               show_default=True, help="Precision of the pass; sums are float64.")  # fmt: skip
 @seed_option
 @input_options
+@by_option
 @cluster_options
 @run_options
 def design(
@@ -206,6 +209,7 @@ def design(
     epilog=examples(
         "sketch frames.zarr -k 64 -o sketch.zarr",
         "sketch 'part-*.parquet' --map map.json -o sketch.zarr --workers 8",
+        "sketch frames.zarr -k 8 --by speaker -o speakers.zarr",
     )
 )
 @click.argument("data")
@@ -213,9 +217,10 @@ def design(
 @map_option
 @size_options
 @input_options
+@by_option
 @nan_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
-              help="Partial sketches that one task merges; 16 by default.")  # fmt: skip
+              help="Partial sketches that a task merges; 16 by default, 4 with --by.")  # fmt: skip
 @seed_option
 @cluster_options
 @run_options
@@ -236,7 +241,7 @@ def sketch(
     """Read DATA once and write its sketch.
 
     With --map, for the feature map that `design` wrote; else one is designed first, for -k
-    components.
+    components. With --by, one sketch for each label, in the same pass.
     """
     from dask_sketch.graph import design as make_map
     from dask_sketch.graph import sketch as make_sketch
@@ -280,15 +285,18 @@ def merge(
     overwrite: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Add SKETCHES of parts of the data to the sketch of all of it, exactly."""
+    """Add SKETCHES of parts of the data to the sketch of all of it, exactly.
+
+    Sketches of groups are added label by label.
+    """
+    from dask_sketch.sketching import SketchGroup, merge_groups
     from dask_sketch.sketching import merge as add
-    from dask_sketch.sketching import open_sketch
-    from dask_sketch.stored import values
+    from dask_sketch.stored import open_any, values
 
     refuse_existing(output, overwrite, storage_options)
-    result = add(
-        open_sketch(path, storage_options=for_url(path, storage_options)) for path in sketches
-    )
+    found = [open_any(path, storage_options=storage_options) for path in sketches]
+    grouped = all(isinstance(each, SketchGroup) for each in found)
+    result = merge_groups(found) if grouped else add(found)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     shown = {"sketches": len(sketches)} | result._fields() | {"written to": output}
     run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)

@@ -200,6 +200,21 @@ def input_options(function: Command) -> Command:
     return wrapper
 
 
+def by_option(function: Command) -> Command:
+    """Add ``--by``, which goes into ``opening``; placed above :func:`input_options`."""
+
+    @click.option(
+        "--by",
+        metavar="NAME",
+        help="Column or array of labels, such as speaker: one sketch for each. It is no feature.",
+    )
+    @functools.wraps(function)
+    def wrapper(*, by: str | None, opening: dict[str, Any], **rest: Any) -> None:
+        function(opening={**opening, "groups": by}, **rest)
+
+    return wrapper
+
+
 def storage_option(function: Command) -> Command:
     """Add ``--storage-options``."""
     return click.option(

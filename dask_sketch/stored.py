@@ -14,10 +14,9 @@ from dask_sketch.features import FeatureMap
 from dask_sketch.guarded import guarded
 from dask_sketch.models import Centroids, GaussianMixture, open_model
 from dask_sketch.models.artifact import SCHEMAS as MODELS
-from dask_sketch.sketching import Sketch, open_sketch
+from dask_sketch.sketching import Sketch, SketchGroup, open_group, open_sketch
 from dask_sketch.sketching.artifact import SCHEMA as SKETCH
 from dask_sketch.sketching.group_artifact import SCHEMA as GROUP
-from dask_sketch.sketching.group_artifact import open_group
 from dask_sketch.sources import Samples, open_samples
 from dask_sketch.sources.chunking import describe_bytes
 
@@ -151,6 +150,20 @@ def _(found: Sketch) -> dict[str, Any]:
 
 
 @values.register
+def _(found: SketchGroup) -> dict[str, Any]:
+    return {
+        "kind": "sketches of groups",
+        "dim": found.dim,
+        "n_groups": len(found),
+        "count": int(found.count.sum()),
+        "omitted": int(found.omitted.sum()),
+        "unlabelled": found.unlabelled,
+        "bytes": found.nbytes,
+        "feature_map": values(found.feature_map),
+    }
+
+
+@values.register
 def _(found: GaussianMixture) -> dict[str, Any]:
     return _values_of_model("mixture", found) | {
         "weights": found.weights,
@@ -203,6 +216,11 @@ def _(found: FeatureMap) -> dict[str, str]:
 @fields.register
 def _(found: Sketch) -> dict[str, str]:
     return {"kind": "sketch"} | found._fields() | found.feature_map._fields()
+
+
+@fields.register
+def _(found: SketchGroup) -> dict[str, str]:
+    return {"kind": "sketches of groups"} | found._fields() | found.feature_map._fields()
 
 
 @fields.register

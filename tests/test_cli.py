@@ -303,6 +303,30 @@ def test_parquet_columns_and_weights(here: Path) -> None:
     assert repeated["feature_map"]["n_features"] == 2
 
 
+def test_sketches_of_groups(here: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(300, 2)), columns=["a", "b"])
+    frame["speaker"] = np.repeat(["ann", "bob", "eve"], 100)
+    frame.to_parquet("rows.parquet")
+    made = answer("sketch", "rows.parquet", "-k", 1, "--by", "speaker", "-o", "groups.zarr")
+    assert (made["kind"], made["dim"], made["n_groups"]) == ("sketches of groups", "speaker", 3)
+    assert made["feature_map"]["n_features"] == 2
+    found = ds.open_group("groups.zarr")
+    assert list(found) == ["ann", "bob", "eve"]
+    frame[["a", "b"]][:100].to_parquet("ann.parquet")
+    answer("design", "rows.parquet", "-k", 1, "--by", "speaker", "-o", "map.json")
+    alone = answer("sketch", "ann.parquet", "--map", "map.json", "-o", "ann.zarr")
+    assert alone["count"] == 100
+    assert ds.open_sketch("ann.zarr").identical(found["ann"])
+    assert answer("info", "groups.zarr")["count"] == 300
+    assert "3 of speaker" in call("info", "groups.zarr").stdout
+    twice = answer("merge", "groups.zarr", "groups.zarr", "-o", "twice.zarr")
+    assert (twice["n_groups"], twice["count"]) == (3, 600)
+    assert "not SketchGroup" in refusal(1, "merge", "groups.zarr", "ann.zarr", "-o", "none.zarr")
+    planned = answer("plan", "rows.parquet", "-k", 1, "--by", "speaker")
+    assert (planned["groups"], planned["n_groups"]) == ("speaker", None)
+
+
 def test_nan_policy(here: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(200, 2))
     rows[7, 1] = np.nan
