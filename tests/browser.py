@@ -190,9 +190,9 @@ async def _visit(port, url, dark, width, seconds):
 
     async def ask(method, **params):
         key = next(number)
-        waiting[key] = asyncio.get_running_loop().create_future()
+        answer = waiting[key] = asyncio.get_running_loop().create_future()
         await socket.write_message(json.dumps({"id": key, "method": method, "params": params}))
-        return (await asyncio.wait_for(waiting[key], 60)).get("result", {})
+        return (await asyncio.wait_for(answer, 60)).get("result", {})
 
     async def value(expression):
         return (await ask("Runtime.evaluate", expression=expression, returnByValue=True))[

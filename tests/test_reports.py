@@ -148,11 +148,9 @@ def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None
 
 
 def drop_seconds(text: str) -> list[str]:
-    """Lines that do not hold times, which a run measures, or pictures."""
+    """Lines that do not hold times, which a run measures."""
     return [
-        line
-        for line in text.splitlines()
-        if "seconds to" not in line and "srcset" not in line and " s with all" not in line
+        line for line in text.splitlines() if "seconds to" not in line and " s with all" not in line
     ]
 
 

@@ -1,9 +1,9 @@
-"""Pictures of a report: drawn once, stored twice, for light and for dark paper (extra ``plot``)."""
+"""Pictures of a report, in the colours of the page that they stand in (extra ``plot``)."""
 
 from __future__ import annotations
 
-import base64
 import io
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics import plots
 from dask_sketch.models import GaussianMixture
-from dask_sketch.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,17 +20,18 @@ if TYPE_CHECKING:
     from dask_sketch.sketching import Sketch
 
 
+# colours that nothing else has: they stand for those of the page
+_INK, _PAPER = "#010203", "#040506"
 _SIZE = (4.6, 3.5)  # inches: small, so that letters are large enough in a narrow window
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture in both colour schemes, as data URLs."""
+    """A picture as an SVG element, whose ink and paper are those of the page around it."""
 
     title: str
     caption: str
-    light: str
-    dark: str
+    svg: str
 
 
 def draw_pictures(
@@ -102,31 +102,39 @@ def draw_pictures(
 
 
 def _picture(title: str, caption: str, ax: Axes) -> Picture:
+    import matplotlib as mpl
+
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.set_size_inches(*_SIZE)
-    urls = {}
-    for scheme, colours in SCHEMES.items():
-        _paint(ax, colours["ink"], colours["paper"])
-        buffer = io.BytesIO()
+    _paint(ax)
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": title}):  # the same picture has the same text
         figure.savefig(buffer, format="svg", dpi=150)
-        encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-        urls[scheme] = f"data:image/svg+xml;base64,{encoded}"
-    return Picture(title, caption, **urls)
+    return Picture(title, caption, _element(buffer.getvalue(), title.encode().hex()))
 
 
-def _paint(ax: Axes, ink: str, paper: str) -> None:
+def _element(text: str, mark: str) -> str:
+    """What stands in a page: without what is for a file, with names that are its own."""
+    text = text[text.index("<svg") :]
+    for needless in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r"<style.*?</style>"):
+        text = re.sub(needless, "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{mark}-", text)
+    return text.replace(_INK, "currentColor").replace(_PAPER, "var(--paper)")
+
+
+def _paint(ax: Axes) -> None:
     if ax.figure is not None:
-        ax.figure.set_facecolor(paper)
-    ax.set_facecolor(paper)
+        ax.figure.set_facecolor("none")
+    ax.set_facecolor("none")
     for spine in ax.spines.values():
-        spine.set_color(ink)
-    ax.tick_params(which="both", colors=ink)
+        spine.set_color(_INK)
+    ax.tick_params(which="both", colors=_INK)
     for label in (ax.xaxis.label, ax.yaxis.label, ax.title):
-        label.set_color(ink)
+        label.set_color(_INK)
     legend = ax.get_legend()
     if legend is not None:
-        legend.get_frame().set(facecolor=paper, edgecolor=ink, alpha=0.85)
+        legend.get_frame().set(facecolor=_PAPER, edgecolor=_INK, alpha=0.85)
         for text in legend.get_texts():
-            text.set_color(ink)
+            text.set_color(_INK)
             text.set_fontsize(8)
