@@ -32,17 +32,18 @@ from dask_sketch.features.sums import GROUP, SIDE
 from dask_sketch.features.sums_kernel import AHEAD, WAVES, make_waves
 from dask_sketch.features.vectors import FRACTION, PRODUCT, SQUARE, VECTOR_BITS, bits_of
 
-WAVE_BYTES = 2**17  # of columns that are read before they are summed
+WAVE_BYTES = 2**17  # of columns that are read before they are summed: the next rows fit beside them
 _MASK = 2**LOW_BITS - 1
 
 Summer = Callable[..., None]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _put(narrow, low, high, g, rows, shift, base, above):  # type: ignore[no-untyped-def]
+def _put(narrow, low, high, g, fresh, rows, shift, base, above):  # type: ignore[no-untyped-def]
     """Add the sums of a segment, real parts and imaginary parts, to those of its group.
 
-    They are shifted; ``base``, shifted by ``above``, is added to real parts.
+    They are shifted; ``base``, shifted by ``above``, is added to real parts. Where the segment is
+    the first of its group, nothing is there yet.
     """
     n = max(narrow.shape[1], low.shape[1]) // 2
     for part in range(2):
@@ -50,12 +51,20 @@ def _put(narrow, low, high, g, rows, shift, base, above):  # type: ignore[no-unt
         more = np.int64(base) << above if part == 0 else np.int64(0)
         if narrow.size:
             numbers, number = narrow[g, start : start + n], np.int32(more)
-            for j in range(n):
-                numbers[j] += np.int32(row[j]) + number
+            if fresh:
+                for j in range(n):
+                    numbers[j] = np.int32(row[j]) + number
+            else:
+                for j in range(n):
+                    numbers[j] += np.int32(row[j]) + number
         elif not high.size:
             words = low[g, start : start + n]
-            for j in range(n):
-                words[j] += (np.int64(row[j]) << shift) + more
+            if fresh:
+                for j in range(n):
+                    words[j] = (np.int64(row[j]) << shift) + more
+            else:
+                for j in range(n):
+                    words[j] += (np.int64(row[j]) << shift) + more
         else:
             for j in range(n):
                 _add_wide(low[g], high[g], start + j, np.int64(row[j]), shift)
@@ -91,7 +100,7 @@ def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
     scalar = getattr(np, dtype.replace("float", "int"))
     along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
 
-    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, fresh, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
         n_used, bases = packed.shape[2], packed.reshape(-1)
         waves = np.empty(2 * WAVES * pitch, columns.dtype)
         sums = np.empty(WAVES * WAVES * n_lanes, scalar)
@@ -165,13 +174,24 @@ def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
                               pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
             for k in range(n_lanes):
                 if lengths[begin + k]:
-                    _put(narrow, low, high, groups[begin + k], rows[k], shifts[begin + k], 0, 0)
+                    _put(
+                        narrow,
+                        low,
+                        high,
+                        groups[begin + k],
+                        fresh[begin + k],
+                        rows[k],
+                        shifts[begin + k],
+                        0,
+                        0,
+                    )
 
     real = numba.from_dtype(np.dtype(dtype))
     packed = types.Array(real, 3, "C", readonly=True)
     signature = types.void(
         real[::1], types.int64, real[::1], types.boolean, packed, types.int64, types.int64[::1],
-        types.int32[::1], types.int64[::1], types.int64[::1], types.int64, types.int64,
+        types.int32[::1], types.int64[::1], types.boolean[::1], types.int64[::1], types.int64,
+        types.int64,
         types.int64[::1], types.int32[:, ::1], types.int64[:, ::1], types.int64[:, ::1],
         types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.uint32[::1],
         types.int64[::1], types.int64,
@@ -186,7 +206,7 @@ def _summer_of_panels(dtype: str, panel: int) -> Callable[..., None]:
     squares, products, finer = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype), FINER[dtype]
     count = 4
 
-    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, fresh, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
         n_groups = (n_frequencies + n_lanes - 1) // n_lanes
         soon, end = starts[last_batch * n_lanes], starts[next_batch * n_lanes]
         n_calls = (
@@ -243,13 +263,24 @@ def _summer_of_panels(dtype: str, panel: int) -> Callable[..., None]:
             for k in range(n_lanes):
                 if lengths[begin + k]:
                     total, shift = whole[(batch - first_batch) * n_lanes + k], shifts[begin + k]
-                    _put(narrow, low, high, groups[begin + k], rows[k], shift + more, total, shift)
+                    _put(
+                        narrow,
+                        low,
+                        high,
+                        groups[begin + k],
+                        fresh[begin + k],
+                        rows[k],
+                        shift + more,
+                        total,
+                        shift,
+                    )
 
     real = numba.from_dtype(np.dtype(dtype))
     packed = types.Array(real, 1, "C", readonly=True)
     signature = types.void(
         real[::1], types.int64, real[::1], types.boolean, packed, types.int64, types.int64[::1],
-        types.int32[::1], types.int64[::1], types.int64[::1], types.int64, types.int64,
+        types.int32[::1], types.int64[::1], types.boolean[::1], types.int64[::1], types.int64,
+        types.int64,
         types.int64[::1], types.int32[:, ::1], types.int64[:, ::1], types.int64[:, ::1],
         types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.uint32[::1],
         types.int64[::1], types.int64,

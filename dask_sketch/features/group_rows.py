@@ -29,6 +29,13 @@ def _count(codes, counts):  # type: ignore[no-untyped-def]
 )
 def _place(keys, places, ends, rests, order):  # type: ignore[no-untyped-def]
     """Put rows where their key says: from ``places`` to ``ends``, and then from ``rests`` on."""
+    if not ends.size:  # no key has a whole segment
+        for i in range(keys.size):
+            key = keys[i]
+            if key >= 0:
+                order[rests[key]] = i
+                rests[key] += 1
+        return
     for i in range(keys.size):
         key = keys[i]
         if key >= 0:
@@ -122,8 +129,8 @@ def segments_of(keys: Whole, n_keys: int, longest: int, lanes: int) -> tuple[Seg
     segments.lengths[len(key) - len(left) : len(key)] = rest[left]
     np.cumsum(segments.lengths, out=segments.starts[1 : filled + 1])
     segments.starts[filled + 1 :] = segments.starts[filled]
-    ends = np.cumsum(whole) * longest
+    ends = np.cumsum(whole) * longest if whole.any() else whole[:0]
     rests = np.zeros(n_keys, dtype=np.int64)
     rests[left] = segments.starts[len(key) - len(left) : len(key)]
-    _place(keys, ends - whole * longest, ends, rests, segments.order)
+    _place(keys, ends - whole[: len(ends)] * longest, ends, rests, segments.order)
     return segments, counts

@@ -207,9 +207,9 @@ class _Run:
         if shares is not None:
             self._shares = shares.parts[segments.order].astype(dtype)
         narrow, words = most < 2**31 and not self._weighted, 1 + (most >= 2**62)
-        self._narrow = _zeros(n_groups if narrow else 0, 2 * m, np.int32)
-        self._low = _zeros(0 if narrow else n_groups, 2 * m, np.int64)
-        self._high = _zeros(n_groups if words > 1 else 0, 2 * m, np.int64)
+        self._narrow = np.empty((n_groups if narrow else 0, 2 * m), np.int32)
+        self._low = np.empty((0 if narrow else n_groups, 2 * m), np.int64)
+        self._high = np.zeros((n_groups if words > 1 else 0, 2 * m), np.int64)
         self.low, self.high = np.full((n_groups, d), np.inf), np.full((n_groups, d), -np.inf)
         self.first, self.second = np.zeros((2, n_groups, 2, d), np.int64)
 
@@ -222,6 +222,20 @@ class _Run:
         else:
             words = self._low[np.newaxis]
         return words.reshape(*words.shape[:2], 2, -1)
+
+    def _first_segments(self) -> NDArray[np.bool_]:
+        """Which segments are the first of their group; groups without any are set to zero."""
+        n = int(np.count_nonzero(self._segments.lengths))
+        first = np.full(len(self.low), -1)
+        first[self._groups[:n][::-1]] = np.arange(n)[::-1]
+        nothing = first < 0
+        self._narrow[nothing[: len(self._narrow)]] = 0
+        self._low[nothing[: len(self._low)]] = 0
+        fresh = np.zeros(len(self._groups), dtype=bool)
+        fresh[first[~nothing]] = True
+        if len(self._high):
+            self._low.fill(0)
+        return fresh
 
     def run(self) -> None:
         """Fill the sums."""
@@ -246,29 +260,26 @@ class _Run:
         white = self._map.row_whitening
         matrix = None if white is None else RowWhitener(white, dtype).matrix
         values, row_bytes = self._raw.reshape(-1).view(np.uint8), d * self._raw.itemsize
-        bounds_of = [0]
-        while bounds_of[-1] < len(longest):
-            end = np.searchsorted(blocks, blocks[bounds_of[-1]] + room, side="right") - 1
-            bounds_of.append(int(end))
+        fresh = self._first_segments()
+        bounds_of, limit = [0], room
+        for batch, above in enumerate(blocks[1:].tolist(), 1):
+            if above > limit:
+                bounds_of.append(batch - 1)
+                limit = int(blocks[batch - 1]) + room
+        bounds_of.append(len(longest))
         for n, (first, last) in enumerate(itertools.pairwise(bounds_of), 2):
             whole = np.empty((last - first) * lanes, np.int64)
-            common = segments.lengths, self._groups, self._shifts, first, last, blocks
+            common = self._shifts, first, last, blocks
             status, row = read(
-                self._raw, segments.order, self._shares, self._weighted, segments.starts, *common,
-                center, scale, columns, share, whole, scratch, bounds, moments, self.low, self.high,
-                self.first, self.second,
+                self._raw, segments.order, self._shares, self._weighted, segments.starts,
+                segments.lengths, self._groups, *common, center, scale, columns, share, whole,
+                scratch, bounds, moments, self.low, self.high, self.first, self.second,
             )  # fmt: skip
             if status:
                 raise NotSummed(-1 if status == NOT_FINITE else int(row))
             if matrix is not None:
                 batch_whitener(dtype)(columns, d, matrix, int(blocks[last] - blocks[first]))
-            add(columns, d, share, self._weighted, packed, m, whole, *common, self._narrow,
+            add(columns, d, share, self._weighted, packed, m, whole, segments.lengths,
+                self._groups, fresh, *common, self._narrow,
                 self._low, self._high, values, row_bytes, segments.order, segments.starts,
                 bounds_of[min(n, len(bounds_of) - 1)])  # fmt: skip
-
-
-def _zeros(rows: int, columns: int, kind: Any) -> NDArray[Any]:
-    """Filled here: of memory that is zero because it is new, every small page is a fault."""
-    made = np.empty((rows, columns), kind)
-    made.fill(0)
-    return made

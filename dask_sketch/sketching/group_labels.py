@@ -158,18 +158,18 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
 )  # labels that came over a network may be read only
 def _by_table(values, least, width):  # type: ignore[no-untyped-def]
     """Numbers of whole numbers that lie close together."""
-    ranks = np.zeros(width, np.int64)
+    ranks = np.zeros(width, np.int32)
     for value in values:
         ranks[value - least] = 1
-    n = np.int64(0)
+    labels = np.empty(ranks.sum(), np.int64)
+    n = 0
     for k in range(width):
-        present, ranks[k] = ranks[k], n
-        n += present
-    labels = np.empty(n, np.int64)
+        if ranks[k]:
+            ranks[k], labels[n] = n, least + k
+            n += 1
     codes = np.empty(values.size, np.int64)
     for i in range(values.size):
-        code = ranks[values[i] - least]
-        codes[i], labels[code] = code, values[i]
+        codes[i] = ranks[values[i] - least]
     return labels, codes
 
 
