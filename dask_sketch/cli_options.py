@@ -47,7 +47,9 @@ class Run:
             settings = ClusterSettings("threads")
         with connect(settings) as client:
             if self.workers is not None:
-                click.echo(f"dashboard: {client.dashboard_link}", err=True)
+                from dask_sketch.dashboard import address
+
+                click.echo(f"dashboard: {address(client)}", err=True)
             yield client
 
     def path(self, data: str) -> str:

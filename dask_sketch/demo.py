@@ -12,6 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_sketch.clusters import ClusterSettings, connect
+from dask_sketch.dashboard import address
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.features import default_n_frequencies
@@ -162,7 +163,7 @@ def run_demo(
     here = ClusterSettings("local")
     with walk_folder(directory, "frames.zarr") as folder, connect(here) as client:
         walk = Walk(folder, seed, progress, say)
-        say(f"dashboard: {client.dashboard_link}")
+        say(f"dashboard: {address(client)}")
         store = folder / "frames.zarr"
         with walk.step("write data", f"writing {n_frames:,} frames to {store}"):
             computed([write_frames(store, truth, n_frames, seed)], client, progress, "write")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import dask
@@ -32,7 +33,7 @@ def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert told["store_bytes"] > told["sketch_bytes"] > 0
     assert "passes over the data  1" in result.stderr
     assert "bound by" in result.stderr
-    assert "dashboard: http" in result.stderr
+    assert re.search(r"dashboard: http\S+/sketch$", result.stderr, re.M)
     assert ds.open_sketch("kept/sketch.zarr").count == 20_000
     assert ds.open_mixture("kept/model.zarr").n_components == 2
     assert "dask-sketch demo --n-frames 20000" in Path(told["report"]).read_text()

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_sketch.errors import InputError
 
-__all__ = ["install"]
+__all__ = ["address", "install"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,13 @@ def install(client: Any = None) -> str:
 
     client.register_plugin(SketchPage())
     return str(client.dashboard_link).rpartition("/")[0] + f"/{PAGE}"
+
+
+def address(client: Any) -> str:
+    """Where to look: our page, or Dask's own where bokeh is missing."""
+    if importlib.util.find_spec("bokeh") is None:
+        return str(client.dashboard_link)
+    return install(client)
 
 
 async def dask_setup(scheduler: Any) -> None:

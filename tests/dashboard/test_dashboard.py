@@ -62,6 +62,7 @@ def client(thread_client):
 def test_it_is_served_and_installed_once(client):
     address = dashboard.install(client)
     assert address == dashboard.install() == ds.dashboard.install(client)
+    assert address == dashboard.address(client)
     assert address.endswith("/sketch")
     with urlopen(address) as answer:
         assert answer.status == 200
@@ -174,6 +175,7 @@ def test_no_client_and_no_bokeh(monkeypatch):
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'dask-sketch\[dashboard\]'"):
         dashboard.install(SimpleNamespace())
+    assert dashboard.address(SimpleNamespace(dashboard_link="x/status")) == "x/status"
 
 
 def test_preloading_without_bokeh_is_a_warning(monkeypatch, caplog):
