@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +14,26 @@ from dask.local import get_sync
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import strategies`
+
+# Compiled kernels, for the processes that tests start as well. numba's index of a folder is not
+# made for two writers: each worker of xdist has a folder, which begins as a copy of the first.
+KERNELS = Path(__file__).parents[1] / ".pytest_cache" / "numba"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+os.environ["NUMBA_CACHE_DIR"] = str(KERNELS / (WORKER or "first"))
+if WORKER:
+    shutil.rmtree(KERNELS / WORKER, ignore_errors=True)
+    if (KERNELS / "first").exists():
+        shutil.copytree(KERNELS / "first", KERNELS / WORKER)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Compile, before there are workers that would each do it, what most of them need."""
+    script = Path(__file__).with_name("compiled.py")
+    running = [subprocess.Popen([sys.executable, script, part]) for part in ("speech", "sketches")]
+    codes = [process.wait() for process in running]
+    assert codes == [0, 0]
+
 
 # the same examples on every machine and in every run; none is refused for a compilation
 settings.register_profile(
@@ -87,4 +110,25 @@ def thread_client():
         ) as cluster,
         Client(cluster) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def process_cluster():
+    """Start two worker processes under nannies, of one thread each, once for all tests here."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def process_client(process_cluster):
+    """Connect to that cluster; both workers are there, whatever an earlier test did to them."""
+    from distributed import Client
+
+    with Client(process_cluster) as client:
+        client.wait_for_workers(2, timeout=60)
         yield client

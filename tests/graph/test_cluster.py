@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from distributed import Client, LocalCluster, SchedulerPlugin, wait
+from distributed import SchedulerPlugin, wait
 from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
@@ -25,18 +25,6 @@ logger = logging.getLogger(__name__)
 
 FM = feature_map("float32")
 X = draw_rows(0, 400, 3)
-
-
-@pytest.fixture(scope="module")
-def process_client():
-    """Start two worker processes under nannies, of one thread each."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 class Executed(SchedulerPlugin):
@@ -183,26 +171,23 @@ def test_a_worker_that_draws_other_frequencies_stops_the_pass(process_client):
         process_client.run(mend, workers=[worker])
 
 
-def test_a_lost_worker_changes_no_bit(tmp_path):
+def test_a_lost_worker_changes_no_bit(process_client):
     def slow(block):
-        time.sleep(0.02)
+        time.sleep(0.04)
         return block
 
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        lazy = ds.sketch(
-            da.from_array(X, chunks=(4, 3)).map_blocks(slow), feature_map("float32"), split_every=3
-        )
-        expected = lazy.compute(scheduler="sync")
-        pids = client.run(os.getpid)
-        future = client.compute(lazy, retries=2)
-        time.sleep(0.5)
-        assert not future.done()
-        os.kill(min(pids.values()), signal.SIGKILL)
-        got = future.result(timeout=120)
-        assert set(client.run(os.getpid).values()) != set(pids.values())
+    client = process_client
+    lazy = ds.sketch(
+        da.from_array(X, chunks=(4, 3)).map_blocks(slow), feature_map("float32"), split_every=3
+    )
+    expected = lazy.compute(scheduler="sync")
+    pids = client.run(os.getpid)
+    future = client.compute(lazy, retries=2)
+    while len(client.who_has()) < 2 and not future.done():
+        time.sleep(0.02)
+    assert not future.done()
+    os.kill(min(pids.values()), signal.SIGKILL)
+    got = future.result(timeout=120)
+    client.wait_for_workers(2, timeout=60)
+    assert set(client.run(os.getpid).values()) != set(pids.values())
     assert got.identical(expected)

@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 from dask_sketch import FeatureMap, decode, partial_sketch
 from dask_sketch.decoders.algorithms import Search
@@ -20,18 +19,17 @@ def sketch():
     return partial_sketch(truth.sample(20_000, seed=5), FeatureMap(2, 150, scale=1.3, seed=6))
 
 
-def test_the_executor_of_a_client_gives_the_same_model(sketch):
+def decoders_are_loaded(client):
+    found = client.run(lambda: "dask_sketch.decoders.algorithms" in __import__("sys").modules)
+    return any(found.values())
+
+
+def test_the_executor_of_a_client_gives_the_same_model(sketch, process_client):
     here = decode(sketch, 3, method="splitting", replicates=3, seed=1, threads=2)
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-        client.get_executor() as executor,
-    ):
+    assert not decoders_are_loaded(process_client)
+    with process_client.get_executor() as executor:
         there = decode(sketch, 3, method="splitting", replicates=3, seed=1, executor=executor)
-        ran = client.run(lambda: "dask_sketch.decoders.algorithms" in __import__("sys").modules)
-        assert any(ran.values())
+    assert decoders_are_loaded(process_client)
     for a, b in zip(
         (here.weights, here.means, here.covariances),
         (there.weights, there.means, there.covariances),
