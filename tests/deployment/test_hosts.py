@@ -29,12 +29,23 @@ REASON = network.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 BIN = Path(sys.executable).parent
-CHUNK_ROWS = 16_000
-CHUNK_SIZE = "768kB"  # of CHUNK_ROWS rows of 12 float32: a task for each
+CHUNK_ROWS = 1000
+CHUNK_SIZE = "48kB"  # of CHUNK_ROWS rows of 12 float32: a task for each
 # the scheduler's own account, which only its host can ask for
 ASK = """
 from urllib.request import urlopen
 print(urlopen("http://127.0.0.1:8787/json/counts.json", timeout=30).read().decode())
+"""
+# every task takes SECONDS: a pass lasts as long as the test needs it, and takes no processor
+SECONDS = 0.25
+SLOW = f"""
+import time
+from dask_sketch.graph import one_pass
+from dask_sketch.sketching.partial import partial_sketch as honest
+def partial_sketch(*arguments, **options):
+    time.sleep({SECONDS})
+    return honest(*arguments, **options)
+one_pass.partial_sketch = partial_sketch
 """
 # a worker whose link was cut for too long ends: systemd and the like start it again
 AGAIN = ("bash", "-c", 'while :; do "$@"; sleep 1; done', "worker")
@@ -58,6 +69,7 @@ def hosts(tmp_path, request):
     if request.param is not None:
         timeouts = "DASK_DISTRIBUTED__COMM__TIMEOUTS__"
         environment |= {f"{timeouts}TCP": request.param, f"{timeouts}CONNECT": request.param}
+    (tmp_path / "slow.py").write_text(SLOW)
     net = network.Network("scheduler", "one", "two", "client", "intruder")
     started = []
 
@@ -73,7 +85,7 @@ def hosts(tmp_path, request):
     def start_worker(host):
         at = ("--host", net.addresses[host], "--dashboard-address", "127.0.0.1:0")
         size = ("--nthreads", "1", "--memory-limit", "1GiB", "--name", host)
-        worker = (BIN / "dask", "worker", address, *at, *size)
+        worker = (BIN / "dask", "worker", address, *at, *size, "--preload", "slow.py")
         return start(host, *AGAIN, *worker, env=environment)
 
     def state():
@@ -105,23 +117,16 @@ def hosts(tmp_path, request):
             process.wait(30)
 
 
-def write_store(folder, seconds, n_frequencies):
-    """A store that takes one processor this long to sketch, and the feature map for it."""
-    feature_map = ds.FeatureMap(12, n_frequencies, scale=1.0)
+def write_store(folder, n_chunks):
+    """A store that takes one worker SECONDS for each chunk, and the feature map for it."""
+    feature_map = ds.FeatureMap(12, 100, scale=1.0)
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(CHUNK_ROWS, 12)).astype(np.float32)
-    times = []
-    for _ in range(4):  # compiled by the first; the machine may be busy
-        before = time.perf_counter()
-        ds.partial_sketch(x, feature_map)
-        times.append(time.perf_counter() - before)
-    n_chunks = max(int(seconds / np.median(times[1:])), 20)
     shape = (n_chunks * CHUNK_ROWS, 12)
     store = zarr.create_array(
-        folder / "x.zarr", shape=shape, chunks=x.shape, dtype="f4", compressors=None
+        folder / "x.zarr", shape=shape, chunks=(CHUNK_ROWS, 12), dtype="f4", compressors=None
     )
     for row in range(0, shape[0], CHUNK_ROWS):
-        store[row : row + CHUNK_ROWS] = rng.normal(size=x.shape).astype(np.float32)
+        store[row : row + CHUNK_ROWS] = rng.normal(size=(CHUNK_ROWS, 12)).astype(np.float32)
     (folder / "map.json").write_text(feature_map.to_json())
     return feature_map, shape[0]
 
@@ -146,7 +151,7 @@ def arrays(path):
     indirect=["hosts"],
 )
 def test_a_link_cut_and_a_process_killed_leave_the_bits(hosts, cut, tmp_path):
-    feature_map, n_samples = write_store(tmp_path, 2 * cut, 10_000)
+    feature_map, n_samples = write_store(tmp_path, int(2 * cut / SECONDS))
     log = tmp_path / "client.log"
     client = hosts.start("client", *sketch_command(hosts, "--tls", hosts.certificates))
     until(lambda: hosts.state().get("memory", 0) > 4 or client.poll() is not None)
@@ -176,7 +181,7 @@ def test_a_link_cut_and_a_process_killed_leave_the_bits(hosts, cut, tmp_path):
 @pytest.mark.parametrize("hosts", ["30s"], indirect=True)
 def test_an_intruder_gets_nowhere(hosts, tmp_path):
     """From a host of its own: every port that other hosts reach asks for a certificate of ours."""
-    write_store(tmp_path, 0, 100)
+    write_store(tmp_path, 4)
     ports = []
     for host in ("scheduler", "one", "two"):
         listening = hosts.net.listening(host)
