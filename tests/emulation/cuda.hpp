@@ -1,10 +1,12 @@
 // Enough of CUDA to compile a kernel with a C++ compiler and to run it, block after block.
 //
 // Every thread of a block is a context of its own; at a shuffle, a tensor operation or a barrier it
-// hands over to the next one, and goes on when all have come that far. `launch_NAME` takes its
-// arguments as cuLaunchKernel does, and refuses those that do not fit.
+// hands over to the next one, and goes on when all have come that far: by jumps, since swapcontext
+// asks the system each time. `launch_NAME` takes its arguments as cuLaunchKernel does, and refuses
+// those that do not fit.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -33,14 +35,15 @@ struct uint4 { unsigned x, y, z, w; };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t start;
+    jmp_buf place;
     std::vector<char> stack = std::vector<char>(1 << 16);
     Place index;
-    bool running;
+    bool started, running;
     unsigned operations;  // that took a whole warp
 };
 
-static ucontext_t caller;
+static jmp_buf caller;
 static std::vector<Thread> threads;
 static int current;
 static int direction = 1;  // in which the threads take turns
@@ -56,10 +59,18 @@ static int next_running() {
     return -1;
 }
 
+[[noreturn]] static void enter(int next) {
+    current = next;
+    Thread& thread = threads[next];
+    if (thread.started) _longjmp(thread.place, 1);
+    thread.started = true;
+    setcontext(&thread.start);
+    __builtin_unreachable();
+}
+
 static void hand_over() {
-    int before = current;
-    current = next_running();
-    if (current != before) swapcontext(&threads[before].context, &threads[current].context);
+    int next = next_running();
+    if (next != current && !_setjmp(threads[current].place)) enter(next);
 }
 
 // ---- warps ---------------------------------------------------------------------------------
@@ -88,7 +99,20 @@ static float from_bfloat(unsigned word, int high) {
     return value;
 }
 
-static int exponent_of(double value) { return value == 0.0 ? -10000 : std::ilogb(value); }
+// of a normal number
+static int exponent_of(double value) {
+    int64_t bits;
+    memcpy(&bits, &value, 8);
+    return value == 0.0 ? -10000 : (int)(bits >> 52 & 0x7ff) - 1023;
+}
+
+// ldexp without a call; what is too small for a normal number is zero
+static double scaled(double value, int exponent) {
+    int64_t bits = (int64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, 8);
+    return value * power;
+}
 
 // A sum as tensor cores make it at worst: terms are cut off 23 bits below the exponent of the
 // largest one, and so is the sum. (A product counts with the sum of its factors' exponents.)
@@ -96,10 +120,10 @@ static float aligned_sum(const double (&terms)[17], const int (&exponents)[17]) 
     int largest = *std::max_element(exponents, exponents + 17);
     if (largest < -1000) return 0.0f;
     double sum = 0.0;
-    for (double term : terms) sum += std::trunc(std::ldexp(term, 23 - largest));
+    for (double term : terms) sum += std::trunc(scaled(term, 23 - largest));
     if (sum == 0.0) return 0.0f;
     int spare = std::max(exponent_of(sum) - 23, 0);
-    return (float)std::ldexp(std::ldexp(std::trunc(std::ldexp(sum, -spare)), spare), largest - 23);
+    return (float)scaled(scaled(std::trunc(scaled(sum, -spare)), spare), largest - 23);
 }
 
 // mma.m16n8k16: lane 4 g + t has rows g and g + 8 of a, column g of b, and columns 2 t and 2 t + 1
@@ -148,9 +172,12 @@ static void body() {
     job->run();
     threads[current].running = false;
     int next = next_running();
-    if (next < 0) setcontext(&caller);
-    current = next;
-    setcontext(&threads[next].context);
+    if (next < 0) _longjmp(caller, 1);
+    enter(next);
+}
+
+static void run_block() {
+    if (!_setjmp(caller)) enter(direction > 0 ? 0 : (int)threads.size() - 1);
 }
 
 static void run_grid(const unsigned* grid, const unsigned* block) {
@@ -162,17 +189,17 @@ static void run_grid(const unsigned* grid, const unsigned* block) {
             blockIdx = {x, y, 0};
             for (unsigned i = 0; i < block[0]; i++) {
                 Thread& thread = threads[i];
-                getcontext(&thread.context);
-                thread.context.uc_stack.ss_sp = thread.stack.data();
-                thread.context.uc_stack.ss_size = thread.stack.size();
-                thread.context.uc_link = nullptr;
-                makecontext(&thread.context, body, 0);
+                getcontext(&thread.start);
+                thread.start.uc_stack.ss_sp = thread.stack.data();
+                thread.start.uc_stack.ss_size = thread.stack.size();
+                thread.start.uc_link = nullptr;
+                makecontext(&thread.start, body, 0);
                 thread.index = {i, 0, 0};
+                thread.started = false;
                 thread.running = true;
                 thread.operations = 0;
             }
-            current = direction > 0 ? 0 : (int)block[0] - 1;
-            swapcontext(&caller, &threads[current].context);
+            run_block();
         }
 }
 
