@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -23,9 +24,14 @@ def test_rivals_compute_the_same_sums():
         np.testing.assert_allclose(rival(x, feature_map.frequencies), ours, atol=2500 * 1e-6)
 
 
+@lru_cache
+def rows_of(name):
+    return importlib.import_module(f"tests.benchmarks.{name}").rows(quick=True)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_tiny_run_fills_every_row(name):
-    rows = importlib.import_module(f"tests.benchmarks.{name}").rows(quick=True)
+    rows = rows_of(name)
     if not rows:
         assert name == "gpu"
         pytest.skip("no GPU here")
@@ -38,6 +44,17 @@ def test_a_tiny_run_fills_every_row(name):
         assert math.isfinite(one["ours"])
         assert one["case"]
         assert one["unit"]
+
+
+def test_tiny_stored_chunks_and_chunks_of_an_array():
+    found = {row["case"]: row for row in rows_of("graphs")}
+    assert found["tasks for 500 stored chunks of 32 rows"]["ours"] <= 4
+    blocks = found["tasks for an array of 500 chunks"]
+    assert 1 < blocks["ours"] < 1.1
+    assert blocks["rival"] > 2
+    assert found["one chunk more of it"]["ours"] < 500
+    memory = found["memory of the client, 10,000 chunks"]
+    assert 0 < memory["ours"] < memory["rival"]
 
 
 def test_memory_beyond_a_chunk_does_not_grow_with_the_chunk():

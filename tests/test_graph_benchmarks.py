@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 from dask_sketch.graph.estimate import Calibration
-from tests.benchmarks import estimates, graphs, million
+from tests.benchmarks import estimates, million
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -30,17 +30,6 @@ def test_a_pass_with_processes_of_its_own(tmp_path):
     for key in ("wall s", "client s", "scheduler s", "workers s"):
         assert 0 <= cost[key] < 60
     assert "array            300 chunks" in million.table([cost])
-
-
-def test_tiny_stored_chunks_and_chunks_of_an_array():
-    found = {row["case"]: row for row in graphs.rows(quick=True)}
-    assert found["tasks for 500 stored chunks of 32 rows"]["ours"] <= 4
-    blocks = found["tasks for an array of 500 chunks"]
-    assert 1 < blocks["ours"] < 1.1
-    assert blocks["rival"] > 2
-    assert found["one chunk more of it"]["ours"] < 500
-    memory = found["memory of the client, 10,000 chunks"]
-    assert 0 < memory["ours"] < memory["rival"]
 
 
 RATES = Calibration(

@@ -44,7 +44,7 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize("name", [*EXPERIMENTS, *QUICK_ROWS])
 def test_experiment_at_toy_size(name, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mixtures, "KL_SAMPLES", 20_000)
+    monkeypatch.setattr(mixtures, "KL_SAMPLES", 2_000)
     entry = {**EXPERIMENTS, **ROWS}[name]
     runs = measured(entry, "toy", data, workers=0)
     assert runs

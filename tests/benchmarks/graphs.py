@@ -99,7 +99,7 @@ def client_memory(n_chunks: int, kind: str) -> float:
 
 def graph_memory(n_chunks: int, kind: str) -> float:
     """The same, in this process."""
-    _pack(ds.sketch(da.ones((40, FEATURES), chunks=(10, FEATURES)), feature_map()))
+    _pack(ds.sketch(da.ones((40, FEATURES), chunks=(10, FEATURES), dtype="f4"), feature_map()))
     before = usage()["peak"]
     x = da.ones((n_chunks * ROWS, FEATURES), chunks=(ROWS, FEATURES), dtype="f4")
     lazy = ds.sketch(x, feature_map())

@@ -82,7 +82,8 @@ def run_pass(kind: str, n_chunks: int, folder: Path, address: str) -> dict[str, 
     x = source(kind, n_chunks, folder)
     limit = {"sketch.task-limit": 10**9} if kind == "one graph" else {}
     with Client(address) as client, dask.config.set(limit):
-        ds.sketch(da.ones((40, FEATURES), chunks=(10, FEATURES)), feature_map).compute()
+        warm = da.ones((40, FEATURES), chunks=(10, FEATURES), dtype="f4")
+        ds.sketch(warm, feature_map).compute()
         clocks = [usage(), client.run_on_scheduler(usage), client.run(usage)]
         start = time.perf_counter()
         plan = ds.plan(x, feature_map)

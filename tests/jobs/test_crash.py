@@ -15,9 +15,12 @@ from dask_sketch import Sketch
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.run import ledger_of
 
-N_PARTITIONS = 300
-COUNTS = [12, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
-JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = 16\n"
+# how often a run is disturbed, and of how many partitions it is
+COUNTS = [
+    (12, 100),
+    pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
+]
+JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +30,20 @@ def forge() -> Iterator[Forge]:
 
 
 class Job:
-    """A job of 300 partitions, whose ledger can be taken away."""
+    """A job of many partitions, whose ledger can be taken away."""
 
-    def __init__(self, folder: Path, forge: Forge):
+    def __init__(self, folder: Path, forge: Forge, n_partitions: int):
         self.place = Place(folder)
+        self.n_partitions = n_partitions
         self._forge = forge
-        write_rows(self.place.store, rows_of(ROWS * N_PARTITIONS))
-        self.place.write(JOB)
+        self._text = JOB.format(n_partitions // 18)  # commits are what a run is disturbed in
+        write_rows(self.place.store, rows_of(ROWS * n_partitions))
+        self.place.write(self._text)
         begun = time.monotonic()
         self.run()
         self.seconds = time.monotonic() - begun
         self.total: Sketch = self.place.ledger().total()
-        assert self.total.count == ROWS * N_PARTITIONS
+        assert self.total.count == ROWS * n_partitions
         assert self.total.identical(self.place.scratch())
 
     def run(self) -> None:
@@ -53,7 +58,7 @@ class Job:
 
     def new_ledger(self, number: int) -> None:
         """Start from nothing; the sources stay."""
-        self.place.write(JOB)
+        self.place.write(self._text)
         text = self.place.file.read_text().replace("ledger.zarr", f"ledger-{number}.zarr")
         self.place.file.write_text(text)
 
@@ -68,18 +73,20 @@ class Job:
 
     def require_same(self) -> None:
         """All partitions, each once, and the bits of the run that nothing disturbed."""
-        assert self.require_consistent() == N_PARTITIONS
+        assert self.require_consistent() == self.n_partitions
         ledger = self.place.ledger()
         # more than one if a run was killed between its last commit and its end
         for record in ledger.history():
-            assert (record.status, record.counts["partitions"]) == ("done", N_PARTITIONS)
+            assert (record.status, record.counts["partitions"]) == ("done", self.n_partitions)
         assert ledger.total().identical(self.total)
         assert ledger.model(name="model") is not None
 
 
-@pytest.mark.parametrize("n_kills", COUNTS)
-def test_killed_at_random_moments(n_kills: int, forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge)
+@pytest.mark.parametrize(("n_kills", "n_partitions"), COUNTS)
+def test_killed_at_random_moments(
+    n_kills: int, n_partitions: int, forge: Forge, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, forge, n_partitions)
     draw = random.Random(20180701)
     kills, ledgers, resumed = 0, 1, []
     job.new_ledger(ledgers)
@@ -96,12 +103,14 @@ def test_killed_at_random_moments(n_kills: int, forge: Forge, tmp_path: Path) ->
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_kills // 4, 12)
+    assert len({n for n in resumed if 0 < n < n_partitions}) >= min(n_kills // 4, 12)
 
 
-@pytest.mark.parametrize("n_failures", COUNTS)
-def test_writes_that_fail_at_random(n_failures: int, forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge)
+@pytest.mark.parametrize(("n_failures", "n_partitions"), COUNTS)
+def test_writes_that_fail_at_random(
+    n_failures: int, n_partitions: int, forge: Forge, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, forge, n_partitions)
     failures, ledgers, seed, resumed = 0, 1, 0, []
     job.new_ledger(ledgers)
     while failures < n_failures:
@@ -117,11 +126,11 @@ def test_writes_that_fail_at_random(n_failures: int, forge: Forge, tmp_path: Pat
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < N_PARTITIONS}) >= min(n_failures // 4, 12)
+    assert len({n for n in resumed if 0 < n < n_partitions}) >= min(n_failures // 4, 12)
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge)
+    job = Job(tmp_path, forge, 100)
     draw = random.Random(7)
     for night in range(4):
         job.place.append(rows_of(20 * ROWS, seed=night + 1))
@@ -131,5 +140,5 @@ def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) 
         job.require_consistent()
     job.run()
     ledger = job.place.ledger()
-    assert len(ledger.entries) == N_PARTITIONS + 80
+    assert len(ledger.entries) == 180
     assert ledger.total().identical(job.place.scratch())

@@ -49,6 +49,8 @@ def digits(form: str, path: Path) -> list[Job]:
     """RSE on spectral features of MNIST, at the scale of ``design`` and at fixed ones."""
     n_draws, _ = FORMS[form]
     cells = [(500, DESIGNED), (2000, DESIGNED), *((500, sigma) for sigma in (1.0, 1.5, 2.0, 3.0))]
+    if form == "toy":
+        cells = [(100, DESIGNED), (100, 1.5)]
     load = partial(spectral, path)
     return [
         partial(_draw, load, {"data": "MNIST"}, m, sigma, seed)
