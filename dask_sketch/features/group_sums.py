@@ -13,6 +13,7 @@ from dask_sketch.features.fixed_point import (
     BINADES,
     FRACTION,
     LEAST,
+    LOW_BITS,
     SQUARED_FRACTION,
     WEIGHT_BITS,
     WEIGHT_FRACTION,
@@ -36,6 +37,7 @@ from dask_sketch.features.units import moment_units
 from dask_sketch.features.whitened_rows import RowWhitener
 
 _ONE = -LEAST // BINADES  # the exponent of weight one
+_SMALL = 2**5  # high words, of numbers that fit in one word
 _SLACK = 16  # steps that one row adds to a moment beyond its weight, at most, by its roundings
 
 
@@ -156,10 +158,7 @@ def sum_groups(
     run.run()
     shift = BINADES * least
     moments = StackedSteps(run.moments(), FRACTION - fraction + shift + LEAST, most)
-    first, second = (
-        StackedSteps(np.ascontiguousarray(words.swapaxes(0, 1)[::-1]), shift, 2**118 - 1).tight()
-        for words in (run.first, run.second)
-    )
+    first, second = (_moments(words, shift) for words in (run.first, run.second))
     count = counts
     if totals is None:
         weights, squares = (
@@ -172,6 +171,14 @@ def sum_groups(
             for n in range(2)
         )
     return GroupSums(moments, first, second, weights, squares, run.low + 0.0, run.high + 0.0, count)
+
+
+def _moments(words: Whole, shift: int) -> StackedSteps:
+    """Moments of the features, of shape (n_groups, 2, n_features): the high words first."""
+    high, low = words[:, 0], words[:, 1]
+    if max(int(high.max(initial=0)), -int(high.min(initial=0))) < _SMALL:
+        return StackedSteps.of((high << LOW_BITS) + low, shift)
+    return StackedSteps(np.stack([low, high]), shift, 2**118 - 1).tight()
 
 
 def _total(digits: Whole, shifts: Whole) -> StackedSteps:
@@ -215,6 +222,7 @@ class _Run:
 
     def moments(self) -> NDArray[Any]:
         """Words, shape (n_words, n_groups, 2, n_frequencies)."""
+        words: NDArray[Any]
         if self._narrow.size:
             words = self._narrow[np.newaxis]
         elif self._high.size:
