@@ -26,6 +26,7 @@ from dask_sketch.speech import (  # noqa: E402
 )
 from dask_sketch.speech.speakers import main, run_speakers  # noqa: E402
 from dask_sketch.speech.universal import universal_model  # noqa: E402
+from dask_sketch.speech.verify import main as verify  # noqa: E402
 
 NEEDS_ESPEAK = pytest.mark.skipif(voices.synthesiser() is None, reason="espeak-ng is not installed")
 
@@ -54,18 +55,19 @@ def folder(tmp_path_factory):
 def test_a_table_of_errors_time_and_bytes(folder, tmp_path):
     said = []
     found = run_speakers(
-        folder, n_voices=0, pictures=tmp_path, n_components=2, sizes=(60, 250), n_splits=2,
+        folder, n_voices=0, pictures=tmp_path, n_components=2, sizes=(250,), n_splits=2,
         say=said.append,
     )  # fmt: skip
     contest = found["recordings"]
     assert [entry.name for entry in contest.entries] == [
-        "sketch, m=60", "sketch, m=250", "scikit-learn EM",
+        "sketch, m=250", "sketch, m=250, and one step of EM", "scikit-learn EM",
     ]  # fmt: skip
     assert (contest.n_speakers, contest.n_trials) == (3, 27)
     for entry in contest.entries:
         assert len(entry.rates) == len(entry.seconds) == 2
         assert entry.equal_error_rate < 0.4  # chance is a half
-    assert contest.entries[0].n_bytes < contest.entries[1].n_bytes < contest.entries[2].n_bytes
+    assert contest.entries[0].n_bytes < contest.entries[-1].n_bytes
+    assert contest.entries[0].seconds < contest.entries[1].seconds
     assert "above EM" in str(contest)
     assert str(contest) in said[-1]
     assert (tmp_path / "det-recordings.png").stat().st_size > 1000
@@ -87,6 +89,35 @@ def test_lists_in_and_scores_out(folder, tmp_path):
     lines = (tmp_path / "scores.csv").read_text().splitlines()
     assert lines[0] == "model,test,score"
     assert [float(line.split(",")[2]) for line in lines[1:]] == list(scores)
+
+
+def test_one_command(folder, tmp_path):
+    write_features(folder, tmp_path / "frames.zarr")
+    enrolment, trials = tmp_path / "enrolment.txt", tmp_path / "trials.txt"
+    enrolment.write_text("ann 0_ann_0.wav\nann 1_ann_0.wav\nben 0_ben_0.wav\nben 1_ben_0.wav\n")
+    trials.write_text(
+        "".join(
+            f"{model} {i}_{name}_0.wav {'target' if model == name else 'nontarget'}\n"
+            for model in ("ann", "ben")
+            for name in ("ann", "ben")
+            for i in (2, 3)
+        )
+    )
+    scores = tmp_path / "scores.csv"
+    places = map(str, (tmp_path / "frames.zarr", enrolment, trials))
+    command = [*places, "-k", "2", "-o", str(scores)]
+    result = CliRunner().invoke(verify, [*command, "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["models"], told["trials"], told["components"]) == (2, 8, 2)
+    assert told["equal_error_rate"] < 0.5
+    assert len(scores.read_text().splitlines()) == 9
+    again = CliRunner().invoke(verify, command)
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+    trials.write_text("eve 2_ann_0.wav target\n")
+    refused = CliRunner().invoke(verify, [*command, "--overwrite"])
+    assert "'eve', were not enrolled" in refused.stderr
 
 
 def test_without_espeak(monkeypatch, tmp_path):

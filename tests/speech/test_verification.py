@@ -10,6 +10,7 @@ import pytest
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture
 from dask_sketch.models.adaptation import adapt_means, adaptation_statistics
+from dask_sketch.models.expectation import expectation_statistics, maximised
 from dask_sketch.models.likelihood_ratio import LikelihoodRatios
 from dask_sketch.speech import (
     Trial,
@@ -143,6 +144,37 @@ def test_the_number_of_components_is_chosen(spoken):
     assert found.sketch.count == len(x)
     with pytest.raises(InputError, match="too few"):
         universal_model(frames, frames.recordings[:3], n_components=[1, 2], n_frequencies=50)
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_a_step_of_expectation_maximisation(spoken, chunk):
+    x, names = spoken
+    frames = open_frames(da.from_array(x, chunks=(chunk, 2)), names)
+    universal = universal_model(frames, n_components=4, n_frequencies=200).mixture
+    found = universal_model(frames, n_components=4, n_frequencies=200, steps=1).mixture
+    # by the textbook, in memory
+    share = universal.predict_proba(x)
+    means = share.T @ x / share.sum(axis=0)[:, None]
+    spread = [(share[:, k] @ (x - means[k]) ** 2) / share[:, k].sum() for k in range(4)]
+    np.testing.assert_allclose(found.weights, share.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(found.means, means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.covariances, spread, rtol=1e-5)
+    assert found.score(x) >= universal.score(x)
+    with pytest.raises(InputError, match="steps=-1"):
+        universal_model(frames, n_components=4, steps=-1)
+
+
+def test_a_step_keeps_what_nothing_falls_to():
+    far = GaussianMixture([0.5, 0.5], [[0.0], [1e6]], [[1.0], [4.0]])
+    step = maximised(far, expectation_statistics(np.array([[-1.0], [1.0]]), far))
+    np.testing.assert_allclose(step.weights, [1.0, 0.0])
+    np.testing.assert_array_equal(step.means[1], far.means[1])
+    assert (step.covariances > 0).all()
+    with pytest.raises(InputError, match="no samples"):
+        maximised(far, expectation_statistics(np.empty((0, 1)), far))
+    other = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    with pytest.raises(InputError, match="same mixture"):
+        maximised(other, expectation_statistics(np.zeros((1, 1)), far))
 
 
 def test_far_components_and_frames():
