@@ -7,7 +7,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale wheel clean
+.PHONY: help env demo test test-slow lint types pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -91,6 +91,9 @@ $(RIVALS)/.ready: .ci/rivals.lock
 	$(RIVALS)/bin/python $(INSTALL) --requirement $< \
 	  || echo "no C++ compiler to build the coreset with: it will be left out" >&2
 	touch $@
+
+pictures: $(READY)  ## the pictures of the README; those of pages need Chromium
+	$(BIN)/python -m tests.pictures
 
 wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
