@@ -25,7 +25,7 @@ CHUNK = 700_000  # rows that one task reads of it by default: 32 MiB
 CASES = [(10**4, 200), (10**4, 1000), (10**2, 200)]  # groups and frequencies
 MANY = (10**5, 200)  # whose memory is told
 SCATTERED, IN_RUNS = "scattered", "in runs"
-REPEATS = 5
+REPEATS = 3
 UNGROUPED = "one sketch"
 
 
@@ -112,9 +112,9 @@ def rows(quick: bool = False) -> list[Row]:
                 )
             case = f"pass over {n_rows:,} rows d={FEATURES} m={m}"
             out += _paired(case, in_turn(calls, 1 if quick else REPEATS))
-        for order in (SCATTERED, IN_RUNS):
+        alone = float(_alone(path, "", many_m))
+        for order in (SCATTERED,) if quick else (SCATTERED, IN_RUNS):
             held = float(_alone(path, f"{order} {many}", many_m))
-            alone = float(_alone(path, "", many_m))
             result = many * ds.graph.group_memory.group_bytes(
                 FeatureMap(FEATURES, many_m, scale=1.0), weighted=False
             )
