@@ -31,10 +31,15 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 BIN = Path(sys.executable).parent
 CHUNK_ROWS = 1000
 CHUNK_SIZE = "48kB"  # of CHUNK_ROWS rows of 12 float32: a task for each
-# the scheduler's own account, which only its host can ask for
+# the scheduler's own account, which only its host can ask for; by a process that is started in no
+# time, since it is asked again and again
 ASK = """
-from urllib.request import urlopen
-print(urlopen("http://127.0.0.1:8787/json/counts.json", timeout=30).read().decode())
+import socket
+with socket.create_connection(("127.0.0.1", 8787), timeout=30) as page:
+    page.sendall(b"GET /json/counts.json HTTP/1.0\\r\\n\\r\\n")
+    head, _, body = page.makefile("rb").read().partition(b"\\r\\n\\r\\n")
+assert b" 200 " in head.splitlines()[0], head
+print(body.decode())
 """
 # every task takes SECONDS: a pass lasts as long as the test needs it, and takes no processor
 SECONDS = 0.25
@@ -57,7 +62,7 @@ def until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.2)
+        time.sleep(0.5)
     return found
 
 
@@ -90,7 +95,7 @@ def hosts(tmp_path, request):
 
     def state():
         """What the scheduler says of itself."""
-        ask = net.inside("scheduler", sys.executable, "-c", ASK)
+        ask = net.inside("scheduler", sys.executable, "-I", "-S", "-c", ASK)
         done = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else {"workers": 0}
 
