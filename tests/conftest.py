@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -114,21 +115,37 @@ def thread_client():
 
 
 @pytest.fixture(scope="session")
-def process_cluster():
-    """Start two worker processes under nannies, of one thread each, once for all tests here."""
-    from distributed import LocalCluster
+def process_clusters():
+    """Keep clusters of two worker processes, of one thread each: the last one is in use."""
+    with contextlib.ExitStack() as stack:
+        started = []
 
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-    ) as cluster:
-        yield cluster
+        def start():
+            from distributed import LocalCluster
+
+            cluster = LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            )
+            started.append(stack.enter_context(cluster))
+
+        yield started, start
 
 
 @pytest.fixture
-def process_client(process_cluster):
-    """Connect to that cluster; both workers are there, whatever an earlier test did to them."""
+def process_client(process_clusters):
+    """Connect to a cluster of two processes, started once for all tests that leave it whole."""
     from distributed import Client
 
-    with Client(process_cluster) as client:
-        client.wait_for_workers(2, timeout=60)
+    started, start = process_clusters
+    if not started:
+        start()
+    client = Client(started[-1])
+    try:
+        client.wait_for_workers(2, timeout=30)
+    except TimeoutError:  # an earlier test has killed a worker while it was being started again
+        client.close()
+        started[-1].close()
+        start()
+        client = Client(started[-1])
+    with client:
         yield client

@@ -277,8 +277,7 @@ def test_workers_that_are_killed_change_no_bit(process_client):
             found = process_client.run(os.getpid, on_error="ignore").values()
             os.kill(max(found), signal.SIGKILL)
     assert_each_once(done)
-    process_client.wait_for_workers(2, timeout=60)
-    assert set(process_client.run(os.getpid).values()) != pids
+    assert set(process_client.run(os.getpid, on_error="ignore").values()) != pids
 
 
 def test_all_workers_are_killed_at_once(process_client):
