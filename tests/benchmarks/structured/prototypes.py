@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_sketch.features.sums_kernel import _start, _turn
+from dask_sketch.features.sums_kernel import pointer_at, turn_square
 from dask_sketch.features.vectors import Vectors
 from dask_sketch.features.waves import exchange, zeros
 
@@ -41,8 +41,8 @@ def _add(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         vec = Vectors(b, kind)
-        px, ps = _start(context, b, sig, args, 0, 1), _start(context, b, sig, args, 6, 7)
-        pb = _start(context, b, sig, args, 3, 4)
+        px, ps = pointer_at(context, b, sig, args, 0, 1), pointer_at(context, b, sig, args, 6, 7)
+        pb = pointer_at(context, b, sig, args, 3, 4)
         totals = zeros(b, vec.type, 2 * count)
         with cgutils.for_range(b, _WORD(vectors // _AHEAD)) as step:
             turns = zeros(b, vec.type, _AHEAD)
@@ -91,7 +91,7 @@ def _harmonic_kernel(count: int) -> Callable[..., None]:
                 inside = (start + r + _LANES - 1) * d + d + _LANES <= x.size
                 for f in range(0, d, _LANES):
                     if inside:
-                        _turn(samples, (start + r) * d + f, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                        turn_square(samples, (start + r) * d + f, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
                 if not inside:
                     for q in range(r, r + _LANES):
                         for f in range(d):
