@@ -107,7 +107,7 @@ def thread_client():
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -124,7 +124,7 @@ def process_clusters():
             from distributed import LocalCluster
 
             cluster = LocalCluster(
-                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
             )
             started.append(stack.enter_context(cluster))
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 SMALL_MAP = 1024  # bytes; a larger specification is sent as a task of its own, once for a worker
 LOOK = 2.0  # seconds between two looks at the cluster
-GATHER = 60.0  # seconds for a result to come; it may have been lost meanwhile, and be made again
+GATHER = 60.0  # seconds, at most, for a result to come; if it was lost it is made again
 
 
 class TaskLost(Exception):
@@ -122,7 +122,7 @@ class Cluster:
         from distributed import CancelledError, KilledWorker
 
         try:
-            return future.result(timeout=GATHER)
+            return future.result(timeout=min(GATHER, max(self._patience, 1.0)))
         except KilledWorker as error:
             raise TaskLost(str(error)) from error
         except CancelledError as error:

@@ -14,6 +14,8 @@ from jobs.places import ROWS, Place, rows_of, write_rows
 from dask_sketch import Sketch
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.run import ledger_of
+from dask_sketch.ledger.manifest import commit_numbers
+from dask_sketch.ledger.place import place_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
@@ -56,8 +58,14 @@ class Job:
         path = self.place.file.with_suffix(".error")
         return path.read_text() if path.exists() else ""
 
+    def commits(self) -> int:
+        """Number of the last commit that has left a trace."""
+        place = place_of(str(self.ledger))
+        return max(commit_numbers(place), default=0) if self.ledger.exists() else 0
+
     def new_ledger(self, number: int) -> None:
         """Start from nothing; the sources stay."""
+        self.ledger = self.place.folder / f"ledger-{number}.zarr"
         self.place.write(self._text)
         text = self.place.file.read_text().replace("ledger.zarr", f"ledger-{number}.zarr")
         self.place.file.write_text(text)
@@ -92,7 +100,12 @@ def test_killed_at_random_moments(
     job.new_ledger(ledgers)
     while kills < n_kills:
         pid = forge.start(job.place.file)
-        time.sleep(draw.uniform(0.0, job.seconds))
+        if kills % 2:  # among the commits, however much of the time they take
+            last, late = job.commits() + draw.randint(1, 15), time.monotonic() + job.seconds
+            while job.commits() < last and time.monotonic() < late:
+                time.sleep(0.002)
+        else:
+            time.sleep(draw.uniform(0.0, job.seconds))
         code = forge.kill(pid)
         assert code in (-9, 0), job.error
         kills += code == -9
