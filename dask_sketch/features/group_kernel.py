@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
 from dask_sketch.features.fixed_point import LOW_BITS
+from dask_sketch.features.group_reading import reading_types
 from dask_sketch.features.kernel import COMPILING, FINER, vector_bits
 from dask_sketch.features.lane_operations import (
     MARK,
@@ -32,10 +34,9 @@ from dask_sketch.features.sums import GROUP, SIDE
 from dask_sketch.features.sums_kernel import AHEAD, WAVES, make_waves
 from dask_sketch.features.vectors import FRACTION, PRODUCT, SQUARE, VECTOR_BITS, bits_of
 
-WAVE_BYTES = 2**17  # of columns that are read before they are summed: the next rows fit beside them
 _MASK = 2**LOW_BITS - 1
 
-Summer = Callable[..., None]
+Summer = Callable[..., tuple[int, int]]
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -87,21 +88,51 @@ def _add_wide(low, high, place, value, shift):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, error_model="numpy")
 def _call(values, row, row_bytes):  # type: ignore[no-untyped-def]
-    """Call for a row that will be read next."""
+    """Call for a row that will be fetched soon."""
     at = np.int64(row) * row_bytes
     for b in range(0, row_bytes, 64):
         call_for(values, at + b, 0)  # type: ignore[call-arg]
     call_for(values, at + row_bytes - 1, 0)  # type: ignore[call-arg]
 
 
-def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
+@numba.njit(nogil=True, error_model="numpy")
+def _fetch(fetch, values, order, starts, lengths, begin, d, rows, scratch):  # type: ignore[no-untyped-def]
+    """Fetch the rows of a batch; lanes that have ended give their last row."""
+    n_lanes = rows.size
+    for step in range(lengths[begin]):
+        for k in range(n_lanes):
+            last = max(np.int64(lengths[begin + k]) - 1, 0)
+            rows[k] = order[starts[begin + k] + min(step, last)]
+        block, within = step // STEPS, step % STEPS
+        fetch(values, rows, d, scratch, (block * (d + 1) * (STEPS + 1) + within) * n_lanes)
+
+
+def _signature(dtype: str, packed: types.Type) -> Any:
+    real = numba.from_dtype(np.dtype(dtype))
+    raw, numbers = (
+        types.Array(kind, 1, "C", readonly=True) for kind in (types.uint8, types.float64)
+    )
+    words, bounds = types.int64[:, ::1], types.float64[:, ::1]
+    return types.UniTuple(types.int64, 2)(
+        *reading_types(dtype), raw, types.int64, types.uint8[::1], types.uint32[::1], real[::1],
+        types.boolean, types.int64[::1], types.int32[::1], types.int64[::1], types.boolean[::1],
+        types.int64[::1],
+        numbers, numbers, real[::1], real[::1], types.Array(real, 3, "C", readonly=True), packed,
+        types.int64, bounds, bounds, types.int64[:, :, ::1], types.int64[:, :, ::1],
+        types.int32[:, ::1], words, words,
+    )  # fmt: skip
+
+
+def _summer_of_sums(dtype: str, side: int) -> Summer:
     """Sums of batches for frequencies that are sums; compiled now, and cached on disk."""
     n_lanes, pitch = lanes_of(dtype), pitch_of(dtype)
     scalar = getattr(np, dtype.replace("float", "int"))
     along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
 
-    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, fresh, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+    def add(fetch, read, whiten, values, row_bytes, scratch, order, shares, weighted, starts, lengths, groups, fresh, shifts, center, scale, columns, share, matrix, packed, n_frequencies, minimum, maximum, first, second, narrow, low, high):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+        d, whole = center.size, np.empty(n_lanes, np.int64)
         n_used, bases = packed.shape[2], packed.reshape(-1)
+        count, together = (side, side) if n_used == d else (1, AHEAD)
         waves = np.empty(2 * WAVES * pitch, columns.dtype)
         sums = np.empty(WAVES * WAVES * n_lanes, scalar)
         parts = np.empty(2 * GROUP * n_lanes, scalar)
@@ -109,28 +140,34 @@ def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
         numbers, pitch_of_rows = rows.reshape(-1), rows.shape[1] * rows.shape[2]
         blanks = np.zeros(n_lanes, scalar)
         n_groups = packed.shape[0] // WAVES
-        soon, end = starts[last_batch * n_lanes], starts[next_batch * n_lanes]
-        n_calls = n_groups * (blocks[last_batch] - blocks[first_batch]) * (STEPS // AHEAD * WAVES)
-        n_rows, owed = end - soon, np.int64(0)
-        for batch in range(first_batch, last_batch):
-            begin = batch * n_lanes
-            steps = np.int64(lengths[begin])
+        rows_of = np.empty(n_lanes, np.int64)
+        for begin in range(0, lengths.size, n_lanes):
+            _fetch(fetch, values, order, starts, lengths, begin, d, rows_of, scratch)
+            status, row = read(
+                values, scratch, order, shares, weighted, starts, lengths, groups, shifts, begin,
+                center, scale, columns, share, whole, minimum, maximum, first, second,
+            )  # fmt: skip
+            if status:
+                return status, row
+            vectors = (lengths[begin] + AHEAD - 1) // AHEAD * AHEAD
+            n_blocks = (vectors + STEPS - 1) // STEPS
+            whiten(columns, d, matrix, n_blocks)
+            # one by one between the sums: of many hints at once, a processor ignores some
+            soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
+            n_turns, n_rows = n_groups * (WAVES // count) * (vectors // together), end - soon
+            owed = np.int64(0)
             for group in range(n_groups):
                 sums[:] = 0
-                processed = 0
-                for block in range(blocks[batch], blocks[batch + 1]):
-                    here = min(steps - (block - blocks[batch]) * STEPS, STEPS)
-                    used = (here + AHEAD - 1) // AHEAD * AHEAD * n_lanes
-                    processed += used // n_lanes
-                    start = (block - blocks[first_batch]) * d * pitch
-                    at = (block - blocks[first_batch]) * STEPS * n_lanes
-                    count, together = (side, side) if n_used == d else (1, AHEAD)
+                for block in range(n_blocks):
+                    left = min(vectors - block * STEPS, STEPS)
+                    used = left * n_lanes
+                    start, at = block * d * pitch, block * STEPS * n_lanes
                     for r in range(0, used, together * n_lanes):
                         for base in range(0, WAVES, count):
                             owed += n_rows
-                            while owed >= n_calls and soon < end:
+                            while owed >= n_turns and soon < end:
                                 _call(values, order[soon], row_bytes)
-                                soon, owed = soon + 1, owed - n_calls
+                                soon, owed = soon + 1, owed - n_turns
                             j, k = (group * WAVES + base) * 2 * n_used, 2 * base * pitch + r
                             with_weight = weighted and base >= SIDE
                             if n_used < d and with_weight:
@@ -158,10 +195,10 @@ def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
                             multiply_waves(waves, i * pitch, (WAVES + j) * pitch, pitch, used, sums,
                                       (i * WAVES + j) * n_lanes, side,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
-                extra = scalar(processed * along)  # what the bits of PRODUCT add up to, wrapped
+                extra = scalar(vectors * along)  # what the bits of PRODUCT add up to, wrapped
                 if not weighted:
                     for k in range(n_lanes):
-                        blanks[k] = scalar((processed - lengths[begin + k]) * one)
+                        blanks[k] = scalar((vectors - lengths[begin + k]) * one)
                 for n in range(SIDE * SIDE):
                     cc = (n // SIDE * 2 * WAVES + n % SIDE * 2) * n_lanes
                     cs, sc = cc + n_lanes, cc + WAVES * n_lanes
@@ -185,74 +222,66 @@ def _summer_of_sums(dtype: str, side: int) -> Callable[..., None]:
                         0,
                         0,
                     )
+        return 0, 0
 
     real = numba.from_dtype(np.dtype(dtype))
-    packed = types.Array(real, 3, "C", readonly=True)
-    signature = types.void(
-        real[::1], types.int64, real[::1], types.boolean, packed, types.int64, types.int64[::1],
-        types.int32[::1], types.int64[::1], types.boolean[::1], types.int64[::1], types.int64,
-        types.int64,
-        types.int64[::1], types.int32[:, ::1], types.int64[:, ::1], types.int64[:, ::1],
-        types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.uint32[::1],
-        types.int64[::1], types.int64,
-    )  # fmt: skip
-    return numba.njit(signature, nogil=True, cache=True, error_model="numpy")(add)
+    return numba.njit(
+        _signature(dtype, types.Array(real, 3, "C", readonly=True)),
+        nogil=True, cache=True, error_model="numpy",
+    )(add)  # fmt: skip
 
 
-def _summer_of_panels(dtype: str, panel: int) -> Callable[..., None]:
+def _summer_of_panels(dtype: str, panel: int) -> Summer:
     """The same for frequencies in panels; compiled now, and cached on disk."""
     n_lanes, pitch = lanes_of(dtype), pitch_of(dtype)
     scalar = getattr(np, dtype.replace("float", "int"))
     squares, products, finer = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype), FINER[dtype]
-    count = 4
+    count = 2
 
-    def add(columns, d, share, weighted, packed, n_frequencies, whole, lengths, groups, fresh, shifts, first_batch, last_batch, blocks, narrow, low, high, values, row_bytes, order, starts, next_batch):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+    def add(fetch, read, whiten, values, row_bytes, scratch, order, shares, weighted, starts, lengths, groups, fresh, shifts, center, scale, columns, share, matrix, packed, n_frequencies, minimum, maximum, first, second, narrow, low, high):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+        d, whole = center.size, np.empty(n_lanes, np.int64)
         n_groups = (n_frequencies + n_lanes - 1) // n_lanes
-        soon, end = starts[last_batch * n_lanes], starts[next_batch * n_lanes]
-        n_calls = (
-            n_groups
-            * (blocks[last_batch] - blocks[first_batch])
-            * (n_lanes // count)
-            * (STEPS // AHEAD)
-        )
-        n_rows, owed = end - soon, np.int64(0)
         held, more = packed.size // d, finer if weighted else 0
         sums = np.empty(2 * n_lanes * n_lanes, scalar)
         rows = np.empty((n_lanes, 2, n_groups * n_lanes), scalar)
         numbers, pitch_of_rows = rows.reshape(-1), rows.shape[1] * rows.shape[2]
-        for batch in range(first_batch, last_batch):
-            begin = batch * n_lanes
-            steps = np.int64(lengths[begin])
+        rows_of = np.empty(n_lanes, np.int64)
+        for begin in range(0, lengths.size, n_lanes):
+            _fetch(fetch, values, order, starts, lengths, begin, d, rows_of, scratch)
+            status, row = read(
+                values, scratch, order, shares, weighted, starts, lengths, groups, shifts, begin,
+                center, scale, columns, share, whole, minimum, maximum, first, second,
+            )  # fmt: skip
+            if status:
+                return status, row
+            vectors = (lengths[begin] + AHEAD - 1) // AHEAD * AHEAD
+            n_blocks = (vectors + STEPS - 1) // STEPS
+            whiten(columns, d, matrix, n_blocks)
+            # one by one between the sums: of many hints at once, a processor ignores some
+            soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
+            n_turns, n_rows, owed = n_blocks * held // count, end - soon, np.int64(0)
             for at in range(0, n_frequencies, n_lanes):
                 here = min(n_lanes, held - at)
                 sums[:] = 0
-                processed = 0
-                for block in range(blocks[batch], blocks[batch + 1]):
-                    left = min(steps - (block - blocks[batch]) * STEPS, STEPS)
-                    used = (left + AHEAD - 1) // AHEAD * AHEAD * n_lanes
-                    processed += used // n_lanes
-                    start = (block - blocks[first_batch]) * d * pitch
-                    v = (block - blocks[first_batch]) * STEPS * n_lanes
+                for block in range(n_blocks):
+                    left = min(vectors - block * STEPS, STEPS)
+                    used = left * n_lanes
+                    start, v = block * d * pitch, block * STEPS * n_lanes
                     for j in range(0, here, count):
+                        owed += n_rows
+                        while owed >= n_turns and soon < end:
+                            _call(values, order[soon], row_bytes)
+                            soon, owed = soon + 1, owed - n_turns
                         turns = (at + j) // panel * panel * d + (at + j) % panel
-                        for r in range(0, used, AHEAD * n_lanes):
-                            owed += n_rows
-                            while owed >= n_calls and soon < end:
-                                _call(values, order[soon], row_bytes)
-                                soon, owed = soon + 1, owed - n_calls
-                            if weighted:
-                                sum_features(columns, start + r, pitch, AHEAD * n_lanes, packed,
-                                             turns,
-                                          panel, d, share, v + r, sums, j * n_lanes,
-                                          (n_lanes + j) * n_lanes, 1, count, AHEAD,
-                                           MARK)  # type: ignore[call-arg]  # fmt: skip
-                            else:
-                                sum_features(columns, start + r, pitch, AHEAD * n_lanes, packed,
-                                             turns,
-                                          panel, d, share, v + r, sums, j * n_lanes,
-                                          (n_lanes + j) * n_lanes, 0, count, AHEAD,
-                                           MARK)  # type: ignore[call-arg]  # fmt: skip
-                less = scalar(processed * squares), scalar(processed * products)  # of their bits
+                        if weighted:
+                            sum_features(columns, start, pitch, used, packed, turns, panel, d,
+                                         share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
+                                         1, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
+                        else:
+                            sum_features(columns, start, pitch, used, packed, turns, panel, d,
+                                         share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
+                                         0, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
+                less = scalar(vectors * squares), scalar(vectors * products)  # of their bits
                 for k in range(n_lanes * n_lanes):
                     sums[k] = less[0] - sums[k]
                 for k in range(n_lanes * n_lanes, 2 * n_lanes * n_lanes):
@@ -262,7 +291,7 @@ def _summer_of_panels(dtype: str, panel: int) -> Callable[..., None]:
                           pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
             for k in range(n_lanes):
                 if lengths[begin + k]:
-                    total, shift = whole[(batch - first_batch) * n_lanes + k], shifts[begin + k]
+                    total, shift = whole[k], shifts[begin + k]
                     _put(
                         narrow,
                         low,
@@ -274,18 +303,13 @@ def _summer_of_panels(dtype: str, panel: int) -> Callable[..., None]:
                         total,
                         shift,
                     )
+        return 0, 0
 
     real = numba.from_dtype(np.dtype(dtype))
-    packed = types.Array(real, 1, "C", readonly=True)
-    signature = types.void(
-        real[::1], types.int64, real[::1], types.boolean, packed, types.int64, types.int64[::1],
-        types.int32[::1], types.int64[::1], types.boolean[::1], types.int64[::1], types.int64,
-        types.int64,
-        types.int64[::1], types.int32[:, ::1], types.int64[:, ::1], types.int64[:, ::1],
-        types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.uint32[::1],
-        types.int64[::1], types.int64,
-    )  # fmt: skip
-    return numba.njit(signature, nogil=True, cache=True, error_model="numpy")(add)
+    return numba.njit(
+        _signature(dtype, types.Array(real, 1, "C", readonly=True)),
+        nogil=True, cache=True, error_model="numpy",
+    )(add)  # fmt: skip
 
 
 @lru_cache(maxsize=4)

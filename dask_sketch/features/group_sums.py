@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,8 @@ from dask_sketch.features.fixed_point import (
     WEIGHT_BITS,
     WEIGHT_FRACTION,
 )
-from dask_sketch.features.group_kernel import WAVE_BYTES, batch_summer
-from dask_sketch.features.group_reading import NOT_FINITE, batch_reader, batch_whitener
+from dask_sketch.features.group_kernel import batch_summer
+from dask_sketch.features.group_reading import NOT_FINITE, batch_reading
 from dask_sketch.features.group_rows import (
     DIGIT,
     Segments,
@@ -249,45 +248,22 @@ class _Run:
         """Fill the sums."""
         segments, d, dtype = self._segments, self._map.n_features, self._map.dtype
         lanes, pitch = lanes_of(dtype), pitch_of(dtype)
-        longest = segments.lengths[::lanes].astype(np.int64)
-        blocks = np.concatenate([[0], np.cumsum(-(-longest // STEPS))])
-        size = d * pitch * np.dtype(dtype).itemsize
-        together = max(WAVE_BYTES // size, 1)
-        room = max(together, int(np.diff(blocks).max(initial=0)))
-        columns = np.zeros(room * d * pitch, dtype)
-        share = np.zeros(room * STEPS * lanes if self._weighted else 0, dtype)
-        padded = -(-d // lanes) * lanes
-        scratch, bounds = (
-            np.empty(padded * pitch, self._raw.dtype),
-            np.empty(2 * d * lanes, self._raw.dtype),
-        )
-        moments = np.empty(2 * d * lanes)
-        read, add = batch_reader(self._raw.dtype.name, dtype), batch_summer(self._map)
-        center, scale = self._map.center, ROOT / moment_units(self._map)
-        packed, m = self._map.packed, self._map.n_frequencies
+        n_blocks = -(-int(segments.lengths.max(initial=0)) // STEPS)
+        columns = np.zeros(n_blocks * d * pitch, dtype)
+        scratch = np.empty(n_blocks * (d + 1) * pitch, self._raw.dtype).view(np.uint8)
+        share = np.zeros(n_blocks * STEPS * lanes if self._weighted else 0, dtype)
         white = self._map.row_whitening
-        matrix = None if white is None else RowWhitener(white, dtype).matrix
-        values, row_bytes = self._raw.reshape(-1).view(np.uint8), d * self._raw.itemsize
-        fresh = self._first_segments()
-        bounds_of, limit = [0], room
-        for batch, above in enumerate(blocks[1:].tolist(), 1):
-            if above > limit:
-                bounds_of.append(batch - 1)
-                limit = int(blocks[batch - 1]) + room
-        bounds_of.append(len(longest))
-        for n, (first, last) in enumerate(itertools.pairwise(bounds_of), 2):
-            whole = np.empty((last - first) * lanes, np.int64)
-            common = self._shifts, first, last, blocks
-            status, row = read(
-                self._raw, segments.order, self._shares, self._weighted, segments.starts,
-                segments.lengths, self._groups, *common, center, scale, columns, share, whole,
-                scratch, bounds, moments, self.low, self.high, self.first, self.second,
-            )  # fmt: skip
-            if status:
-                raise NotSummed(-1 if status == NOT_FINITE else int(row))
-            if matrix is not None:
-                batch_whitener(dtype)(columns, d, matrix, int(blocks[last] - blocks[first]))
-            add(columns, d, share, self._weighted, packed, m, whole, segments.lengths,
-                self._groups, fresh, *common, self._narrow,
-                self._low, self._high, values, row_bytes, segments.order, segments.starts,
-                bounds_of[min(n, len(bounds_of) - 1)])  # fmt: skip
+        matrix = np.empty((0, 0, 0), dtype)
+        if white is not None:
+            matrix = RowWhitener(white, dtype).matrix
+        reading = batch_reading(self._raw.dtype.name, dtype, white is not None)
+        status, row = batch_summer(self._map)(
+            *reading, self._raw.reshape(-1).view(np.uint8),
+            d * self._raw.itemsize, scratch, segments.order, self._shares,
+            self._weighted, segments.starts, segments.lengths, self._groups,
+            self._first_segments(), self._shifts, self._map.center, ROOT / moment_units(self._map),
+            columns, share, matrix, self._map.packed, self._map.n_frequencies, self.low, self.high,
+            self.first, self.second, self._narrow, self._low, self._high,
+        )  # fmt: skip
+        if status:
+            raise NotSummed(-1 if status == NOT_FINITE else int(row))

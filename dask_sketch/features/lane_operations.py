@@ -53,24 +53,25 @@ def _at(context: Any, b: Any, sig: Any, args: Any, array: int) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, first: Any, last: Any,
-                 center: Any,
-          scale: Any, bounds: Any, k: Any, moments: Any, n: Any, shares: Any, v: Any,
-          ends: Any, e: Any, weighted: Any, ragged: Any, mark: Any) -> Any:  # fmt: skip
-    """Read one feature of a block: ``raw[i:]`` to ``out[j:]``."""
-    signature = types.void(raw, i, out, j, first, last, center, scale, bounds, k, moments, n,
-                           shares, v, ends, e, weighted, ragged, mark)  # fmt: skip
+def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, center: Any,
+                 scale: Any, bounds: Any, k: Any, moments: Any, shares: Any, v: Any, ends: Any,
+                 weighted: Any, mark: Any) -> Any:  # fmt: skip
+    """Read one feature of a block: ``raw[i:]`` to ``out[j:]``; ``bounds[k:]``, ``moments[k:]``."""
+    signature = types.void(raw, i, out, j, n_steps, center, scale, bounds, k, moments, shares, v,
+                           ends, weighted, mark)  # fmt: skip
     raw_kind, kind = raw.dtype.name, out.dtype.name
-    use, mask = bool(weighted.literal_value), bool(ragged.literal_value)
+    use = bool(weighted.literal_value)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        def at(array: int) -> Any:
-            return _at(context, b, sig, args, array)
+        def at(array: int, offset: int) -> Any:
+            data = context.make_array(sig.args[array])(context, b, args[array]).data
+            return b.gep(data, [args[offset]])
 
+        ends_at = context.make_array(sig.args[12])(context, b, args[12]).data
         code.take_column(
-            Vectors(b, kind), raw_kind, at(0), at(2), (args[4], args[5]),
-            (args[6], args[7], ir.Constant(ir.DoubleType(), ROOT)), at(8), at(10),
-            at(12) if use else None, at(14) if mask else None,
+            Vectors(b, kind), raw_kind, at(0, 1), at(2, 3), args[4],
+            (args[5], args[6], ir.Constant(ir.DoubleType(), ROOT)), at(7, 8), at(9, 8),
+            at(10, 11) if use else None, ends_at,
         )  # fmt: skip
         return context.get_dummy_value()
 
@@ -119,20 +120,24 @@ def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, turns: An
 
 
 @intrinsic(prefer_literal=True)
-def fetch_features(typing: Any, raw: Any, i: Any, offsets: Any, first: Any, n_features: Any,
-                   out: Any,
-           j: Any, pitch: Any, n_rows: Any) -> Any:  # fmt: skip
-    """Transpose some features of the rows at ``offsets`` to ``out[j:]``; gives their number."""
-    kind, count = raw.dtype.name, n_rows.literal_value
-    signature = types.void(raw, i, offsets, first, n_features, out, j, pitch, n_rows)
-    bits = raw.dtype.bitwidth * fetched_together(kind, count)
+def fetch_features(typing: Any, raw: Any, rows: Any, first: Any, n_features: Any, out: Any,
+                   j: Any, n_lanes: Any, raw_kind: Any, mark: Any) -> Any:  # fmt: skip
+    """Transpose PIECE features, from the first on, of some rows to ``out[j:]``; both are bytes."""
+    kind, lanes = raw_kind.literal_value, n_lanes.literal_value
+    signature = types.void(raw, rows, first, n_features, out, j, n_lanes, raw_kind, mark)
+    bits = np.dtype(kind).itemsize * 8
+    together = min(VECTOR_BITS // bits, lanes)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        places = context.make_array(sig.args[2])(context, b, args[2]).data
-        code.fetch_rows(
-            Vectors(b, kind, bits), _at(context, b, sig, args, 0), places, count, args[3], args[4],
-            _at(context, b, sig, args, 5), args[7],
-        )  # fmt: skip
+        data = [context.make_array(sig.args[n])(context, b, args[n]).data for n in (0, 1, 4)]
+        values, columns = (b.bitcast(data[n], vectors.real(kind).as_pointer()) for n in (0, 2))
+        columns = b.gep(columns, [args[5]])
+        for start in range(0, lanes, together):
+            code.fetch_rows(
+                Vectors(b, kind, bits * together), values, b.gep(data[1], [waves.number(start)]),
+                args[2], args[3], b.gep(columns, [waves.number(start)]),
+                waves.number((STEPS + 1) * lanes),
+            )  # fmt: skip
         return context.get_dummy_value()
 
     return signature, emit
@@ -183,8 +188,3 @@ def call_for(typing: Any, array: Any, i: Any, write: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, emit
-
-
-def fetched_together(raw_kind: str, lanes: int) -> int:
-    """Rows and features of one transposition."""
-    return min(VECTOR_BITS // (8 * np.dtype(raw_kind).itemsize), lanes)

@@ -18,6 +18,7 @@ from dask_sketch.features.step import TOGETHER
 from dask_sketch.features.vectors import PRODUCT, SQUARE, Vectors, real
 from dask_sketch.features.waves import exchange, number, zeros
 
+PIECE = 4  # features of a row that are fetched together
 _SHORT, _WORD, _DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
@@ -57,12 +58,12 @@ def take_column(
     raw_kind: str,
     raw: Any,
     out: Any,
-    steps: tuple[Any, Any],
+    n_steps: Any,
     constants: tuple[Any, Any, Any],
     bounds: Any,
     moments: Any,
     shares: Any,
-    lengths: Any,
+    ends: Any,
 ) -> None:
     """Emit the reading of one feature: centred, with bounds and moments of each lane.
 
@@ -74,8 +75,8 @@ def take_column(
         Type of raw rows.
     raw, out
         Pointers to raw and to centred vectors, one for each step.
-    steps
-        First step and the end of steps.
+    n_steps
+        Number of steps.
     constants
         Center, scale, and root of the steps of a moment, as in the loop of ungrouped rows.
     bounds
@@ -84,9 +85,9 @@ def take_column(
         Pointer to first, then second moments, float64.
     shares
         Pointer to the weights of the rows, or none.
-    lengths
-        Pointer to the rows in each lane, int32, where there are lanes with fewer than there are
-        steps; these take no more, and stand at the center. Or none.
+    ends
+        Pointer to the step, int32, where each lane ends: it stands at the center from there on.
+        The rows that are given for it then are some of its own, for the bounds.
     """
     b, lanes = vec.builder, vec.lanes
     given, double = ir.VectorType(real(raw_kind), lanes), ir.VectorType(_DOUBLE, lanes)
@@ -98,12 +99,13 @@ def take_column(
     low, high = _sums(b, bounds, given, 2)
     first, second = _sums(b, moments, double, 2)
     counts = ir.VectorType(_SHORT, lanes)
-    ends = None if lengths is None else _load(b, lengths, counts)
-    with cgutils.for_range_slice(b, steps[0], steps[1], number(1)) as (step, _):
+    last = _load(b, ends, counts)
+    with cgutils.for_range_slice(b, number(0), n_steps, number(1)) as (step, _):
         at = b.mul(step, number(lanes))
         x = _load(b, b.gep(raw, [at]), given)
         wide = x if raw_kind == "float64" else b.fpext(x, double)
-        away = b.fsub(wide, center)
+        inside = b.icmp_signed("<", vec.spread(b.trunc(step, _SHORT), counts), last)
+        away = b.select(inside, b.fsub(wide, center), ir.Constant(double, None))
         centred = away if vec.kind == "float64" else b.fptrunc(away, narrow)
         units = b.fmul(away, scale)
         parts = [b.fmul(units, root), b.fmul(units, units)]
@@ -117,14 +119,7 @@ def take_column(
             b.fadd(b.load(slot), b.call(rint, [part]))
             for slot, part in zip((first, second), parts, strict=True)
         ]
-        results = [lower, higher, *totals]
-        if ends is not None:
-            here = vec.spread(b.trunc(step, _SHORT), counts)
-            inside = b.icmp_signed("<", here, ends)
-            centred = b.select(inside, centred, ir.Constant(narrow, None))
-            before = [b.load(slot) for slot in (low, high, first, second)]
-            results = [b.select(inside, *pair) for pair in zip(results, before, strict=True)]
-        for slot, result in zip((low, high, first, second), results, strict=True):
+        for slot, result in zip((low, high, first, second), [lower, higher, *totals], strict=True):
             b.store(result, slot)
         _store(b, centred, b.gep(out, [at]))
     _keep(b, [low, high], bounds, given)
@@ -181,13 +176,9 @@ def _phases(
 ) -> list[Any]:
     """Phases in turns, added up in the order of :mod:`dask_sketch.features.step`."""
     b = vec.builder
-    totals = zeros(b, vec.type, count * ahead)
-    few = b.icmp_signed("<=", n_features, number(2 * TOGETHER))
-    together = b.select(few, n_features, number(TOGETHER))
-    with cgutils.for_range_slice(b, number(0), n_features, together) as (first, _):
-        slots = zeros(b, vec.type, count * ahead)
-        end = b.add(first, together)
-        last = b.select(b.icmp_signed("<", end, n_features), end, n_features)
+    slots = zeros(b, vec.type, count * ahead)
+
+    def add(first: Any, last: Any) -> None:
         with cgutils.for_range_slice(b, first, last, number(1)) as (feature, _):
             column = b.gep(x, [b.mul(feature, pitch)])
             rows = [vec.part(column, n) for n in range(ahead)]
@@ -197,9 +188,23 @@ def _phases(
                 for n, row in enumerate(rows):
                     slot = slots[k * ahead + n]
                     b.store(vec.multiply_add(turn, row, b.load(slot)), slot)
-        for slot, total in zip(slots, totals, strict=True):
-            b.store(b.fadd(b.load(total), b.load(slot)), total)
-    return [b.load(total) for total in totals]
+
+    # few features, apart from many: so their phases never leave the registers
+    few = b.icmp_signed("<=", n_features, number(2 * TOGETHER))
+    with b.if_else(few) as (then, otherwise):
+        with then:
+            add(number(0), n_features)
+        with otherwise:
+            totals = zeros(b, vec.type, count * ahead)
+            with cgutils.for_range_slice(b, number(0), n_features, number(TOGETHER)) as (first, _):
+                end = b.add(first, number(TOGETHER))
+                add(first, b.select(b.icmp_signed("<", end, n_features), end, n_features))
+                for slot, total in zip(slots, totals, strict=True):
+                    b.store(b.fadd(b.load(total), b.load(slot)), total)
+                    b.store(ir.Constant(vec.type, None), slot)
+            for slot, total in zip(slots, totals, strict=True):
+                b.store(b.load(total), slot)
+    return [b.load(slot) for slot in slots]
 
 
 def add_features(
@@ -259,10 +264,10 @@ def add_features(
 
 
 def _turned(vec: Vectors, values: list[Any]) -> list[Any]:
-    """As many vectors as there are lanes, transposed."""
-    stride = vec.lanes // 2
+    """Some vectors, a power of two: squares of as many lanes, transposed."""
+    stride = len(values) // 2
     while stride:
-        for n in range(vec.lanes):
+        for n in range(len(values)):
             if not n & stride:
                 values[n], values[n + stride] = exchange(vec, values[n], values[n + stride], stride)
         stride //= 2
@@ -272,14 +277,13 @@ def _turned(vec: Vectors, values: list[Any]) -> list[Any]:
 def fetch_rows(
     vec: Vectors,
     raw: Any,
-    offsets: Any,
-    n_rows: int,
+    rows: Any,
     first: Any,
     n_features: Any,
     out: Any,
     pitch: Any,
 ) -> None:
-    """Emit the transposition of as many features as lanes, from rows anywhere, to columns.
+    """Emit the transposition of PIECE features, from as many rows anywhere as lanes, to columns.
 
     Parameters
     ----------
@@ -287,36 +291,46 @@ def fetch_rows(
         Where the code shall stand, and the type of raw rows.
     raw
         Pointer to all rows.
-    offsets
-        Pointer to where rows begin, int64.
-    n_rows
-        Number of rows, that fill whole vectors.
+    rows
+        Pointer to their numbers, int64.
     first, n_features
-        The first feature, and the number of all: nothing beyond is read.
+        The first feature, and the number of all: nothing beyond is read. Pieces are small, for a
+        load that reaches into a line of the cache takes it there, wanted or not.
     out
-        Pointer to the rows in the column of the first feature; the columns of features beyond the
-        last are filled too, with zeros.
+        Pointer to the rows in the column of feature 0; a column beyond the last one is overwritten.
     pitch
         From column to column.
     """
     b = vec.builder
-    mask_kind = ir.VectorType(ir.IntType(1), vec.lanes)
-    counts = ir.VectorType(_WORD, vec.lanes)
-    lane = ir.Constant(counts, list(range(vec.lanes)))
-    mask = b.icmp_signed("<", lane, vec.spread(b.sub(n_features, first), counts))
-    signature = ir.FunctionType(vec.type, [vec.type.as_pointer(), _SHORT, mask_kind, vec.type])
-    name = f"llvm.masked.load.v{vec.lanes}f{vec.bits}.p0"
+    piece, counts = ir.VectorType(vec.type.element, PIECE), ir.VectorType(_WORD, PIECE)
+    lanes = ir.Constant(counts, list(range(PIECE)))
+    wanted = b.icmp_signed("<", lanes, vec.spread(b.sub(n_features, first), counts))
+    signature = ir.FunctionType(piece, [piece.as_pointer(), _SHORT, wanted.type, piece])
+    name = f"llvm.masked.load.v{PIECE}f{vec.bits}.p0"
     load = cgutils.get_or_insert_function(b.module, signature, name)
-    for start in range(0, n_rows, vec.lanes):
-        rows = []
-        for n in range(vec.lanes):
-            offset = b.load(b.gep(offsets, [number(start + n)]))
-            place = b.bitcast(b.gep(raw, [b.add(offset, first)]), vec.type.as_pointer())
-            align = ir.Constant(_SHORT, vec.bits // 8)
-            rows.append(b.call(load, [place, align, mask, ir.Constant(vec.type, None)]))
-        for n, value in enumerate(_turned(vec, rows)):
-            place = b.gep(out, [b.mul(pitch, number(n))])
-            vec.put(value, b.gep(place, [number(start)]))
+    align, nothing = ir.Constant(_SHORT, vec.bits // 8), ir.Constant(piece, None)
+    pieces = []
+    for n in range(vec.lanes):
+        row = b.load(b.gep(rows, [number(n)]))
+        place = b.gep(raw, [b.add(b.mul(row, n_features), first)])
+        pointer = b.bitcast(place, piece.as_pointer())
+        pieces.append(b.call(load, [pointer, align, wanted, nothing]))
+    # every PIECE-th row in one vector; then squares of PIECE by PIECE are transposed
+    values = [_joined(b, pieces[n::PIECE]) for n in range(PIECE)]
+    for n, value in enumerate(_turned(vec, values)):
+        feature = b.add(first, number(n))
+        column = b.select(b.icmp_signed("<", feature, n_features), feature, n_features)
+        vec.put(value, b.gep(out, [b.mul(pitch, column)]))
+
+
+def _joined(b: Any, parts: list[Any]) -> Any:
+    """Vectors of one length, of which there are 2, 4, ..., as one."""
+    while len(parts) > 1:
+        length = 2 * parts[0].type.count
+        mask = ir.Constant(ir.VectorType(_SHORT, length), list(range(length)))
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [b.shuffle_vector(one, other, mask) for one, other in pairs]
+    return parts[0]
 
 
 def fold_products(

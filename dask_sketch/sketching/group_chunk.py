@@ -12,7 +12,7 @@ from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.device import on_device, on_host
 from dask_sketch.features.group_kernel import batch_summer
-from dask_sketch.features.group_reading import batch_reader, batch_whitener
+from dask_sketch.features.group_reading import batch_reading
 from dask_sketch.features.group_sums import GroupSums, NotSummed, Shares, sum_groups
 from dask_sketch.features.row_loop import FARTHEST, GROUPS, OVERFLOW, find_refused
 from dask_sketch.features.rows import native_type
@@ -46,9 +46,8 @@ def prepare_groups(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
     """
     _ = feature_map.packed
     batch_summer(feature_map)
-    batch_reader(native_type(np.dtype(dtype)).name, feature_map.dtype)
-    if feature_map.row_whitening is not None:
-        batch_whitener(feature_map.dtype)
+    mixed = feature_map.row_whitening is not None
+    batch_reading(native_type(np.dtype(dtype)).name, feature_map.dtype, mixed)
 
 
 def partial_groups(
@@ -119,13 +118,13 @@ def partial_groups(
     x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
     labels, codes = codes_of(groups, len(x), label)
     omit = nan_policy == "omit"
-    missing = codes == MISSING
-    if not omit and missing.any():
+    unlabelled = int(np.count_nonzero(codes == MISSING))
+    if unlabelled and not omit:
+        row = int(np.argmax(codes == MISSING))
         raise ChunkError(
-            f"{label}: row {int(np.argmax(missing))} of this chunk has no label (NaN, NaT or "
-            "None). Give it one, or pass nan_policy='omit' to leave such rows out and count them."
+            f"{label}: row {row} of this chunk has no label (NaN, NaT or None). Give it one, or "
+            "pass nan_policy='omit' to leave such rows out and count them."
         )
-    unlabelled = int(np.count_nonzero(missing))
     if not len(labels):
         return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)
     share = None if w is None else np.ascontiguousarray(w, dtype=np.float64)

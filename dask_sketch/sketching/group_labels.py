@@ -134,7 +134,8 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
     if kind == "i" and len(values):
         least, most = int(values.min()), int(values.max())
         if most - least < max(_TABLE, _ROOMY * len(values)):
-            return _by_table(values, least, most - least + 1)
+            codes = np.empty(len(values), dtype=np.int64)
+            return _by_table(values, least, np.zeros(most - least + 1, np.int32), codes), codes
     if kind in "US" and values.dtype.itemsize and len(values) > _FEW:
         words = np.ascontiguousarray(values).view(np.uint32 if kind == "U" else np.uint8)
         firsts, codes = _by_hash(words.reshape(len(values), -1))
@@ -150,27 +151,28 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
 
 
 @numba.njit(
-    types.Tuple((types.int64[::1], types.int64[::1]))(
-        types.Array(types.int64, 1, "A", readonly=True), types.int64, types.int64
+    types.int64[::1](
+        types.Array(types.int64, 1, "A", readonly=True),
+        types.int64,
+        types.int32[::1],
+        types.int64[::1],
     ),
     nogil=True,
     cache=True,
 )  # labels that came over a network may be read only
-def _by_table(values, least, width):  # type: ignore[no-untyped-def]
-    """Numbers of whole numbers that lie close together."""
-    ranks = np.zeros(width, np.int32)
+def _by_table(values, least, ranks, codes):  # type: ignore[no-untyped-def]
+    """Numbers, to ``codes``, of whole numbers that lie close together; gives those that occur."""
     for value in values:
         ranks[value - least] = 1
     labels = np.empty(ranks.sum(), np.int64)
     n = 0
-    for k in range(width):
+    for k in range(ranks.size):
         if ranks[k]:
             ranks[k], labels[n] = n, least + k
             n += 1
-    codes = np.empty(values.size, np.int64)
     for i in range(values.size):
         codes[i] = ranks[values[i] - least]
-    return labels, codes
+    return labels
 
 
 @numba.njit(nogil=True, cache=True)
