@@ -169,14 +169,18 @@ def sum_groups(
             _total(totals[2 * n : 2 * n + 2].reshape(2, n_groups, -1), (n + 1) * BINADES * kinds)
             for n in range(2)
         )
-    return GroupSums(moments, first, second, weights, squares, run.low + 0.0, run.high + 0.0, count)
+    for bounds in (run.low, run.high):
+        bounds += 0.0  # zero has no sign
+    return GroupSums(moments, first, second, weights, squares, run.low, run.high, count)
 
 
 def _moments(words: Whole, shift: int) -> StackedSteps:
     """Moments of the features, of shape (n_groups, 2, n_features): the high words first."""
     high, low = words[:, 0], words[:, 1]
     if max(int(high.max(initial=0)), -int(high.min(initial=0))) < _SMALL:
-        return StackedSteps.of((high << LOW_BITS) + low, shift)
+        whole = high << LOW_BITS
+        whole += low
+        return StackedSteps.of(whole, shift)
     return StackedSteps(np.stack([low, high]), shift, 2**118 - 1).tight()
 
 
