@@ -9,7 +9,7 @@ def sketches():
     """Rows of both kinds in both precisions, both kernels, and the decoders."""
     import numpy as np
 
-    from dask_sketch import FeatureMap, decode, partial_sketch
+    from dask_sketch import FeatureMap, decode, partial_groups, partial_sketch
 
     for dtype in ("float32", "float64"):
         for law in ("sparse-sums", "sparse-radius"):
@@ -18,6 +18,10 @@ def sketches():
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 sketch = partial_sketch(x, feature_map, np.ones(200))
             decode(sketch, 2, refine="efficient", threads=1)
+            if dtype == "float32":
+                for raw in ("f4", "f8"):
+                    x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
+                    partial_groups(x, feature_map, np.arange(200) % 3)
 
 
 def speech():

@@ -90,8 +90,25 @@ def test_worker_settings_replace_defaults_alone():
     assert (dask.config.get(spill), dask.config.get(pause)) == before
 
 
+def listening():
+    """Addresses by port, of this process and those it has started."""
+    here = psutil.Process()
+    return {
+        one.laddr.port: one.laddr.ip
+        for process in [here, *here.children(recursive=True)]
+        for one in process.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN
+    }
+
+
 @pytest.fixture(scope="module")
-def local():
+def others():
+    """Ports of the clusters of other tests."""
+    return set(listening())
+
+
+@pytest.fixture(scope="module")
+def local(others):
     """A client of a local cluster of one worker process."""
     with connect(ClusterSettings("local", n_workers=1, memory_limit="1GiB")) as client:
         yield client
@@ -125,18 +142,13 @@ def test_workers_have_the_settings_and_keep_them_after_a_restart(local):
     assert worker["memory_limit"] == 2**30
 
 
-def test_a_local_cluster_is_reached_from_this_machine_alone(local):
-    listening = {}
-    here = psutil.Process()
-    for process in [here, *here.children(recursive=True)]:
-        for one in process.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN:
-                listening[one.laddr.port] = one.laddr.ip
+def test_a_local_cluster_is_reached_from_this_machine_alone(local, others):
+    found = {port: address for port, address in listening().items() if port not in others}
     ports = {int(local.scheduler.address.rsplit(":", 1)[1])}
     ports |= {int(name.rsplit(":", 1)[1]) for name in local.scheduler_info()["workers"]}
     ports.add(int(local.dashboard_link.split(":")[2].split("/")[0]))
-    assert ports <= set(listening)
-    assert set(listening.values()) == {"127.0.0.1"}
+    assert ports <= set(found)
+    assert set(found.values()) == {"127.0.0.1"}
 
 
 def test_another_user_of_the_machine_is_refused(local, tmp_path):

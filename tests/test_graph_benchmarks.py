@@ -23,6 +23,7 @@ def test_the_store_is_one_that_zarr_reads(sharded, tmp_path):
     assert np.abs(rows).sum(axis=1).min() > 0  # no chunk is missing
 
 
+@pytest.mark.slow
 def test_a_pass_with_processes_of_its_own(tmp_path):
     cost = million.measured("array", 300, tmp_path)
     assert cost["tasks"] == 300 + 19 + 2 + 1

@@ -40,8 +40,18 @@ def data(tmp_path_factory):
     return folder
 
 
+# seconds each, also at toy size, and the same in what they go through as others are
+LONG = {"figure-3", "table-2", "shift-5", "clusters-2", "ten-million"}
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # poor fits, few frequencies: that is the point
-@pytest.mark.parametrize("name", [*EXPERIMENTS, *QUICK_ROWS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in (*EXPERIMENTS, *QUICK_ROWS)
+    ],
+)
 def test_experiment_at_toy_size(name, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mixtures, "KL_SAMPLES", 2_000)

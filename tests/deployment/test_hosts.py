@@ -150,7 +150,9 @@ def arrays(path):
 @pytest.mark.parametrize(
     ("hosts", "cut"),
     [
-        pytest.param("11s", 12, id="shorter timeouts"),  # Dask allows none below 11 s
+        pytest.param(
+            "11s", 12, id="shorter timeouts", marks=pytest.mark.slow
+        ),  # Dask allows none below 11 s
         pytest.param(None, 30, id="timeouts of Dask", marks=pytest.mark.slow),
     ],
     indirect=["hosts"],

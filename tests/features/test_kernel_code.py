@@ -174,7 +174,7 @@ def checksum_of_sums():
     return " ".join(out)
 
 
-@pytest.mark.parametrize("bits", [128, 256, 512])
+@pytest.mark.parametrize("bits", [pytest.param(128, marks=pytest.mark.slow), 256, 512])
 def test_the_width_of_the_vectors_changes_no_bit(bits, monkeypatch):
     here = checksum_of_sums()
     for used in (kernel, sums_kernel):

@@ -95,7 +95,7 @@ def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
 
 
 def test_killed_at_random_moments(world, tmp_path):
-    kill_again_and_again(world, tmp_path, n_kills=24, n_nights=3, seed=1)
+    kill_again_and_again(world, tmp_path, n_kills=12, n_nights=3, seed=1)
 
 
 @pytest.mark.slow
