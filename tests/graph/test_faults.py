@@ -390,7 +390,9 @@ def lasting():
         yield address
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_scheduler_that_is_lost_is_an_error_in_time(remote, how):
     process, address = remote
     with (

@@ -19,7 +19,7 @@ from dask_sketch.ledger.place import place_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (12, 100),
+    (8, 100),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
