@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from strategies import assert_same_sketch, draw_rows, feature_map
@@ -61,3 +62,10 @@ def test_a_map_or_its_size():
         array().sketch.by("speaker")
     with pytest.raises(InputError, match="not both"):
         array().sketch.by("speaker", FM, n_components=2)
+
+
+def test_labels_of_a_type_of_pandas():
+    labels = pd.Series(SPEAKER, dtype="str")
+    x = xr.DataArray(X, dims=("frame", "feature"), coords={"speaker": ("frame", labels)})
+    assert x.sketch.by("speaker", FM).identical(array().sketch.by("speaker", FM))
+    assert x.sketch(FM).count == 300

@@ -18,7 +18,8 @@ def require_content(sketch: Any) -> None:
     """Refuse what is no sketch, or an empty one."""
     if not isinstance(sketch, Sketch):
         raise DecodeError(
-            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy one."
+            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy "
+            "one, and decode_groups() for a SketchGroup."
         )
     if not sketch.total_weight > 0:
         raise DecodeError(

@@ -170,9 +170,10 @@ def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _as_dask(x: xr.DataArray, feature_dim: str | None = None) -> da.Array:
     """The Dask array inside; data on disk that is not chunked yet is not loaded for it."""
-    if x.chunks is None:
-        x = x.chunk({dim: -1 if dim == feature_dim else "auto" for dim in x.dims})
-    array: da.Array = x.data
+    inner = x.variable  # without labels, whose types Dask may not know: those of pandas
+    if inner.chunks is None:
+        inner = inner.chunk({dim: -1 if dim == feature_dim else "auto" for dim in x.dims})
+    array: da.Array = inner.data
     return array
 
 
