@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 nbclient = pytest.importorskip("nbclient", reason="notebooks run with nbclient")
 import nbformat  # noqa: E402
+from traitlets.config import Config  # noqa: E402
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 SHOWN = {  # what each must have shown at its end
@@ -27,9 +29,18 @@ SHOWN = {  # what each must have shown at its end
 def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit without outputs"
-    nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    ).execute()
+    # sockets in a folder of its own: a port that is free when it is chosen may be taken when it is
+    # bound; the folder is not tmp_path, for a socket's path holds a hundred characters only
+    with tempfile.TemporaryDirectory() as sockets:
+        nbclient.NotebookClient(
+            notebook,
+            timeout=300,
+            kernel_name="python3",
+            resources={"metadata": {"path": tmp_path}},
+            config=Config(
+                KernelManager={"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
+            ),
+        ).execute()
     shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
     assert SHOWN[path.stem] in shown
     assert "same bits: False" not in shown
