@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import dask.config
-from dask.utils import parse_bytes
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.chunking import n_bytes
 
 Kind = Literal["threads", "local", "address", "slurm", "kubernetes"]
 LOOPBACK = "127.0.0.1:0"  # any free port
@@ -132,14 +132,7 @@ class ClusterSettings:
         ):
             raise InputError(f"timeout={value!r}: give a number of seconds above 0.")
         if self.memory_limit is not None:
-            try:
-                wrong = isinstance(self.memory_limit, bool) or parse_bytes(self.memory_limit) < 1
-            except (ValueError, TypeError, AttributeError):
-                wrong = True
-            if wrong:
-                raise InputError(
-                    f"memory_limit={self.memory_limit!r}: give a size such as '2GiB', or bytes."
-                )
+            n_bytes("memory_limit", self.memory_limit)
 
     def _check_texts(self) -> None:
         for name in ("address", "dashboard"):

@@ -28,13 +28,6 @@ def require_content(sketch: Any) -> None:
         )
 
 
-def whole(name: str, value: object, least: int) -> int:
-    """A whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise DecodeError(f"{name}={value!r}: give a whole number of at least {least}.")
-    return int(value)
-
-
 def require_callables(executor: object, progress: object) -> None:
     """Refuse an executor that takes no tasks, and a progress that cannot be called."""
     if executor is not None and not callable(getattr(executor, "submit", None)):

@@ -26,6 +26,7 @@ from dask_sketch.decoders.reporter import Progress, Reporter, watched
 from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.decoders.warm import worth_keeping
 from dask_sketch.errors import DecodeError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.models import Centroids, Decoding, GaussianMixture, StandardErrors
 from dask_sketch.sketching.sketch import Sketch
 
@@ -166,9 +167,9 @@ def decode(
     begun = time.perf_counter()
     arguments.require_content(sketch)
     if n_components is not None:
-        n_components = arguments.whole("n_components", n_components, 1)
-    replicates = arguments.whole("replicates", replicates, 1)
-    seed = arguments.whole("seed", seed, 0)
+        n_components = whole_number("n_components", n_components, 1, DecodeError)
+    replicates = whole_number("replicates", replicates, 1, DecodeError)
+    seed = whole_number("seed", seed, 0, DecodeError)
     if model is None:
         points = method in CENTROID_METHODS or isinstance(start, Centroids)
         model = "dirac" if points else "gaussian"
@@ -179,7 +180,9 @@ def decode(
         raise DecodeError(f"refine={refine!r} is unknown; give 'efficient' or leave it out.")
     if not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
-    n_threads = default_n_threads() if threads is None else arguments.whole("threads", threads, 1)
+    n_threads = (
+        default_n_threads() if threads is None else whole_number("threads", threads, 1, DecodeError)
+    )
     arguments.require_callables(executor, progress)
     if device not in (None, "cuda"):
         raise DecodeError(f"device={device!r} is unknown; give 'cuda' or leave it out.")

@@ -26,6 +26,7 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit, fit_weights, nothing
 from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.lloyd import lloyd
 from dask_sketch.sketching.sketch import Sketch
 
@@ -149,8 +150,7 @@ def divide_density(
         raise DecodeError(
             f"n_candidates={n_candidates!r}: give at least n_components={n_components}."
         )
-    if n_starts < 1:
-        raise DecodeError(f"n_starts={n_starts!r}: give a whole number of at least 1.")
+    whole_number("n_starts", n_starts, 1, DecodeError)
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
     points = Objective(sketch, "dirac", box=box, threads=threads)
     objective = MomentObjective(sketch, "scaled", box=box, threads=threads)

@@ -38,7 +38,7 @@ def decode_groups(
     Raises
     ------
     DecodeError
-        As :func:`dask_sketch.decode`; the message names the group.
+        If it is no group of sketches; or as :func:`dask_sketch.decode`, naming the group.
 
     Examples
     --------
@@ -51,6 +51,11 @@ def decode_groups(
     >>> [float(model.means[0, 0].round()) for model in models.values()]
     [0.0, 5.0]
     """
+    if not isinstance(group, SketchGroup):
+        raise DecodeError(
+            f"group of type {type(group).__name__}: give a SketchGroup; call .compute() on a lazy "
+            "one, and decode() for a Sketch."
+        )
     tasks: dict[Any, Any] = {}
     for label, sketch in group.items():
         if executor is None:

@@ -14,6 +14,7 @@ from dask_sketch.decoders.non_negative import non_negative_weights
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.sketching.sketch import Sketch
 
 
@@ -110,8 +111,7 @@ def sketch_and_shift(
         n_candidates = 2 * n_components
     if model not in ("dirac", "gaussian"):
         raise DecodeError(f"model={model!r}: sketch-and-shift fits 'dirac' or 'gaussian'.")
-    if n_starts < 1:
-        raise DecodeError(f"n_starts={n_starts!r}: give a whole number of at least 1.")
+    whole_number("n_starts", n_starts, 1, DecodeError)
     if n_candidates < n_components:
         raise DecodeError(
             f"n_candidates={n_candidates!r}: give at least n_components={n_components}."

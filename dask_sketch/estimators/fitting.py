@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dask_sketch.decoders import decode
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.device import on_device
 from dask_sketch.graph import design, sketch
 from dask_sketch.models import Centroids, GaussianMixture
@@ -80,10 +81,7 @@ class SketchEstimator(BaseEstimator):
         return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
 
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
-        given = getattr(self, self._size)
-        if not isinstance(given, (int, np.integer)) or given < 1:
-            raise InputError(f"{self._size}={given!r}: give a whole number of at least 1.")
-        n_components = int(given)
+        n_components = whole_number(self._size, getattr(self, self._size), 1)
         x, weights = self._checked(x, sample_weight, n_components, reset=fresh)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if fresh:

@@ -1,4 +1,4 @@
-"""Arrays given to a feature map: checked, and made read-only."""
+"""Arguments, checked: whole numbers of all kinds, and arrays of a feature map, made read-only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import InputError
+from dask_sketch.errors import InputError, SketchError
 from dask_sketch.features.drawn import frozen
 
 Array = NDArray[np.float64]
@@ -19,6 +19,21 @@ _SPECIFIED = {
     *("n_features", "n_frequencies", "scale", "covariances", "law_weights", "law", "seed"),
     *("dtype", "center", "whitening"),
 }
+
+
+def whole_number(
+    name: str, value: object, least: int, error: type[SketchError] = InputError
+) -> int:
+    """Argument ``name``, which must be a whole number of at least ``least``, of Python or NumPy.
+
+    Examples
+    --------
+    >>> whole_number("n_features", np.int32(3), 1)
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise error(f"{name}={value!r}: give a whole number of at least {least}.")
+    return int(value)
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -107,14 +107,10 @@ class FeatureMap(Described):
 
     def __post_init__(self) -> None:
         for name in ("n_features", "n_frequencies"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
-            object.__setattr__(self, name, int(value))
+            value = arguments.whole_number(name, getattr(self, name), 1)
+            object.__setattr__(self, name, value)
         arguments.require_drawable(self.n_features, self.n_frequencies)
-        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise InputError(f"seed={self.seed!r}: give a whole number of at least 0.")
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "seed", arguments.whole_number("seed", self.seed, 0))
         if self.law not in LAWS:
             raise InputError(f"law={self.law!r} is unknown; choose one of {', '.join(LAWS)}.")
         try:

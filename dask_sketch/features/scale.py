@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.laws import draw_frequencies
 
 
@@ -99,8 +100,7 @@ def estimate_scale(
     """
     sizes = {"n_frequencies": n_frequencies, "n_blocks": n_blocks, "n_iterations": n_iterations}
     for name, value in sizes.items():
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+        whole_number(name, value, 1)
     try:
         x = np.asarray(samples, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -9,6 +9,8 @@ import numpy as np
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
+from dask_sketch.features.masked import require_unmasked
+from dask_sketch.features.weighted import weighted_sum
 from dask_sketch.graph.parts import fields_of
 from dask_sketch.graph.tree import reduce_samples
 from dask_sketch.sources import Samples, open_samples
@@ -118,14 +120,12 @@ def _mean(model: Any, method: str, samples: Samples) -> Any:
 def _sum_of_chunk(
     block: Any, weights: Any, label: str, model: Any, method: str
 ) -> tuple[float, float]:
+    require_unmasked(block, "rows", f"the values of {label}")
     rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
     if not len(rows):
         return 0.0, 0.0
-    values = getattr(model, method)(rows)
-    if weights is None:
-        return float(values.sum()), float(len(rows))
-    share = np.asarray(weights, dtype=np.float64).reshape(-1)
-    return float(share @ values), float(share.sum())
+    flat = None if weights is None else weights.reshape(-1)
+    return weighted_sum(getattr(model, method)(rows), flat, label)
 
 
 def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:

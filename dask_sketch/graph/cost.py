@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dask_sketch.errors import InputError, PlanError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.graph.estimate import (
     SCHEDULER_SECONDS,
     Calibration,
     Estimate,
     estimate_pass,
-    require_cores,
 )
 from dask_sketch.graph.group_memory import WAY_OUT
-from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.sources.chunking import describe_bytes, n_bytes
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Plan:
     client_memory: int | None = None
     client_available: int | None = None
 
-    def estimate(self, n_cores: int | None = None, *, bandwidth: float | None = None) -> Estimate:
+    def estimate(
+        self, n_cores: int | None = None, *, bandwidth: str | float | None = None
+    ) -> Estimate:
         """Time of the pass, and what holds it up.
 
         Parameters
@@ -90,8 +92,8 @@ class Plan:
             Threads that work, each as fast as those that were measured; by default as many as
             there are. A cluster that was not measured is taken to need a millisecond for each task.
         bandwidth
-            Bytes per second that the store gives to all readers together; by default the readers
-            are not in each other's way.
+            Bytes per second that the store gives to all readers together, as a number or as text
+            such as ``"1GB"``; by default the readers are not in each other's way.
 
         Returns
         -------
@@ -109,7 +111,7 @@ class Plan:
         if rates is None:
             raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
         cores = self.n_threads if n_cores is None else n_cores
-        require_cores(cores)
+        whole_number("n_cores", cores, 1)
         n = self.n_samples
         elsewhere = n_cores is not None and not rates.on_cluster and n_cores > self.n_threads
         return estimate_pass(
@@ -120,7 +122,7 @@ class Plan:
             n_tasks=self.n_tasks,
             n_cores=cores,
             bytes_read=self.bytes_read,
-            bandwidth=bandwidth,
+            bandwidth=None if bandwidth is None else n_bytes("bandwidth", bandwidth),
             task_seconds=SCHEDULER_SECONDS if elsewhere else None,
         )
 

@@ -19,14 +19,17 @@ from dask_sketch.features import (
     fit_pilot,
     observe_scale,
 )
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.laws import default_law
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.features.size import warn_if_few
 from dask_sketch.features.whitening import KINDS, whitening_matrix
 from dask_sketch.graph.progress import computed
 from dask_sketch.graph.run import active_client
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources.door import require_options
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 TASKS = ("mixture", "clustering")
@@ -120,14 +123,15 @@ def design(
     >>> feature_map.n_frequencies, np.sqrt(feature_map.mean_variances).round(1)
     (25, array([3., 3.]))
     """
+    require_options("design", options)
     for name, value, least in (
         ("n_frequencies", n_frequencies, 1),
         ("n_components", n_components, 1),
         ("n_pilot", n_pilot, 2),
         ("seed", seed, 0),
     ):
-        if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
-            raise InputError(f"{name}={value!r}: give a whole number of at least {least}.")
+        if value is not None:
+            whole_number(name, value, least)
     if n_frequencies is None and n_components is None:
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if task not in TASKS:
@@ -290,6 +294,8 @@ def pilot_samples(
 
 
 def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
+    require_unmasked(block, "samples", f"the values of {label}")
+    require_unmasked(weights, "weights", f"weights of {label}")
     there = on_device(block)
     rows = (device_array(block) if there else np.asarray(block)).reshape(-1, block.shape[-1])
     rng = np.random.default_rng(seed)

@@ -14,6 +14,7 @@ from dask.utils import format_time
 
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.calibration import merge_seconds, pairs_per_second
 from dask_sketch.sources import Samples
@@ -161,7 +162,7 @@ def estimate_pass(
     >>> round(made.seconds), made.bottleneck
     (255, 'kernel')
     """
-    require_cores(n_cores)
+    whole_number("n_cores", n_cores, 1)
     for name, value in (("bandwidth", bandwidth), ("task_seconds", task_seconds)):
         real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         if value is not None and not (real and value > 0):
@@ -191,13 +192,6 @@ def estimate_pass(
         scheduler_seconds=scheduler,
         store_seconds=store,
     )
-
-
-def require_cores(n_cores: Any) -> None:
-    """Raise unless ``n_cores`` is a number of cores."""
-    whole = isinstance(n_cores, (int, np.integer)) and not isinstance(n_cores, bool)
-    if not whole or n_cores < 1:
-        raise InputError(f"n_cores={n_cores!r}: give a whole number of at least 1.")
 
 
 def measure(

@@ -94,5 +94,6 @@ def _complete(
     result = SketchGroup.empty(feature_map, dim) if found is None else found
     if label is None:  # of a part: its labels may be numbers until all parts are merged
         return result
-    require_samples(int(result.count.sum()), int(result.omitted.sum()) + result.unlabelled, label)
+    omitted, lacking = int(result.omitted.sum()), "have NaN or infinite values, or no label"
+    require_samples(int(result.count.sum()), omitted + result.unlabelled, label, lacking)
     return result if names is None else replace(result, labels=names[result.labels])

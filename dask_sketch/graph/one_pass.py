@@ -14,11 +14,13 @@ from dask.base import DaskMethodsMixin
 from dask_sketch.announcing import report_rows
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.graph.group_memory import default_fan_in
-from dask_sketch.graph.tree import reduce_samples, require_fan_in, unwrap
+from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare, require_device
 from dask_sketch.sketching.sketch import Sketch, merge
 from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources.door import require_options
 
 SMALL_MAP = 1024  # bytes; a larger specification is sent as a task of its own, once for a worker
 
@@ -267,14 +269,15 @@ def sketch(
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
+    require_options("sketch", options)
     samples = open_samples(x, weights=weights, groups=groups, **options)
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every
-    require_fan_in(fan_in)
+    fan_in = whole_number("split_every", fan_in, 2)
     kind = LazySketch
     if samples.groups is not None:
         from dask_sketch.graph.group_pass import LazySketchGroup as kind  # a LazySketch itself
-    lazy = kind(samples, feature_map, int(fan_in), nan_policy, device)
+    lazy = kind(samples, feature_map, fan_in, nan_policy, device)
     if device is None:
         # compiled while the graph is built: local threads and workers of this machine find it
         # cached
@@ -308,11 +311,13 @@ def _complete(found: Sketch | None, feature_map: FeatureMap, label: str | None) 
     return result
 
 
-def require_samples(count: int, omitted: int, label: str) -> None:
+def require_samples(
+    count: int, omitted: int, label: str, lacking: str = "have NaN or infinite values"
+) -> None:
     """Raise if a pass over ``label`` found nothing to average."""
     if count == 0:
         reason = (
-            f"all of its {omitted:,} rows have NaN or infinite values"
+            f"all of its {omitted:,} rows {lacking}"
             if omitted
             else "it has no rows (check the path, the filter and the credentials)"
         )

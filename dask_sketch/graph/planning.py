@@ -7,23 +7,23 @@ from typing import Any
 
 import psutil
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
 
 from dask_sketch import config
 from dask_sketch.announcing import announce_limit
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.row_loop import GROUPS
 from dask_sketch.graph.batches import batch_chunks, count_merges
 from dask_sketch.graph.cost import Plan
 from dask_sketch.graph.estimate import measure
 from dask_sketch.graph.group_memory import default_fan_in, free_memory, group_memory
 from dask_sketch.graph.run import active_client
-from dask_sketch.graph.tree import require_fan_in
 from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sources import Samples, open_samples
-from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes
+from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes, n_bytes
+from dask_sketch.sources.door import require_options
 
 MANY_PIECES = 10_000  # stored chunks,
 SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
@@ -80,20 +80,14 @@ def plan(
         raise InputError(
             f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
         )
+    require_options("plan", options)
     samples = open_samples(x, weights=weights, groups=groups, **options)
     samples.require_features(feature_map.n_features, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every
-    require_fan_in(fan_in)
+    fan_in = whole_number("split_every", fan_in, 2)
     available = None
     if memory_per_thread is not None:
-        try:
-            available = int(parse_bytes(memory_per_thread))
-        except (AttributeError, TypeError, ValueError):
-            available = 0
-        if available < 1:
-            raise InputError(
-                f"memory_per_thread={memory_per_thread!r}: give bytes, or text such as '2GiB'."
-            )
+        available = n_bytes("memory_per_thread", memory_per_thread)
     client = active_client() if samples.lazy else None
     made = make_plan(samples, feature_map, fan_in, client=client, available=available)
     made.require_fit()

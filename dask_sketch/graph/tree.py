@@ -11,7 +11,7 @@ import dask.bag as db
 import numpy as np
 
 from dask_sketch.announcing import report_merge
-from dask_sketch.errors import InputError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.graph.parts import Chunk, blocks_of_bag, parts_of_array, parts_of_bag
 from dask_sketch.sources.samples import Samples
 
@@ -64,9 +64,9 @@ def reduce_samples(
     InputError
         If ``split_every`` is under 2.
     """
-    require_fan_in(split_every)
+    split_every = whole_number("split_every", split_every, 2)
     reduce = _reduce_bag if samples.is_bag else _reduce_array
-    return reduce(samples, chunk, merge, int(split_every), name, arguments or {}, chosen, grouped)
+    return reduce(samples, chunk, merge, split_every, name, arguments or {}, chosen, grouped)
 
 
 def unwrap(result: Any) -> Any:
@@ -78,12 +78,6 @@ def unwrap(result: Any) -> Any:
             return None
         result = result.item() if isinstance(result, np.ndarray) else result[0]
     return result
-
-
-def require_fan_in(split_every: Any) -> None:
-    """Raise unless ``split_every`` is a whole number of at least 2."""
-    if not isinstance(split_every, (int, np.integer)) or split_every < 2:
-        raise InputError(f"split_every={split_every!r}: give a whole number of at least 2.")
 
 
 def _reduce_array(

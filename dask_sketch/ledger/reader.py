@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.features import FeatureMap
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.ledger import models
 from dask_sketch.ledger.batch import Member, read_sketches, read_total
 from dask_sketch.ledger.group import Reference
@@ -167,8 +168,7 @@ class LedgerReader:
         The oldest first. There may be fewer: states are dropped after :data:`KEEP_STATES` runs, and
         by :meth:`forget`.
         """
-        if n < 1:
-            raise LedgerError(f"n={n!r}: give a whole number of at least 1.")
+        n = whole_number("n", n, 1, LedgerError)
         return [
             (run, read_total(self._place, reference, self.feature_map))
             for run, reference in self._state.states[-n:]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.models.mixture import GaussianMixture
 
 _BLOCK = 65_536  # samples drawn at a time
@@ -48,8 +49,8 @@ def symmetric_kl(
     """
     if p.n_features != q.n_features:
         raise InputError(f"p has {p.n_features} features, q has {q.n_features}.")
-    if n_samples < 1:
-        raise InputError(f"n_samples={n_samples!r}: give a whole number of at least 1.")
+    n_samples = whole_number("n_samples", n_samples, 1)
+    seed = whole_number("seed", seed, 0)
     seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK))
     total = 0.0
     for index, block_seed in enumerate(seeds):

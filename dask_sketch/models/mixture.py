@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.parameters import check_places, finite
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
@@ -270,8 +271,14 @@ class GaussianMixture:
         -------
         x
             Shape (n_samples, n_features), float64.
+
+        Raises
+        ------
+        InputError
+            If ``n_samples`` or ``seed`` is no such whole number.
         """
-        rng = np.random.default_rng(seed)
+        n_samples = whole_number("n_samples", n_samples, 0)
+        rng = np.random.default_rng(whole_number("seed", seed, 0))
         component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
         x = rng.standard_normal((n_samples, self.n_features))
         deviations = np.sqrt(self.covariances)

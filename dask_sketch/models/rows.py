@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.masked import require_unmasked
+from dask_sketch.features.tables import common_dtype, to_numpy
+from dask_sketch.features.weighted import weighted_sum
 
 Array = NDArray[np.float64]
 
@@ -41,9 +44,12 @@ def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
     InputError
         If ``x`` is no (n, n_features) array of finite real numbers, or table with such columns.
     """
-    # of a table the columns that a sketch takes too
-    numbers = _is_table(x) and hasattr(x, "select_dtypes")
-    rows = np.asarray(x.select_dtypes(["number", "bool"]) if numbers else x)
+    require_unmasked(x, "rows", "the values of x")
+    if _is_table(x) and hasattr(x, "select_dtypes"):
+        x = x.select_dtypes(["number", "bool"])  # the columns that a sketch takes too
+        if x.shape[1]:
+            x = to_numpy(x, common_dtype(list(x.dtypes)))
+    rows = np.asarray(x)
     if rows.dtype.kind not in "fiub":
         raise InputError(f"x holds values of type {rows.dtype}, which are not real numbers.")
     if rows.ndim != 2:
@@ -73,9 +79,7 @@ def weighted_mean(values: Array, weights: Any) -> float:
         raise InputError("x has no samples to score.")
     if weights is None:
         return float(values.mean())
-    share = np.asarray(weights, dtype=np.float64)
-    if share.shape != values.shape:
-        raise InputError(f"weights has shape {share.shape}; x has {len(values)} samples.")
-    if not (share >= 0).all() or not 0 < share.sum() < np.inf:
+    total, weight = weighted_sum(values, weights, "x")
+    if not weight > 0:
         raise InputError("weights must be finite, not negative and not all zero.")
-    return float(share @ values / share.sum())
+    return total / weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.models.mixture import GaussianMixture
 
 
@@ -48,8 +49,7 @@ def random_mixture(
     (3, 2)
     """
     for name, value in (("n_components", n_components), ("n_features", n_features)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{name}={value!r}: give a whole number of at least 1.")
+        whole_number(name, value, 1)
     if weights not in ("uniform", "dirichlet"):
         raise InputError(f"weights={weights!r} is unknown; choose 'uniform' or 'dirichlet'.")
     if not (np.isfinite(anisotropy) and anisotropy > 0):

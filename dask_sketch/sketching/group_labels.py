@@ -11,6 +11,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.masked import require_unmasked
+from dask_sketch.sketching.group_times import in_one_unit, instants
 
 Labels = NDArray[Any]
 Codes = NDArray[np.intp]
@@ -63,6 +65,7 @@ def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels
     >>> codes_of(["bob", "ann", None, "bob"], 4)
     (array(['ann', 'bob'], dtype='<U3'), array([ 1,  0, -1,  1]))
     """
+    require_unmasked(groups, "groups", f"groups of {name}")
     given = groups
     if not _of_pandas(groups):
         # of a list, NumPy would make one type, text of numbers too
@@ -94,22 +97,27 @@ def _of_one_kind(found: Labels, name: str) -> Labels:
         return found
     kinds = {np.asarray(label).dtype.kind if np.ndim(label) == 0 else "O" for label in found}
     kinds = {"i" if kind == "u" else kind for kind in kinds}
-    if kinds == {"O"}:  # dates of the standard library and of pandas
+    if kinds and (kinds <= {"O", "M"} or kinds <= {"O", "m"}):
         try:
-            return np.array(found, dtype="M8[ns]")
-        except (TypeError, ValueError):
-            pass
+            return instants(found)
+        except TypeError:
+            pass  # others than dates and durations
+        except ValueError as error:
+            raise InputError(f"groups of {name}: {error}.") from error
     if len(kinds) > 1 or kinds & {"O", "c", "V"}:
         types = sorted({type(label).__name__ for label in found})
         raise InputError(f"groups of {name} hold labels of types {', '.join(types)}. {_OFFER}")
-    return np.array(found.tolist() if kinds & set("US") else list(found))
+    labels = np.array(found.tolist() if kinds & set("US") else list(found))
+    if kinds == {"i"} and labels.dtype.kind == "f":  # what NumPy makes of -1 and 2**63 together
+        raise _too_large(name)
+    return labels
 
 
 def _plain(labels: Labels, name: str) -> Labels:
     """In one type for each kind, so that the labels of all chunks can be compared."""
     kind = labels.dtype.kind
     if kind == "u" and labels.dtype.itemsize == 8 and labels.max(initial=0) >= 2**63:
-        raise InputError(f"groups of {name} hold labels of 2**63 and more: give them as strings.")
+        raise _too_large(name)
     if kind in "iu":
         return labels.astype(np.int64, copy=False)
     if kind == "f":
@@ -117,6 +125,10 @@ def _plain(labels: Labels, name: str) -> Labels:
     if kind not in _KINDS:
         raise InputError(f"groups of {name} are of type {labels.dtype}. {_OFFER}")
     return labels
+
+
+def _too_large(name: str) -> InputError:
+    return InputError(f"groups of {name} hold labels of 2**63 and more: give them as strings.")
 
 
 def _sorted(values: Labels) -> tuple[Labels, Codes]:
@@ -238,6 +250,15 @@ def union(all_labels: Sequence[Labels]) -> tuple[Labels, list[Codes]]:
             f"the labels of the groups are {names}: they cannot be sorted together. Give all "
             "labels as one kind."
         )
+    if kinds <= {"M", "m"} and len({labels.dtype for labels in full}) > 1:
+        try:
+            converted = iter(in_one_unit(full))
+        except ValueError as error:
+            raise MergeError(
+                f"the labels of the groups are {_KINDS[kinds.pop()]}: {error}."
+            ) from error
+        all_labels = [next(converted) if len(labels) else labels for labels in all_labels]
+        full = [labels for labels in all_labels if len(labels)]
     first = full[0]
     if all(np.array_equal(first, labels) for labels in full):
         merged = first

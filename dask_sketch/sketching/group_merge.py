@@ -42,6 +42,8 @@ def merge_groups(groups: Iterable[SketchGroup]) -> SketchGroup:
     >>> merge_groups([b, a]).labels
     array(['a', 'b'], dtype='<U1')
     """
+    if isinstance(groups, SketchGroup) or not isinstance(groups, Iterable):
+        raise MergeError(f"merge_groups takes a list of groups, not {type(groups).__name__}.")
     parts = list(groups)
     if not parts:
         raise MergeError("no group was given: merge_groups needs at least one.")

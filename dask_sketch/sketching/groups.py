@@ -15,6 +15,7 @@ from dask_sketch.features.fixed_point import LARGEST_TOTAL, WEIGHT_FRACTION
 from dask_sketch.features.stacked_steps import StackedSteps
 from dask_sketch.sketching.group_averages import GroupAverages
 from dask_sketch.sketching.group_labels import Codes, Labels, codes_of
+from dask_sketch.sketching.group_times import in_one_unit
 from dask_sketch.sketching.sketch import Sketch
 
 _SHOWN = 6  # labels in a short description
@@ -187,7 +188,11 @@ class SketchGroup(GroupAverages):
         """
         place = self._place(label)
         if place is None:
-            raise InputError(f"{self.dim} {label!r} is not there; there are {self._shown()}.")
+            several = isinstance(label, slice) or np.ndim(label) > 0
+            raise InputError(
+                f"{self.dim} {label!r} is not there; there are {self._shown()}."
+                + (" For several groups, use select() or merged()." if several else "")
+            )
         return self._sketch(place)
 
     def _sketch(self, row: int) -> Sketch:
@@ -204,16 +209,19 @@ class SketchGroup(GroupAverages):
         )
 
     def _place(self, label: Any) -> int | None:
-        if not len(self.labels):
+        if not len(self.labels) or np.ndim(label):
             return None
+        labels = self.labels
         try:
-            (found,), (code,) = codes_of([label], 1)
-        except (InputError, ValueError):
+            found, (code,) = codes_of([label], 1)
+            if code < 0 or found.dtype.kind != labels.dtype.kind:
+                return None
+            if found.dtype.kind in "Mm" and found.dtype != labels.dtype:
+                found, labels = in_one_unit([found, labels])
+        except (InputError, TypeError, ValueError):  # pandas' hashing of a slice is a TypeError
             return None
-        if code < 0 or found.dtype.kind != self.labels.dtype.kind:
-            return None
-        place = int(np.searchsorted(self.labels, found))
-        return place if place < len(self.labels) and self.labels[place] == found else None
+        place = int(np.searchsorted(labels, found[0]))
+        return place if place < len(labels) and labels[place] == found[0] else None
 
     def _shown(self) -> str:
         names = ", ".join(str(label) for label in self.labels[:_SHOWN])

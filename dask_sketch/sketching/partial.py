@@ -12,6 +12,7 @@ from dask_sketch.features import FeatureMap
 from dask_sketch.features.cuda import ChunkSums, prepare_device, sum_chunk
 from dask_sketch.features.device import device_array, on_device, on_host
 from dask_sketch.features.fixed_point import LEAST, MOST, is_weight
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.features.row_loop import FARTHEST
 from dask_sketch.features.rows import RowReader, row_taker
 from dask_sketch.features.units import has_phases, moment_units
@@ -241,6 +242,7 @@ def checked_rows(
     samples: Any, weights: Any, feature_map: FeatureMap, label: str
 ) -> tuple[Any, Any]:
     """Samples as (n, d) and weights as (n,), without copying either, where they lie."""
+    require_unmasked(samples, "samples", f"the values of {label}")
     x = device_array(samples) if on_device(samples) else np.asarray(samples)
     if x.dtype.kind not in "fiub":
         raise InputError(
@@ -256,6 +258,7 @@ def checked_rows(
     x = x.reshape(-1, x.shape[-1])
     if weights is None:
         return x, None
+    require_unmasked(weights, "weights", f"weights of {label}")
     w = device_array(weights) if on_device(weights) else np.asarray(weights)
     if w.dtype.kind not in "fiub":
         raise InputError(f"weights of {label} are of type {w.dtype}, not real numbers.")

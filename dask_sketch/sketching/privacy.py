@@ -25,6 +25,7 @@ import numpy as np
 from scipy import optimize, special
 
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
 
 if TYPE_CHECKING:
@@ -163,10 +164,9 @@ def require_parameters(
         raise InputError(f"epsilon={epsilon!r}: give a number from {_LEAST:g} to {_MOST:g}.")
     if not _is_number(delta) or not 0.0 <= delta < 1.0:  # type: ignore[operator]
         raise InputError(f"delta={delta!r}: give 0, or a small probability such as 1e-6.")
-    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
-        raise InputError(f"group_size={group_size!r}: give a whole number of at least 1.")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise InputError(f"seed={seed!r}: give a whole number of at least 0, or none.")
+    group_size = whole_number("group_size", group_size, 1)
+    if seed is not None:
+        whole_number("seed", seed, 0)
     if max_weight is not None and not _is_number(max_weight):
         raise InputError(f"max_weight={max_weight!r}: give a number, or none for weights of one.")
     weight = group_size * float(1.0 if max_weight is None else max_weight)  # type: ignore[arg-type]

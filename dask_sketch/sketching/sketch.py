@@ -370,6 +370,8 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
     >>> merge([Sketch.empty(feature_map), Sketch.empty(feature_map)]).count
     0
     """
+    if not isinstance(sketches, Iterable):
+        raise MergeError(f"merge takes a list of sketches, not {type(sketches).__name__}.")
     parts = list(sketches)
     if not parts:
         raise MergeError("no sketch was given: merge needs at least one.")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sources.groups import Groups
 from dask_sketch.sources.samples import Samples
 
@@ -137,6 +138,8 @@ def blocks_of_partition(
                     f"{option}={shown} names fields, but {label} holds {type(item).__name__}, not "
                     "dictionaries."
                 )
+            for kind, values in (("samples", row), ("weights", share), ("groups", group)):
+                require_unmasked(values, kind, f"{kind} of {label}")
             if np.ndim(row) == 2:
                 yield from held.block()
                 yield Block(np.asarray(row), _array(share), _array(group))

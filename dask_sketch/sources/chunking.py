@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dask.utils import format_bytes, parse_bytes
 
 from dask_sketch import config
@@ -20,13 +22,23 @@ def target_bytes(chunk_size: str | int | None) -> int:
     >>> target_bytes("1MiB")
     1048576
     """
-    given = config.get("chunk-size") if chunk_size is None else chunk_size
+    return n_bytes("chunk_size", config.get("chunk-size") if chunk_size is None else chunk_size)
+
+
+def n_bytes(name: str, value: Any) -> int:
+    """Argument ``name``: a number of bytes of at least one, as a number or as text.
+
+    Examples
+    --------
+    >>> n_bytes("memory_per_thread", "1.5kB"), n_bytes("bandwidth", 1e9)
+    (1500, 1000000000)
+    """
     try:
-        size = int(parse_bytes(given))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"chunk_size={given!r}: give bytes, or text such as '64MiB'.") from error
+        size = -1 if isinstance(value, bool) else int(parse_bytes(value))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        size = -1
     if size < 1:
-        raise InputError(f"chunk_size={given!r}: give a positive size.")
+        raise InputError(f"{name}={value!r}: give bytes, a positive number or text like '64MiB'.")
     return size
 
 

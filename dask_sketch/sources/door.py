@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from dask.base import is_dask_collection
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.device import device_array, on_device
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.samples import Samples, array_samples
 
@@ -153,6 +155,20 @@ def open_samples(
     raise InputError(f"x of type {type(x).__module__}.{name} is not understood; give {_KINDS}.")
 
 
+_OPTIONS = inspect.signature(open_samples).parameters.keys() - {"x"}
+
+
+def require_options(function: str, options: Iterable[str]) -> None:
+    """Refuse keywords that :func:`open_samples` does not know, in the name of who was called."""
+    for name in options:
+        if name not in _OPTIONS:
+            known = ", ".join(sorted(_OPTIONS))
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}; those that say how to "
+                f"open the input are {known}"
+            )
+
+
 def _require_used(given: dict[str, Any], kind: str, taken: tuple[str, ...]) -> None:
     """Refuse an option that would change nothing: somebody expects it to."""
     for name in given:
@@ -161,11 +177,7 @@ def _require_used(given: dict[str, Any], kind: str, taken: tuple[str, ...]) -> N
 
 
 def _as_array(x: Any) -> np.ndarray[Any, Any]:
-    if isinstance(x, np.ma.MaskedArray):
-        raise InputError(
-            "x is a masked array, and what its mask hides would be used. Give x.filled(np.nan), "
-            "and nan_policy='omit' to leave those rows out."
-        )
+    require_unmasked(x, "samples", "the values of the array")
     try:
         return np.asarray(x)
     except ValueError as error:
@@ -250,7 +262,8 @@ def _memory_samples(
 
 
 def _pandas_samples(x: Any, weights: Any, groups: Any, columns: Any, chunk_size: Any) -> Samples:
-    from dask_sketch.sources.frames import common_dtype, feature_columns, to_numpy
+    from dask_sketch.features.tables import common_dtype, to_numpy
+    from dask_sketch.sources.frames import feature_columns
 
     weight, weights = _column_or_values(weights, x.columns, "weights")
     group, groups = _column_or_values(groups, x.columns, "groups")
@@ -260,7 +273,7 @@ def _pandas_samples(x: Any, weights: Any, groups: Any, columns: Any, chunk_size:
     samples = _memory_samples(
         values,
         "the DataFrame",
-        None if weights is None else np.asarray(weights),
+        weights,
         groups if group is None else x[group],
         chunk_size,
         feature_names=tuple(map(str, names)),

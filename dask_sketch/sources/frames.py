@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.tables import common_dtype, to_numpy
 from dask_sketch.sources.groups import Groups, Labelled, labels_of_series
 from dask_sketch.sources.samples import Samples, array_samples
 
@@ -76,16 +77,6 @@ def _to_labelled(
     return Labelled(to_numpy(frame[columns], dtype), labels_of_series(frame[group]))
 
 
-def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Values of a frame's columns as one array."""
-    # parts of one source may differ in type: whole numbers in one file, missing values in the next
-    dtype = np.result_type(dtype, common_dtype(list(frame.dtypes)))
-    # masked and Arrow columns turn their missing values into NaN, which the nan policy judges
-    if dtype.kind == "f":
-        return frame.to_numpy(dtype=dtype, na_value=np.nan)
-    return frame.to_numpy(dtype=dtype)
-
-
 def feature_columns(
     columns: Sequence[str] | None,
     dtypes: pd.Series[Any],
@@ -130,10 +121,3 @@ def feature_columns(
             "columns=[...]."
         )
     return tuple(chosen)
-
-
-def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
-    """The type of the block: that of plain NumPy columns, float64 if a column may miss values."""
-    if all(isinstance(dtype, np.dtype) for dtype in dtypes):
-        return np.result_type(*dtypes)
-    return np.dtype(np.float64)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.device import on_device, on_host
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sketching.group_labels import MISSING, codes_of
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def _in_memory(
             f"groups is in memory, but {label} has chunks of unknown length, so its rows cannot be "
             "matched. Give groups as a Dask array or as the name of a column."
         )
+    require_unmasked(given, "groups", f"groups of {label}")
     values = on_host(given) if on_device(given) else given
     shape = np.shape(values)
     if shape != rows:
@@ -187,6 +189,7 @@ def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> In
 
 
 def _expanded(values: Any, axes: tuple[int, ...]) -> NDArray[Any]:
+    require_unmasked(values, "groups", "groups")  # before conversion, which drops the mask
     return np.expand_dims(np.asarray(values), axes)
 
 

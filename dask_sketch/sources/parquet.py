@@ -10,8 +10,9 @@ import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features.tables import common_dtype
 from dask_sketch.sources.chunking import target_bytes
-from dask_sketch.sources.frames import common_dtype, feature_columns, frame_samples
+from dask_sketch.sources.frames import feature_columns, frame_samples
 from dask_sketch.sources.groups import Groups, number_labels
 from dask_sketch.sources.partitions import StoredFiles
 from dask_sketch.sources.samples import Samples

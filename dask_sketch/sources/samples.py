@@ -11,6 +11,7 @@ import numpy as np
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.device import on_device
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sources.chunking import describe_bytes
 from dask_sketch.sources.groups import Groups, Labelled, aligned_groups
 
@@ -245,6 +246,7 @@ def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
         given = given.to_dask_array()
     leading, chunks = blocks.shape[:-1], blocks.chunks[:-1]
     if not isinstance(given, da.Array):
+        require_unmasked(given, "weights", f"weights of {label}")
         values = given if on_device(given) else np.asarray(given)
         if values.dtype.kind not in "fiub":
             raise InputError(f"weights of {label} are of type {values.dtype}, not real numbers.")

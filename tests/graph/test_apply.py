@@ -130,3 +130,10 @@ def test_labels_of_the_rows_are_kept():
     found = map_rows(MODEL, "logpdf", labelled.chunk(t=20))
     np.testing.assert_array_equal(found.coords["t"], times)
     assert "s" in found.coords
+
+
+@pytest.mark.parametrize("weights", [[-1.0] + [1.0] * 59, [np.nan] * 60])
+def test_a_mean_takes_the_weights_that_it_would_take_in_memory(weights):
+    lazy = da.from_array(X, chunks=(20, 3))
+    with pytest.raises(InputError, match="weights must be finite and not negative"):
+        map_rows(MODEL, "score", lazy, weights=np.array(weights)).compute()

@@ -192,6 +192,9 @@ def test_rates_are_measured_and_the_time_is_told(store):
     assert plan.estimate(50).working_seconds == plan.estimate(500).working_seconds
     assert plan.estimate(5000).bottleneck in ("chunks", "scheduler")
     slow = plan.estimate(n_cores=2, bandwidth=1e3)
+    assert plan.estimate(n_cores=2, bandwidth="1kB") == slow
+    with pytest.raises(InputError, match="bandwidth='fast'"):
+        plan.estimate(bandwidth="fast")
     assert (slow.bottleneck, slow.seconds) == ("store", 48e3)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
@@ -108,6 +109,37 @@ def test_refuses_bad_scores(mixture):
     for bad in ([0, 0, 0], [1, -1, 1], [1, np.nan, 1], [1, np.inf, 1]):
         with pytest.raises(InputError, match="weights must be finite"):
             mixture.score(x, bad)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"a": "Int64", "b": "float64", "c": "boolean"},
+        {"a": "int64", "b": "float32", "c": "bool"},
+        {"a": "Float64", "b": "Float32", "c": "Int8"},
+    ],
+)
+def test_tables_of_any_numeric_columns(mixture, kinds):
+    x = np.array([[1.0, 2.5, 0.0], [3.0, -1.5, 1.0]])
+    table = pd.DataFrame(x, columns=list("abc")).astype(kinds).assign(name="text")
+    np.testing.assert_array_equal(mixture.logpdf(table), mixture.logpdf(x))
+    if kinds["a"] == "Int64":
+        table.loc[1, "a"] = pd.NA
+        with pytest.raises(InputError, match="row 1 of x holds NaN"):
+            mixture.predict(table)
+
+
+def test_refuses_what_a_mask_hides(mixture):
+    x = np.ma.masked_array(mixture.sample(2), mask=[[0, 0, 0], [0, 1, 0]])
+    for method in (mixture.logpdf, mixture.score, mixture.predict, mixture.predict_proba):
+        with pytest.raises(InputError, match="1 masked values"):
+            method(x)
+
+
+@pytest.mark.parametrize("given", [{"n_samples": -1}, {"n_samples": 1.5}, {"seed": -1}])
+def test_refuses_bad_numbers_of_samples(mixture, given):
+    with pytest.raises(InputError, match=next(iter(given))):
+        mixture.sample(**{"n_samples": 1} | given)
 
 
 def test_samples_have_the_moments(mixture):

@@ -182,6 +182,10 @@ def test_merging_refuses_what_does_not_fit():
         _ = a + partial_groups(np.zeros((1, 3)), feature_map(seed=1), [1])
     with pytest.raises(MergeError, match="at least one"):
         merge_groups([])
+    with pytest.raises(MergeError, match="a list of groups, not SketchGroup"):
+        merge_groups(a)
+    with pytest.raises(MergeError, match="a list of sketches, not Sketch"):
+        merge(a.merged())
     with pytest.raises(MergeError, match="not Sketch;"):
         merge_groups([a, a.merged()])
     with pytest.raises(TypeError):
@@ -282,6 +286,58 @@ def test_rows_without_a_label_are_refused_or_left_out(labels, rng):
 def test_labels_that_cannot_be_sorted_are_refused(labels, message):
     with pytest.raises(InputError, match=message):
         partial_groups(np.zeros((3, 3)), feature_map(), labels)
+
+
+NEVER = datetime.date(9999, 12, 31)  # of many a table; 1816 in nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([NEVER, datetime.date(2020, 5, 1)], ["2020-05-01", "9999-12-31"]),
+        ([pd.Timestamp(1), pd.Timestamp(2)], ["1970-01-01T00:00:00.000000001"]),
+        ([datetime.timedelta(1), datetime.timedelta(0)], [np.timedelta64(0, "s")]),
+        (pd.Series(pd.period_range("2020-01", periods=2, freq="M")), ["2020-01-01", "2020-02-01"]),
+    ],
+)
+def test_times_are_what_they_were(labels, expected, rng):
+    group = partial_groups(rng.normal(size=(2, 3)), feature_map(), labels)
+    kind = group.labels.dtype
+    np.testing.assert_array_equal(group.labels[: len(expected)], np.array(expected, dtype=kind))
+    assert group[labels[0]].count == group[labels[1]].count == 1
+
+
+def test_times_of_other_units_merge_exactly(rng):
+    x = rng.normal(size=(1, 3))
+    recent, never, fine = (
+        partial_groups(x, feature_map(), np.array([time], dtype=f"M8[{unit}]"))
+        for time, unit in (("2020-05-01", "ns"), ("9999-12-31", "D"), ("2020-05-01T00", "ns"))
+    )
+    assert (recent + never + fine).labels.astype("M8[D]").astype(str).tolist() == [
+        "2020-05-01",
+        "9999-12-31",
+    ]
+    finer = partial_groups(x, feature_map(), np.array([1], dtype="M8[ns]"))
+    with pytest.raises(MergeError, match="dates: no unit holds all of them"):
+        finer + never
+    with pytest.raises(MergeError, match="years or months"):
+        merge_groups(
+            [partial_groups(x, feature_map(), np.array([1], dtype=f"m8[{u}]")) for u in "Ys"]
+        )
+
+
+@pytest.mark.parametrize(
+    "labels", [[pd.Timestamp(1, tz="UTC")], pd.date_range("2020", "2020", tz="CET")]
+)
+def test_times_with_a_zone_are_refused(labels, rng):
+    with pytest.raises(InputError, match="has a time zone: take it away"):
+        partial_groups(rng.normal(size=(1, 3)), feature_map(), labels)
+
+
+def test_several_labels_are_not_one(speakers):
+    for several in (slice(0, 1), ["ann"], np.array(["ann", "kim"])):
+        with pytest.raises(InputError, match=r"use select\(\) or merged\(\)"):
+            speakers[-1][several]
 
 
 def test_union_of_no_labels():
@@ -469,6 +525,8 @@ def test_every_group_is_decoded(rng):
     empty = partial_groups(x[:1], fm, [5], np.zeros(1), dim="file")
     with pytest.raises(DecodeError, match="file 5: "):
         decode_groups(empty, 1)
+    with pytest.raises(DecodeError, match=r"type Sketch: give a SketchGroup.*decode\(\)"):
+        decode_groups(group[0], 1)
 
 
 def test_stored_groups_prove_themselves(speakers, tmp_path):

@@ -500,3 +500,39 @@ def test_bad_chunk_sizes(size):
 def test_options_without_an_effect_are_refused(x, options, name):
     with pytest.raises(InputError, match=name):
         ds.open_samples(x, **options)
+
+
+HIDDEN = np.ma.masked_array(X, mask=np.arange(180).reshape(60, 3) == 100)
+ONE_HIDDEN = np.ma.masked_array(np.ones(60), mask=np.arange(60) == 33)
+
+
+@pytest.mark.parametrize(
+    ("x", "options"),
+    [
+        (HIDDEN, {}),
+        (da.from_array(HIDDEN, chunks=(20, 3)), {}),
+        (db.from_sequence([HIDDEN], npartitions=1), {}),
+        (db.from_sequence(list(HIDDEN), npartitions=1), {}),
+        (X, {"weights": ONE_HIDDEN}),
+        (pd.DataFrame(X, columns=NAMES), {"weights": ONE_HIDDEN}),
+        (da.from_array(X, chunks=(20, 3)), {"weights": da.from_array(ONE_HIDDEN, chunks=20)}),
+        (X, {"groups": ONE_HIDDEN}),
+        (da.from_array(X, chunks=(20, 3)), {"groups": da.from_array(ONE_HIDDEN, chunks=20)}),
+    ],
+)
+def test_what_a_mask_hides_is_not_used(x, options):
+    with pytest.raises(InputError, match="1 masked values"):
+        run(x, **options)
+    if "groups" not in options:
+        with pytest.raises(InputError, match="1 masked values"):
+            ds.design(x, 20, **options)
+
+
+def test_a_mask_that_hides_nothing_is_fine():
+    assert run(np.ma.masked_array(X)).identical(run(X))
+
+
+@pytest.mark.parametrize("function", [ds.sketch, ds.plan, ds.design])
+def test_unknown_options_are_refused_in_the_name_of_the_function(function):
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.* columns, "):
+        function(X, *([] if function is ds.design else [FM]), colums=NAMES)
