@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
     from dask_sketch.sketching import (
+        Privacy,
         Sketch,
         SketchGroup,
         merge,
@@ -44,6 +45,7 @@ _HOME = {
     "LazySketchGroup": "graph",
     "Ledger": "ledger",
     "Plan": "graph",
+    "Privacy": "sketching",
     "Samples": "sources",
     "Sketch": "sketching",
     "SketchError": "errors",
@@ -79,6 +81,7 @@ __all__ = [
     "LazySketchGroup",
     "Ledger",
     "Plan",
+    "Privacy",
     "Samples",
     "Sketch",
     "SketchError",

@@ -17,6 +17,7 @@ from dask_sketch.cli_options import (
     Run,
     by_option,
     cluster_options,
+    device_option,
     examples,
     for_url,
     input_options,
@@ -221,6 +222,7 @@ def design(
 @nan_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
               help="Partial sketches that a task merges; 16 by default, 4 with --by.")  # fmt: skip
+@device_option
 @seed_option
 @cluster_options
 @run_options
@@ -235,6 +237,7 @@ def sketch(
     task: Task | None,
     nan_policy: str,
     split_every: int | None,
+    device: str | None,
     seed: int,
     opening: dict[str, Any],
 ) -> None:
@@ -263,8 +266,9 @@ def sketch(
                 **opening,
             )
         lazy = make_sketch(
-            run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every, **opening
-        )
+            run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
+            device=device, **opening,
+        )  # fmt: skip
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)
         seconds = time.perf_counter() - start

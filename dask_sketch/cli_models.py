@@ -11,9 +11,12 @@ import click
 from dask_sketch.cli_options import (
     Run,
     cluster_options,
+    device_option,
     examples,
     for_url,
+    group_option,
     input_options,
+    numbers,
     output_options,
     refuse_existing,
     run_options,
@@ -26,23 +29,13 @@ METHODS = ["cl-ompr", "cl-omp", "splitting", "density", "sketch-shift", "iht"]
 MODELS = ["gaussian", "isotropic", "known", "dirac"]
 
 
-def _variances(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> list[float] | None:
-    if value is None:
-        return None
-    try:
-        return [float(part) for part in value.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: give numbers, such as 1.0,2.5.") from error
-
-
 @click.command(
     epilog=examples(
         "decode sketch.zarr -k 10 --refine efficient -o model.zarr",
         "decode sketch.zarr -k 64 --method splitting --variance-floor 0.3 -o model.zarr",
         "decode sketch.zarr -k 10 --model dirac -o centroids.zarr",
         "decode grown.zarr --start model.zarr -o new.zarr",
+        "decode speakers.zarr --group ann -k 8 -o ann.zarr",
     )
 )
 @click.argument("sketch")
@@ -59,7 +52,7 @@ def _variances(
 @click.option("--merge", is_flag=True, help="Make one of components that coincide.")
 @click.option("--bounds", type=click.Choice(["data"]),
               help="Keep means within the range of the data.")  # fmt: skip
-@click.option("--covariance", metavar="V,V,...", callback=_variances,
+@click.option("--covariance", metavar="V,V,...", callback=numbers,
               help="The variance of each feature, for --model known.")  # fmt: skip
 @click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Independent fits, of which the best is kept.")  # fmt: skip
@@ -68,6 +61,8 @@ def _variances(
 @click.option("--variance-floor", type=float, metavar="F",
               help="Least variance of a component, as a share of that which the map expects; 0.1 "
               "by default, 0.3 suits data without clusters.")  # fmt: skip
+@device_option
+@group_option
 @seed_option
 @storage_option
 @run_options
@@ -76,6 +71,7 @@ def decode(
     sketch: str,
     output: str,
     overwrite: bool,
+    group: str | None,
     n_components: int | None,
     start: str | None,
     variance_floor: float | None,
@@ -104,11 +100,10 @@ def decode(
     """  # noqa: D301  (not for Python but for click: lines to be left as they are)
     from dask_sketch.decoders import decode as find_model
     from dask_sketch.models import open_model
-    from dask_sketch.sketching import open_sketch
-    from dask_sketch.stored import fields, values
+    from dask_sketch.stored import fields, open_one, values
 
     refuse_existing(output, overwrite, storage_options)
-    source = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
+    source = open_one(sketch, group, storage_options=storage_options)
     if start is not None:
         choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
     if variance_floor is not None:
@@ -164,12 +159,14 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 @click.argument("sketch")
 @click.option("--heldout", metavar="SKETCH",
               help="Sketch by the same map of samples that the model has not seen.")  # fmt: skip
+@group_option
 @storage_option
 @run_options
 def diagnose(
     run: Run,
     model: str,
     sketch: str,
+    group: str | None,
     heldout: str | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
@@ -180,9 +177,10 @@ def diagnose(
     from dask_sketch.diagnostics import diagnose as examine
     from dask_sketch.models import open_model
     from dask_sketch.sketching import open_sketch
+    from dask_sketch.stored import open_one
 
     fitted = open_model(model, storage_options=for_url(model, storage_options))
-    seen = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
+    seen = open_one(sketch, group, storage_options=storage_options)
     unseen = None
     if heldout is not None:
         unseen = open_sketch(heldout, storage_options=for_url(heldout, storage_options))

@@ -217,6 +217,32 @@ def by_option(function: Command) -> Command:
     return wrapper
 
 
+def group_option(function: Command) -> Command:
+    """Add ``--group``: which sketch of a store that ``sketch --by`` wrote."""
+    return click.option(
+        "--group", metavar="LABEL", help="Which group, of a SKETCH of groups (`sketch --by`)."
+    )(function)
+
+
+def device_option(function: Command) -> Command:
+    """Add ``--device``."""
+    return click.option(
+        "--device", type=click.Choice(["cuda"]), help="Compute on the GPU; needs CuPy."
+    )(function)
+
+
+def numbers(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> list[float] | None:
+    """Callback of an option that takes numbers, with commas between them."""
+    if value is None:
+        return None
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: give numbers, such as -1.0,2.5.") from error
+
+
 def storage_option(function: Command) -> Command:
     """Add ``--storage-options``."""
     return click.option(

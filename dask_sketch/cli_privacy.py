@@ -10,22 +10,13 @@ from dask_sketch.cli_options import (
     Run,
     examples,
     for_url,
+    group_option,
+    numbers,
     output_options,
     refuse_existing,
     run_options,
     storage_option,
 )
-
-
-def _numbers(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> list[float] | None:
-    if value is None:
-        return None
-    try:
-        return [float(part) for part in value.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: give numbers, such as -1.0,2.5.") from error
 
 
 @click.command(
@@ -42,9 +33,9 @@ def _numbers(
 @click.option("--delta", type=float, default=0.0, show_default=True, metavar="D",
               help="Probability beside; with it, less noise. Well under one over the number of "
               "individuals.")  # fmt: skip
-@click.option("--low", metavar="V,V,...", callback=_numbers,
+@click.option("--low", metavar="V,V,...", callback=numbers,
               help="Lowest value of each feature, or of all, known without the data.")  # fmt: skip
-@click.option("--high", metavar="V,V,...", callback=_numbers,
+@click.option("--high", metavar="V,V,...", callback=numbers,
               help="Highest value, likewise.")  # fmt: skip
 @click.option("--max-weight", type=float, metavar="W",
               help="Largest weight of a sample, known without the data; 1 by default.")  # fmt: skip
@@ -52,6 +43,7 @@ def _numbers(
               help="Most samples of one individual.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="For tests only: whoever knows it can take the noise away.")  # fmt: skip
+@group_option
 @storage_option
 @run_options
 def privatise(
@@ -59,6 +51,7 @@ def privatise(
     sketch: str,
     output: str,
     overwrite: bool,
+    group: str | None,
     low: list[float] | None,
     high: list[float] | None,
     storage_options: dict[str, Any] | None,
@@ -72,13 +65,12 @@ def privatise(
     """
     import numpy as np
 
-    from dask_sketch.sketching import open_sketch
-    from dask_sketch.stored import values
+    from dask_sketch.stored import open_one, values
 
     if (low is None) != (high is None):
         raise click.UsageError("give both --low and --high, or neither.")
     refuse_existing(output, overwrite, storage_options)
-    found = open_sketch(sketch, storage_options=for_url(sketch, storage_options))
+    found = open_one(sketch, group, storage_options=storage_options)
     bounds = None
     if low is not None and high is not None:
         d = found.feature_map.n_features

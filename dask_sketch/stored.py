@@ -66,6 +66,43 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     return open_samples(path, storage_options=storage_options, **opening)
 
 
+def open_one(
+    path: str, group: str | None = None, *, storage_options: dict[str, Any] | None = None
+) -> Sketch:
+    """Open a sketch, or that of one group of those that stand at ``path``.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    group
+        The label as text, where there are sketches of groups.
+    storage_options
+        As for :func:`open_samples`.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no sketch, or it is damaged.
+    InputError
+        If there are groups and none is named, or not that one; or no groups and one is.
+    """
+    options = storage_options if "://" in path or "::" in path else None
+    if _schema(path, options) != GROUP:
+        if group is not None:
+            raise InputError(f"group {group!r}: {path} holds no sketches of groups.")
+        return open_sketch(path, storage_options=options)
+    found = open_group(path, storage_options=options)
+    if group is None:
+        raise InputError(
+            f"{path} holds sketches of groups: name one by --group, of {found._shown()}."
+        )
+    texts = {str(label): label for label in found}
+    if group not in texts:
+        raise InputError(f"{found.dim} {group!r} is not there; there are {found._shown()}.")
+    return found[texts[group]]
+
+
 def _schema(path: str, options: dict[str, Any] | None) -> str | None:
     try:
         root = zarr.open(guarded(path, options), mode="r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -323,8 +324,29 @@ def test_sketches_of_groups(here: Path) -> None:
     twice = answer("merge", "groups.zarr", "groups.zarr", "-o", "twice.zarr")
     assert (twice["n_groups"], twice["count"]) == (3, 600)
     assert "not SketchGroup" in refusal(1, "merge", "groups.zarr", "ann.zarr", "-o", "none.zarr")
+    for path, *named in (("groups.zarr", "--group", "ann"), ("ann.zarr",)):
+        answer("decode", path, *named, "-k", 1, "-o", f"model-of-{path}")
+        answer("diagnose", f"model-of-{path}", path, *named)
+        answer("privatise", path, *named, "-o", f"release-of-{path}", "--epsilon", 1, "--seed", 1)
+    both = (ds.open_mixture(f"model-of-{path}") for path in ("groups.zarr", "ann.zarr"))
+    np.testing.assert_array_equal(*(model.means for model in both))
+    none = ("decode", "groups.zarr", "-k", 1, "-o", "none.zarr")
+    assert "--group, of ann, bob, eve" in refusal(1, *none)
+    assert "'kim' is not there" in refusal(1, *none, "--group", "kim")
+    alone = ("decode", "ann.zarr", "-k", 1, "-o", "none.zarr", "--group", "ann")
+    assert "no sketches of groups" in refusal(1, *alone)
     planned = answer("plan", "rows.parquet", "-k", 1, "--by", "speaker")
     assert (planned["groups"], planned["n_groups"]) == ("speaker", None)
+
+
+def test_a_gpu_that_is_not_there(data: str, here: Path) -> None:
+    if importlib.util.find_spec("cupy"):
+        pytest.skip("there may be a GPU")
+    common = (data, "-k", 2, "-o", "sketch.zarr")
+    assert "needs CuPy" in refusal(1, "sketch", *common, "--device", "cuda")
+    answer("sketch", *common)
+    decoding = ("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr", "--device", "cuda")
+    assert "needs CuPy" in refusal(1, *decoding)
 
 
 def test_nan_policy(here: Path) -> None:

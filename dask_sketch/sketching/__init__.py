@@ -6,9 +6,11 @@ from dask_sketch.sketching.group_chunk import partial_groups
 from dask_sketch.sketching.group_merge import merge_groups
 from dask_sketch.sketching.groups import SketchGroup
 from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.sketch import Sketch, merge
 
 __all__ = [
+    "Privacy",
     "Sketch",
     "SketchGroup",
     "merge",

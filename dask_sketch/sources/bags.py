@@ -194,6 +194,8 @@ class _Held:
             return
         try:
             rows = np.asarray(self._rows)
+            if rows.dtype == object:  # None, as JSON has it, is a missing number
+                rows = np.asarray([[np.nan if v is None else v for v in row] for row in self._rows])
         except ValueError as error:
             raise InputError(f"records of {self._label} differ in length: {error}.") from error
         if rows.ndim != 2:

@@ -241,6 +241,11 @@ def array_samples(
 
 def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
     """Weights as a Dask array in the chunks of ``blocks``, with a last axis of length 1."""
+    if isinstance(weights, str):
+        raise InputError(
+            f"weights={weights!r} is a name, but {label} has no names of columns: give one weight "
+            "for each row."
+        )
     given = weights
     if hasattr(given, "dask") and hasattr(given, "to_dask_array"):
         given = given.to_dask_array()

@@ -536,3 +536,18 @@ def test_a_mask_that_hides_nothing_is_fine():
 def test_unknown_options_are_refused_in_the_name_of_the_function(function):
     with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.* columns, "):
         function(X, *([] if function is ds.design else [FM]), colums=NAMES)
+
+
+def test_none_in_a_record_is_a_missing_number():
+    records = db.from_sequence([[1.0, None, 2.0], [3.0, 4.0, 5.0]], npartitions=1)
+    with pytest.raises(ChunkError, match="row 0 of this chunk has nan in feature 1"):
+        run(records)
+    found = run(records, nan_policy="omit")
+    assert found.identical(run(np.array([[1.0, np.nan, 2.0], [3.0, 4.0, 5.0]]), nan_policy="omit"))
+    with pytest.raises(InputError, match="not real numbers"):
+        run(db.from_sequence([["1", None, "2"]], npartitions=1))
+
+
+def test_a_name_of_weights_needs_columns():
+    with pytest.raises(InputError, match="weights='w' is a name"):
+        run(X, "w")
