@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,42 @@ def write_dataset(
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+class Stored(ABC):
+    """What can be stored as one artifact: sketches and models."""
+
+    @abstractmethod
+    def _artifact(self) -> tuple[xr.Dataset, str, int]:
+        """The content, its schema and the version of that."""
+
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store it as a Zarr group that proves itself: schema, conventions and a checksum.
+
+        To be read by :func:`dask_sketch.open_sketch`, :func:`dask_sketch.open_group` or
+        :func:`dask_sketch.open_model`, whose result has the same bits.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace what stands there. Otherwise an existing store is an error.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            If something stands there; or for sketches of groups, if an array is over 2 GiB:
+            ``select`` groups, and store them apart.
+        """
+        dataset, schema, version = self._artifact()
+        write_dataset(
+            dataset, store, schema, version, overwrite=overwrite, storage_options=storage_options
+        )
 
 
 def _write(

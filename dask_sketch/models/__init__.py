@@ -1,6 +1,6 @@
 """Mixtures and centroids: densities, samples, storage, synthetic truths and distances."""
 
-from dask_sketch.models.artifact import open_mixture, open_model, save_model
+from dask_sketch.models.artifact import open_mixture, open_model
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.decoding import Decoding
 from dask_sketch.models.divergence import symmetric_kl
@@ -16,6 +16,5 @@ __all__ = [
     "open_mixture",
     "open_model",
     "random_mixture",
-    "save_model",
     "symmetric_kl",
 ]

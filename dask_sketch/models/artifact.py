@@ -10,8 +10,9 @@ from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.decoding import Decoding
 from dask_sketch.models.mixture import GaussianMixture
+from dask_sketch.models.model import Model
 from dask_sketch.models.uncertainty import StandardErrors
-from dask_sketch.storage import read_dataset, write_dataset
+from dask_sketch.storage import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -59,12 +60,12 @@ SCHEMAS: tuple[str, ...] = tuple(_KINDS)
 _MIXTURE = SCHEMAS[0]
 
 
-def schema_of(model: GaussianMixture | Centroids) -> str:
+def schema_of(model: Model) -> str:
     """The schema that a model is stored by."""
     return next(schema for schema, kind in _KINDS.items() if isinstance(model, kind.model))
 
 
-def to_dataset(model: GaussianMixture | Centroids) -> xr.Dataset:
+def to_dataset(model: Model) -> xr.Dataset:
     """The model as an xarray Dataset with dimensions ``component`` and ``feature``."""
     import xarray as xr
 
@@ -137,41 +138,6 @@ def _record(text: str) -> Decoding | None:
     return record
 
 
-def save_model(
-    model: GaussianMixture | Centroids,
-    store: Any,
-    *,
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-) -> None:
-    """Store a model as a Zarr group: schema, conventions, decoding record and a checksum.
-
-    Parameters
-    ----------
-    model
-        What to store.
-    store
-        Path, URL or Zarr store.
-    overwrite
-        Replace what stands there.
-    storage_options
-        Options of the file system of a URL.
-
-    Raises
-    ------
-    ArtifactError
-        If the store exists and ``overwrite`` is not set.
-    """
-    write_dataset(
-        to_dataset(model),
-        store,
-        schema_of(model),
-        VERSION,
-        overwrite=overwrite,
-        storage_options=storage_options,
-    )
-
-
 def open_model(
     store: Any, *, storage_options: dict[str, Any] | None = None
 ) -> GaussianMixture | Centroids:
@@ -208,7 +174,7 @@ def open_model(
 
 
 def open_mixture(store: Any, *, storage_options: dict[str, Any] | None = None) -> GaussianMixture:
-    """Read a mixture that :meth:`GaussianMixture.to_zarr` stored; refuse any other model.
+    """Read a mixture that ``to_zarr`` stored; refuse any other model.
 
     Parameters
     ----------

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.errors import InputError
-from dask_sketch.models.parameters import check_places, finite
+from dask_sketch.models.model import Model
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
-    from dask_sketch.diagnostics.pictures import ModelPictures
     from dask_sketch.models.decoding import Decoding
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Centroids:
+@dataclass(frozen=True, eq=False, repr=False)
+class Centroids(Model):
     """Centres of clusters, each with its share of the samples.
 
     Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
@@ -50,24 +47,11 @@ class Centroids:
     2.5
     """
 
+    _arrays = ("weights", "centers")
+
     weights: Array
     centers: Array
     decoding: Decoding | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("weights", "centers"):
-            object.__setattr__(self, name, finite(name, getattr(self, name)))
-        check_places("centers", self.centers, self.weights)
-
-    @property
-    def n_components(self) -> int:
-        """Number of centroids ``K``."""
-        return int(self.centers.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """Number of features ``d``."""
-        return int(self.centers.shape[1])
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
         """Characteristic function ``E exp(-i omega . x)`` of the weighted centres, as points.
@@ -87,12 +71,7 @@ class Centroids:
         InputError
             If the frequencies have another number of features.
         """
-        omega = np.asarray(frequencies, dtype=np.float64)
-        if omega.ndim != 2 or len(omega) != self.n_features:
-            raise InputError(
-                f"frequencies has shape {omega.shape}; for these centroids give "
-                f"({self.n_features}, m)."
-            )
+        omega = self._omega(frequencies)
         return np.asarray(self.weights @ np.exp(-1j * (self.centers @ omega)))
 
     def predict(self, x: Any) -> Any:
@@ -205,50 +184,6 @@ class Centroids:
         products = (block - origin) @ places.T
         products -= 0.5 * np.einsum("ij,ij->i", places, places)
         return np.asarray(products.argmax(axis=1))
-
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the centroids as a Zarr group; see :func:`dask_sketch.open_model`.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace what stands there. Otherwise an existing store is an error.
-        storage_options
-            Options of the file system of a URL.
-        """
-        from dask_sketch.models.artifact import save_model
-
-        save_model(self, store, overwrite=overwrite, storage_options=storage_options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Centroids, (self.weights, self.centers, self.decoding)
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        content = f"{self.centers.shape}".encode() + self.weights.tobytes() + self.centers.tobytes()
-        return ("dask_sketch.Centroids", hashlib.sha256(content).hexdigest())
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + self.weights.nbytes + self.centers.nbytes
-
-    @property
-    def plot(self) -> ModelPictures:
-        """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
-        from dask_sketch.diagnostics.pictures import ModelPictures
-
-        return ModelPictures(self)
-
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
-        return out if self.decoding is None else out | self.decoding._fields()
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<Centroids: {shown}>"
 
     def _repr_html_(self) -> str:
         from dask_sketch.display.models import centroids_card

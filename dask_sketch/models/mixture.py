@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +12,18 @@ from scipy import special
 from dask_sketch.errors import InputError
 from dask_sketch.features.arguments import whole_number
 from dask_sketch.models.density import RowDensity
-from dask_sketch.models.parameters import check_places, finite
+from dask_sketch.models.model import Model
 from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
-    from dask_sketch.diagnostics.pictures import ModelPictures
     from dask_sketch.models.decoding import Decoding
     from dask_sketch.models.uncertainty import StandardErrors
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class GaussianMixture:
+@dataclass(frozen=True, eq=False, repr=False)
+class GaussianMixture(Model):
     """A mixture of Gaussians with diagonal covariances.
 
     Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
@@ -56,6 +54,8 @@ class GaussianMixture:
     array([0, 1])
     """
 
+    _arrays = ("weights", "means", "covariances")
+
     weights: Array
     means: Array
     covariances: Array
@@ -63,10 +63,8 @@ class GaussianMixture:
     stderr: StandardErrors | None = None
 
     def __post_init__(self) -> None:
-        for name in ("weights", "means", "covariances"):
-            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        super().__post_init__()
         means = self.means
-        check_places("means", means, self.weights)
         if self.covariances.shape != means.shape:
             raise InputError(
                 f"covariances has shape {self.covariances.shape}, means {means.shape}: give one "
@@ -80,16 +78,6 @@ class GaussianMixture:
             )
 
     # -- what it is --------------------------------------------------------------------------
-
-    @property
-    def n_components(self) -> int:
-        """Number of components ``K``."""
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """Number of features ``d``."""
-        return int(self.means.shape[1])
 
     @property
     def mean(self) -> Array:
@@ -114,12 +102,7 @@ class GaussianMixture:
         psi
             Shape (m,), complex128, at most one in modulus.
         """
-        omega = np.asarray(frequencies, dtype=np.float64)
-        if omega.ndim != 2 or len(omega) != self.n_features:
-            raise InputError(
-                f"frequencies has shape {omega.shape}; for this mixture give "
-                f"({self.n_features}, m)."
-            )
+        omega = self._omega(frequencies)
         exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
         return np.asarray(self.weights @ np.exp(exponent))
 
@@ -290,53 +273,6 @@ class GaussianMixture:
         return x
 
     # -- the rest ----------------------------------------------------------------------------
-
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the mixture as a Zarr group; see :func:`dask_sketch.open_model`.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace what stands there. Otherwise an existing store is an error.
-        storage_options
-            Options of the file system of a URL.
-        """
-        from dask_sketch.models.artifact import save_model
-
-        save_model(self, store, overwrite=overwrite, storage_options=storage_options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.weights, self.means, self.covariances, self.decoding, self.stderr)
-        return GaussianMixture, parts
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        parts = (self.weights, self.means, self.covariances)
-        content = b"".join(part.tobytes() for part in parts)
-        shape = f"{self.means.shape}".encode()
-        return ("dask_sketch.GaussianMixture", hashlib.sha256(shape + content).hexdigest())
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + self.weights.nbytes + 2 * self.means.nbytes
-
-    @property
-    def plot(self) -> ModelPictures:
-        """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
-        from dask_sketch.diagnostics.pictures import ModelPictures
-
-        return ModelPictures(self)
-
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
-        return out if self.decoding is None else out | self.decoding._fields()
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<GaussianMixture: {shown}>"
 
     def _repr_html_(self) -> str:
         from dask_sketch.display.models import mixture_card

@@ -21,7 +21,7 @@ from dask_sketch.features.fixed_point import (
 from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage import read_dataset, write_dataset
+from dask_sketch.storage import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,7 +70,7 @@ def to_dataset(sketch: Sketch) -> xr.Dataset:
         name: (dimension, getattr(sketch, name), {"meaning": _MEANING[name]})
         for name, dimension in _VIEWS.items()
     }
-    whole = _stored(sketch)
+    whole = stored(sketch)
     weights = {name: getattr(sketch, name) for name in ("total_weight", "squared_weight")}
     return whole.assign(views).assign_attrs(weights)
 
@@ -78,8 +78,8 @@ def to_dataset(sketch: Sketch) -> xr.Dataset:
 _VIEWS = {"moment_sum": "frequency", "first_moment": "feature", "second_moment": "feature"}
 
 
-def _stored(sketch: Sketch) -> xr.Dataset:
-    """The same without what follows from the rest."""
+def stored(sketch: Sketch) -> xr.Dataset:
+    """What is stored: the same without what follows from the rest."""
     import xarray as xr
 
     variables: dict[str, Any] = {
@@ -184,26 +184,8 @@ def _array(
     return values
 
 
-def write_sketch(
-    sketch: Sketch,
-    store: Any,
-    *,
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-) -> None:
-    """Store a sketch as a Zarr group: schema, conventions, frequencies and a checksum."""
-    write_dataset(
-        _stored(sketch),
-        store,
-        SCHEMA,
-        VERSION,
-        overwrite=overwrite,
-        storage_options=storage_options,
-    )
-
-
 def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
-    """Read a sketch that :meth:`Sketch.to_zarr` stored.
+    """Read a sketch that ``to_zarr`` stored.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from dask_sketch.features.fixed_point import LOW_BITS
 from dask_sketch.features.stacked_steps import StackedSteps
 from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.groups import ROWS, STACKS, WEIGHTS, SketchGroup
-from dask_sketch.storage import read_dataset, write_dataset
+from dask_sketch.storage import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -65,14 +65,14 @@ def to_dataset(group: GroupAverages) -> xr.Dataset:
     )
 
 
-def write_groups(
-    group: GroupAverages,
-    store: Any,
-    *,
-    overwrite: bool = False,
-    storage_options: dict[str, Any] | None = None,
-) -> None:
-    """Store sketches of groups as a Zarr group, with frequencies and a checksum."""
+def stored(group: GroupAverages) -> xr.Dataset:
+    """What is stored: all sums, as whole numbers, with frequencies.
+
+    Raises
+    ------
+    ArtifactError
+        If an array is larger than a codec takes at once.
+    """
     import xarray as xr
 
     stacks = {name: getattr(group, name) for name in STACKS}
@@ -90,7 +90,7 @@ def write_groups(
                 f"{name} of {len(group.labels):,} groups takes {values.nbytes:,} bytes, and an "
                 f"array of at most {_LARGEST:,} is stored: select() groups, and store them apart."
             )
-    dataset = xr.Dataset(
+    return xr.Dataset(
         {
             name: ([f"{name}_{axis}" for axis in range(values.ndim)], values)
             for name, values in variables.items()
@@ -105,13 +105,10 @@ def write_groups(
             "unlabelled": group.unlabelled,
         },
     )
-    write_dataset(
-        dataset, store, SCHEMA, VERSION, overwrite=overwrite, storage_options=storage_options
-    )
 
 
 def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:
-    """Read sketches of groups that :meth:`SketchGroup.to_zarr` stored.
+    """Read sketches of groups that ``to_zarr`` stored.
 
     Parameters
     ----------

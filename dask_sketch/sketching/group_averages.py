@@ -16,6 +16,7 @@ from dask_sketch.features.fixed_point import (
 )
 from dask_sketch.features.stacked_steps import StackedSteps
 from dask_sketch.features.units import moment_units
+from dask_sketch.storage import Stored
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.diagnostics.pictures import GroupPictures
 
 
-class GroupAverages:
+class GroupAverages(Stored):
     """The part of :class:`~dask_sketch.SketchGroup` that only reads; attributes are told there."""
 
     feature_map: FeatureMap
@@ -153,29 +154,10 @@ class GroupAverages:
 
         return to_dataset(self)
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store all sums as a Zarr group; see :func:`dask_sketch.open_group`.
+    def _artifact(self) -> tuple[xr.Dataset, str, int]:
+        from dask_sketch.sketching.group_artifact import SCHEMA, VERSION, stored
 
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace what stands there. Otherwise an existing store is an error.
-        storage_options
-            Options of the file system of a URL.
-
-        Raises
-        ------
-        ArtifactError
-            If something stands there, or an array is over 2 GiB: ``select`` groups, and store
-            them apart.
-        """
-        from dask_sketch.sketching.group_artifact import write_groups
-
-        write_groups(self, store, overwrite=overwrite, storage_options=storage_options)
+        return stored(self), SCHEMA, VERSION
 
     @property
     def nbytes(self) -> int:

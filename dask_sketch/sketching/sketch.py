@@ -25,6 +25,7 @@ from dask_sketch.features.fixed_point import (
 from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
 from dask_sketch.sketching.releases import Releases
+from dask_sketch.storage import Stored
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,7 +34,7 @@ _SLACK = 1e-3  # of a modulus over its weight: far above all rounding of feature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Releases):
+class Sketch(Releases, Stored):
     """Weighted sums over samples, from which mixtures are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
@@ -281,23 +282,10 @@ class Sketch(Releases):
 
         return to_dataset(self)
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the sketch as a Zarr group; see :func:`dask_sketch.open_sketch`.
+    def _artifact(self) -> tuple[xr.Dataset, str, int]:
+        from dask_sketch.sketching.artifact import SCHEMA, VERSION, stored
 
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace what stands there. Otherwise an existing store is an error.
-        storage_options
-            Options of the file system of a URL.
-        """
-        from dask_sketch.sketching.artifact import write_sketch
-
-        write_sketch(self, store, overwrite=overwrite, storage_options=storage_options)
+        return stored(self), SCHEMA, VERSION
 
     def identical(self, other: Sketch) -> bool:
         """Whether all sums, counts and bounds have the same bits, and the maps one digest."""

@@ -14,7 +14,6 @@ from dask_sketch.models import (
     open_mixture,
     open_model,
     random_mixture,
-    save_model,
 )
 from dask_sketch.storage import write_dataset
 
@@ -35,7 +34,7 @@ def test_comes_back_bit_for_bit(mixture, tmp_path):
         np.testing.assert_array_equal(getattr(back, name), getattr(mixture, name))
     assert back.decoding == mixture.decoding
     plain = random_mixture(1, 1)
-    save_model(plain, tmp_path / "b.zarr")
+    plain.to_zarr(tmp_path / "b.zarr")
     assert open_mixture(tmp_path / "b.zarr").decoding is None
 
 

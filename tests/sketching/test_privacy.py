@@ -456,10 +456,10 @@ def test_round_trip(sketch, tmp_path):
     ids=str,
 )  # fmt: skip
 def test_edited_records(changes, sketch, tmp_path):
-    from dask_sketch.sketching.artifact import SCHEMA, VERSION, _stored
+    from dask_sketch.sketching.artifact import SCHEMA, VERSION, stored
     from dask_sketch.storage import write_dataset
 
-    dataset = _stored(sketch.privatise(0.3, bounds=BOUNDS))
+    dataset = stored(sketch.privatise(0.3, bounds=BOUNDS))
     record = json.loads(dataset.attrs["privacy"]) | changes
     write_dataset(
         dataset.assign_attrs(privacy=json.dumps(record)), tmp_path / "p.zarr", SCHEMA, VERSION
