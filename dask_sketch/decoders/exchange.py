@@ -159,10 +159,10 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     One goes at a time, since of two that share a component only one is superfluous. The inverse of
     the Gram matrix of those that remain follows from that of all.
     """
-    inverse, rows, scale = _inverse_gram(objective, fit.weights, fit.theta)
+    inverse, rows, scale = inverse_gram(objective, fit.weights, fit.theta)
     kept = np.arange(len(fit.theta))
     while len(kept) > n_components:
-        costs = _missed(inverse, rows[kept], fit.weights[kept] / scale[kept])
+        costs = removal_costs(inverse, rows[kept], fit.weights[kept] / scale[kept])
         least = int(costs.argmin())
         gone = rows[kept[least]]
         kept = np.delete(kept, least)
@@ -171,24 +171,26 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     return fit.theta[kept]
 
 
-def removal_costs(objective: Objective, weights: Array, theta: Array) -> Array:
+def removal_costs(inverse: Array, rows: npt.NDArray[np.intp], weights: Array) -> Array:
     """What the cost would rise by without each atom (K,), all others adapting linearly.
 
     Of an atom's sketch ``alpha a``, the other atoms imitate what lies in the span of their
     derivatives, by weight and by parameters; the energy of the rest is missed. It is a Schur
-    complement of the Gram matrix: with ``B`` the rows of one atom, the first entry of the inverse
-    of ``(G^-1)_BB``, times the weight squared.
+    complement of the Gram matrix ``G``: with ``B`` the rows of one atom, the first entry of the
+    inverse of ``(G^-1)_BB``, times the weight squared.
+
+    Parameters
+    ----------
+    inverse, rows
+        From :func:`inverse_gram`.
+    weights
+        Of the atoms, over the scale of the Gram matrix, shape (K,).
     """
-    inverse, rows, scale = _inverse_gram(objective, weights, theta)
-    return _missed(inverse, rows, weights / scale[: len(theta)])
-
-
-def _missed(inverse: Array, rows: npt.NDArray[np.intp], weights: Array) -> Array:
     own = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
     return np.asarray(weights**2 * own[:, 0, 0])
 
 
-def _inverse_gram(
+def inverse_gram(
     objective: Objective, weights: Array, theta: Array
 ) -> tuple[Array, npt.NDArray[np.intp], Array]:
     """Inverse of the scaled Gram matrix, the rows of each atom (K, 1 + p), and the scale."""

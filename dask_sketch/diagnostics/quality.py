@@ -55,27 +55,3 @@ def effective_components(weights: ArrayLike) -> float:
     share = np.asarray(weights, dtype=np.float64)
     share = share[share > 0] / share.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def sketch_distance(a: Sketch, b: Sketch) -> float:
-    """Distance ``||z_a - z_b||`` of two sketches, an estimate of the maximum mean discrepancy.
-
-    Between 0 and 2. For two samples of one law it is about ``sqrt(1 / n_a + 1 / n_b)``.
-
-    Raises
-    ------
-    MergeError
-        If the feature maps differ; the message names the field.
-    InputError
-        If a sketch is empty.
-
-    Examples
-    --------
-    >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.sketching import partial_sketch
-    >>> sketch = partial_sketch([[0.0, 1.0]], FeatureMap(2, 50, scale=1.0))
-    >>> sketch_distance(sketch, sketch)
-    0.0
-    """
-    a.feature_map.require_same(b.feature_map)
-    return float(np.linalg.norm(a.z - b.z))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.decoders.descent import descend_fully
-from dask_sketch.decoders.exchange import exchange, prune, removal_costs
+from dask_sketch.decoders.exchange import exchange, inverse_gram, prune, removal_costs
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit, fit_weights
 
@@ -21,7 +21,8 @@ def true_theta(objective, truth):
 
 def test_removal_costs_are_what_others_cannot_imitate(objective, true_theta):
     weights = np.array([0.3, 0.3, 0.4])
-    costs = removal_costs(objective, weights, true_theta)
+    inverse, rows, scale = inverse_gram(objective, weights, true_theta)
+    costs = removal_costs(inverse, rows, weights / scale[:3])
     jacobian = objective.jacobian(weights, true_theta)
     p = objective.n_parameters
     for k in range(3):

@@ -9,9 +9,8 @@ from dask_sketch.diagnostics.quality import (
     effective_components,
     feature_weights,
     noise_level,
-    sketch_distance,
 )
-from dask_sketch.errors import InputError, MergeError
+from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import Sketch, partial_sketch
@@ -47,15 +46,6 @@ def test_effective_components(weights: list[float], expected: float) -> None:
     assert effective_components(weights) == pytest.approx(expected)
 
 
-def test_distance_of_two_samples_of_one_law() -> None:
-    a = partial_sketch(TRUTH.sample(4000, seed=1), MAP)
-    b = partial_sketch(TRUTH.sample(4000, seed=2), MAP)
-    assert 0.3 < sketch_distance(a, b) / np.sqrt(2 / 4000) < 1.5
-    assert sketch_distance(a, b) == sketch_distance(b, a)
-    far = partial_sketch(TRUTH.sample(4000, seed=1) + 3.0, MAP)
-    assert 20 * sketch_distance(a, b) < sketch_distance(a, far) <= 2.0
-
-
 def test_bad_input() -> None:
     empty = Sketch.empty(MAP)
     with pytest.raises(InputError, match="empty"):
@@ -63,9 +53,6 @@ def test_bad_input() -> None:
     for little in (empty, partial_sketch([[0.0, 1.0]], MAP)):
         with pytest.raises(InputError, match="less than two"):
             noise_level(little)
-    other = Sketch.empty(FeatureMap(2, 200, scale=2.0, dtype="float64"))
-    with pytest.raises(MergeError, match="scale"):
-        sketch_distance(empty, other)
 
 
 @pytest.mark.parametrize(
