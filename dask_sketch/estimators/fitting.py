@@ -17,6 +17,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.device import on_device
+from dask_sketch.features.masked import require_unmasked
 from dask_sketch.graph import design, sketch
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.sketching import Sketch
@@ -105,7 +106,7 @@ class SketchEstimator(BaseEstimator):
     ) -> tuple[Any, NDArray[np.floating] | Any]:
         if is_lazy(x):
             return x, weights
-        rows = validate_data(self, x, reset=reset, dtype=[np.float64, np.float32])
+        rows = self._validated(x, reset=reset)
         if reset and len(rows) < max(n_components, 2):
             raise InputError(
                 f"n_samples={len(rows)} is too few for {self._size}={n_components}: give at least "
@@ -113,6 +114,7 @@ class SketchEstimator(BaseEstimator):
             )
         if weights is None:
             return rows, None
+        require_unmasked(weights, "weights", "sample_weight")
         share = check_array(
             weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
             ensure_non_negative=True,
@@ -128,7 +130,14 @@ class SketchEstimator(BaseEstimator):
         check_is_fitted(self)
         if is_lazy(x):
             return x
-        return validate_data(self, x, reset=False, dtype=[np.float64, np.float32])
+        return self._validated(x, reset=False)
+
+    def _validated(self, x: Any, *, reset: bool) -> NDArray[np.floating]:
+        require_unmasked(x, "rows", "the values of X")  # scikit-learn drops the mask
+        rows: NDArray[np.floating] = validate_data(
+            self, x, reset=reset, dtype=[np.float64, np.float32]
+        )
+        return rows
 
     def _design(self) -> dict[str, Any]:
         """Further arguments of :func:`dask_sketch.design`."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
+from dask_sketch.features.rebuilt import Rebuilt
 
 LOW_BITS = 56
 _BASE = 2**LOW_BITS
@@ -31,7 +32,7 @@ _Words = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class FixedPoint:
+class FixedPoint(Rebuilt):
     """An array of whole numbers from ``-2**118`` to ``2**118``, each as ``high * 2**56 + low``.
 
     All sums of a sketch are whole numbers of steps. What one sample adds is rounded to a whole

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.fixed_point import LOW_BITS, FixedPoint
+from dask_sketch.features.rebuilt import Rebuilt
 from dask_sketch.features.stacked_loop import add_stacked
 
 _MASK = 2**LOW_BITS - 1
@@ -23,7 +24,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class StackedSteps:
+class StackedSteps(Rebuilt):
     """Arrays of whole numbers, one for each of many sketches: ``sum_k words[k] 2**(56 k + shift)``.
 
     What ten samples add to a moment is a number of 26 bits in the kernel's steps, and a chunk may

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.rebuilt import Rebuilt
 from dask_sketch.models.parameters import check_places, finite
 from dask_sketch.storage import Stored
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-class Model(Stored):
+class Model(Stored, Rebuilt):
     """Base of the models, which are frozen dataclasses of arrays; a subclass says what they mean.
 
     The second of the arrays holds the places of the components, shape (n_components, n_features).
@@ -65,10 +65,6 @@ class Model(Stored):
         from dask_sketch.models.artifact import VERSION, schema_of, to_dataset
 
         return to_dataset(self), schema_of(self), VERSION
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        own: Any = self  # each subclass is a dataclass
-        return type(self), tuple(getattr(self, field.name) for field in fields(own))
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)

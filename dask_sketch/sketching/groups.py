@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import CapacityError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.fixed_point import LARGEST_TOTAL, WEIGHT_FRACTION
+from dask_sketch.features.rebuilt import Rebuilt
 from dask_sketch.features.stacked_steps import StackedSteps
 from dask_sketch.sketching.group_averages import GroupAverages
 from dask_sketch.sketching.group_labels import Codes, Labels, codes_of
@@ -22,7 +23,7 @@ _SHOWN = 6  # labels in a short description
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SketchGroup(GroupAverages):
+class SketchGroup(GroupAverages, Rebuilt):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
     What :func:`~dask_sketch.sketch` gives for ``groups=labels``: ``group["ann"]`` has the bits of

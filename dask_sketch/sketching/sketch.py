@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from dask_sketch.features.fixed_point import (
     WEIGHT_FRACTION,
     FixedPoint,
 )
+from dask_sketch.features.rebuilt import Rebuilt
 from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
 from dask_sketch.sketching.releases import Releases
@@ -34,7 +35,7 @@ _SLACK = 1e-3  # of a modulus over its weight: far above all rounding of feature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Releases, Stored):
+class Sketch(Releases, Stored, Rebuilt):
     """Weighted sums over samples, from which mixtures are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
@@ -304,10 +305,6 @@ class Sketch(Releases, Stored):
         return self.feature_map == other.feature_map and all(
             getattr(self, name) == getattr(other, name) for name in _SUMS
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        # the float64 views stay here: whoever needs them makes them
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __sizeof__(self) -> int:
         # what Dask's memory accounting sees; without it a sketch would count as 56 bytes

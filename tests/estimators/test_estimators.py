@@ -183,3 +183,17 @@ def test_lazy_twins_of_the_checks(estimator):
         found.predict(lazy(np.zeros((10, 3))))
     with pytest.raises(ValueError, match=r"row 7 .* nan"):
         clone(estimator).fit(lazy(np.where(np.arange(len(X))[:, None] == 7, np.nan, X)))
+
+
+def test_what_a_mask_hides_is_not_used():
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    hidden = np.ma.masked_array(x, mask=x > 2)
+    one = np.ma.masked_array(np.ones(50), mask=np.arange(50) == 7)
+    fitted = SketchKMeans(2).fit(x)
+    for refused in (
+        lambda: SketchKMeans(2).fit(hidden),
+        lambda: SketchKMeans(2).fit(x, sample_weight=one),
+        lambda: fitted.predict(hidden),
+    ):
+        with pytest.raises(InputError, match="masked values"):
+            refused()

@@ -33,6 +33,8 @@ def test_pickle_is_exact(sample):
     again = pickle.loads(sent)
     assert again.identical(sample)
     assert pickle.dumps(again) == sent
+    for array in (again.minimum, again.moment_steps.high, again.second_steps.low):
+        assert not array.flags.writeable
     np.testing.assert_array_equal(again.moment_sum, sample.moment_sum)
 
 
