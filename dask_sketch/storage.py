@@ -147,6 +147,11 @@ def _write(
         raise ArtifactError(
             f"{store} exists. Choose another place, or pass overwrite=True."
         ) from error
+    except (ImportError, ValueError) as error:  # of a protocol that fsspec does not know
+        raise ArtifactError(
+            f"store={store!r} cannot be written: {_first_line(error)}. Check the URL, and that the "
+            "package for it is installed."
+        ) from error
 
 
 def read_dataset(

@@ -106,3 +106,8 @@ def test_relative_paths(tmp_path, monkeypatch):
 def test_nowhere_is_not_a_place():
     with pytest.raises(ArtifactError, match="store=None: give a path"):
         write_dataset(dataset(), None, "test/thing", 1)
+
+
+def test_a_url_of_an_unknown_kind():
+    with pytest.raises(ArtifactError, match=r"gopher.*cannot be written"):
+        write_dataset(dataset(), "gopher://x/y.zarr", "test/thing", 1)

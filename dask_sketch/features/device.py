@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import DeviceError
+from dask_sketch.errors import DeviceError, InputError
 
 CAPABILITY = 80  # of the GPU: bfloat16 tensor operations
 
@@ -21,6 +21,17 @@ def on_device(x: Any) -> bool:
     False
     """
     return hasattr(x, "__cuda_array_interface__")
+
+
+def require_memory(x: Any, name: str, way: str) -> None:
+    """Raise for what is lazy: NumPy's conversion would silently gather all of it.
+
+    Examples
+    --------
+    >>> require_memory(np.zeros(3), "samples", "Give a chunk.")
+    """
+    if hasattr(x, "__dask_graph__") and x.__dask_graph__() is not None:
+        raise InputError(f"{name} of type {type(x).__name__} is lazy. {way}")
 
 
 def device_array(x: Any) -> Any:

@@ -10,7 +10,9 @@ from scipy import optimize
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.arguments import whole_number
+from dask_sketch.features.device import require_memory
 from dask_sketch.features.laws import draw_frequencies
+from dask_sketch.features.masked import require_unmasked
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def estimate_scale(
     sizes = {"n_frequencies": n_frequencies, "n_blocks": n_blocks, "n_iterations": n_iterations}
     for name, value in sizes.items():
         whole_number(name, value, 1)
+    require_memory(samples, "samples", "design() reads a few chunks; give an array in memory.")
+    require_unmasked(samples, "rows", "samples")
     try:
         x = np.asarray(samples, dtype=np.float64)
     except (TypeError, ValueError) as error:

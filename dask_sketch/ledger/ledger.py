@@ -22,6 +22,7 @@ from dask_sketch.ledger.reader import LedgerReader
 from dask_sketch.ledger.records import RunRecord
 from dask_sketch.ledger.root import read_root, write_root
 from dask_sketch.sketching import Sketch
+from dask_sketch.sketching.partial import require_feature_map
 
 if TYPE_CHECKING:
     from dask_sketch.models import Centroids, GaussianMixture
@@ -50,6 +51,8 @@ def create_ledger(
 
     Raises
     ------
+    InputError
+        If ``feature_map`` is none.
     LedgerError
         If something stands there, or it cannot be written.
 
@@ -66,6 +69,7 @@ def create_ledger(
     >>> ledger.total().count, ledger.compare([Partition("day-1", "etag-2")]).changed[0].key
     (100, 'day-1')
     """
+    require_feature_map(feature_map)
     place = place_of(url, storage_options)
     write_root(place, feature_map)
     return Ledger(place, feature_map)

@@ -54,7 +54,7 @@ def random_mixture(
         raise InputError(f"weights={weights!r} is unknown; choose 'uniform' or 'dirichlet'.")
     if not (np.isfinite(anisotropy) and anisotropy > 0):
         raise InputError(f"anisotropy={anisotropy!r}: give a positive factor.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole_number("seed", seed, 0))
     shape = (n_components, n_features)
     means = rng.standard_normal(shape) * n_components ** (1.0 / n_features)
     variances = rng.uniform(0.25, 1.75, shape)

@@ -141,6 +141,10 @@ class SketchGroup(GroupAverages, Rebuilt):
         >>> SketchGroup.from_sketches({"a": empty, "b": empty}).count
         array([0, 0])
         """
+        if not isinstance(sketches, Mapping):
+            raise InputError(
+                f"sketches of type {type(sketches).__name__}: give a mapping from labels."
+            )
         if not sketches:
             raise InputError("no sketch was given: give at least one by its label.")
         labels, codes = codes_of(list(sketches), len(sketches), "sketches")
@@ -149,6 +153,11 @@ class SketchGroup(GroupAverages, Rebuilt):
         given = list(sketches.values())
         parts = [given[place] for place in np.argsort(codes)]
         for part in parts:
+            if not isinstance(part, Sketch):
+                raise InputError(
+                    f"a sketch of type {type(part).__name__}: give sketches; call .compute() on "
+                    "lazy ones."
+                )
             parts[0].feature_map.require_same(part.feature_map)
             if part.privacy is not None:
                 raise InputError("a private sketch is to be given away, not to be one of a group.")
@@ -343,7 +352,8 @@ class SketchGroup(GroupAverages, Rebuilt):
     def identical(self, other: SketchGroup) -> bool:
         """Whether the groups and the bits of their sketches are the same, and the maps one."""
         return (
-            self.feature_map == other.feature_map
+            isinstance(other, SketchGroup)
+            and self.feature_map == other.feature_map
             and self.unlabelled == other.unlabelled
             and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ARRAYS)
             and all(getattr(self, name) == getattr(other, name) for name in STACKS)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.cuda import ChunkSums, prepare_device, sum_chunk
-from dask_sketch.features.device import device_array, on_device, on_host
+from dask_sketch.features.device import device_array, on_device, on_host, require_memory
 from dask_sketch.features.fixed_point import LEAST, MOST, is_weight
 from dask_sketch.features.masked import require_unmasked
 from dask_sketch.features.row_loop import FARTHEST
@@ -159,6 +159,14 @@ def partial_sketch(
     )
 
 
+def require_feature_map(feature_map: object) -> None:
+    """Raise unless it is one."""
+    if not isinstance(feature_map, FeatureMap):
+        raise InputError(
+            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
+        )
+
+
 def require_device(device: Any) -> None:
     """Raise unless ``device`` is a choice that there is."""
     if device is not None and device not in DEVICES:
@@ -242,6 +250,8 @@ def checked_rows(
     samples: Any, weights: Any, feature_map: FeatureMap, label: str
 ) -> tuple[Any, Any]:
     """Samples as (n, d) and weights as (n,), without copying either, where they lie."""
+    require_feature_map(feature_map)
+    require_memory(samples, "samples", "sketch() is for whole data sets; give a chunk in memory.")
     require_unmasked(samples, "samples", f"the values of {label}")
     x = device_array(samples) if on_device(samples) else np.asarray(samples)
     if x.dtype.kind not in "fiub":

@@ -302,8 +302,10 @@ class Sketch(Releases, Stored, Rebuilt):
 
         Bounds do not count: a subtraction cannot bring the earlier ones back.
         """
-        return self.feature_map == other.feature_map and all(
-            getattr(self, name) == getattr(other, name) for name in _SUMS
+        return (
+            isinstance(other, Sketch)
+            and self.feature_map == other.feature_map
+            and all(getattr(self, name) == getattr(other, name) for name in _SUMS)
         )
 
     def __sizeof__(self) -> int:

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from partition_world import World, record
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
-from dask_sketch.errors import LedgerError
+from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.ledger import Partition, change
+
+
+def test_a_ledger_needs_a_feature_map(tmp_path):
+    with pytest.raises(InputError, match="feature_map of type str"):
+        create_ledger(tmp_path / "ledger.zarr", "map.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_empty_ledger(ledger, url, feature_map):

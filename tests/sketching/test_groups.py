@@ -387,7 +387,12 @@ def test_arguments_are_checked():
     for wrong in ({"nan_policy": "skip"}, {"device": "cuda"}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))}="):
             partial_groups(np.zeros((1, 3)), fm, [1], **wrong)
+    for wrong in ([Sketch.empty(fm)], {"a": 3}):
+        with pytest.raises(InputError, match="sketch"):
+            SketchGroup.from_sketches(wrong)
     nothing = partial_groups(np.zeros((0, 3)), fm, [])
+    assert not nothing.identical(Sketch.empty(fm))
+    assert not Sketch.empty(fm).identical(nothing)
     assert nothing.identical(SketchGroup.empty(fm))
     assert nothing.merged().identical(Sketch.empty(fm))
 

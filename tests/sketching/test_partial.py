@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import dask.array as da
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import assert_same_sketch, draw_rows, feature_map
 
-from dask_sketch import FeatureMap, Sketch, partial_sketch
+from dask_sketch import FeatureMap, Sketch, estimate_scale, partial_sketch
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows
 
@@ -172,3 +173,16 @@ def test_float16_and_integers_keep_their_values(rng):
     expected = partial_sketch(x.astype(float), fm)
     for dtype in ("i1", "i2", "i4", "i8", "f2", "f4"):
         assert_same_sketch(partial_sketch(x.astype(dtype), fm), expected)
+
+
+def test_lazy_samples_are_not_gathered():
+    lazy = da.zeros((10, 3), chunks=5)
+    with pytest.raises(InputError, match=r"type Array is lazy.*sketch\(\)"):
+        partial_sketch(lazy, feature_map())
+    with pytest.raises(InputError, match=r"type Array is lazy.*design\(\)"):
+        estimate_scale(lazy)
+
+
+def test_a_feature_map_is_needed():
+    with pytest.raises(InputError, match="feature_map of type str"):
+        partial_sketch(np.zeros((1, 3)), "map.json")
