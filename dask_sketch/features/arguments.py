@@ -17,7 +17,7 @@ LARGEST = 2**28  # numbers in the frequencies of one map: 2 GiB, and nothing lar
 
 _SPECIFIED = {
     *("n_features", "n_frequencies", "scale", "covariances", "law_weights", "law", "seed"),
-    *("dtype", "center", "whitening"),
+    *("dtype", "center", "whitening", "feature_names"),
 }
 
 
@@ -109,6 +109,16 @@ def invertible(value: Any, n_features: int) -> Array:
     if np.linalg.matrix_rank(out) < n_features:
         raise InputError("whitening is singular; drop the features that do not vary.")
     return frozen(out)
+
+
+def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
+    """Argument ``feature_names``: one for each feature, no two alike."""
+    names = () if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
+        raise InputError(f"feature_names={value!r}: give {n_features} different names.")
+    if len(names) != n_features:
+        raise InputError(f"feature_names={value!r}: two are the same.")
+    return names
 
 
 def _numbers(name: str, value: Any) -> Array:

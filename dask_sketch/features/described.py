@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,17 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.pictures import FeatureMapPictures
     from dask_sketch.features.scale import ScaleFit
+
+
+def brief(names: Sequence[str], most: int = 6) -> str:
+    """The first few names.
+
+    Examples
+    --------
+    >>> brief("abcdefgh")
+    'a, b, c, d, e, f, ...'
+    """
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 class Described:
@@ -25,6 +37,7 @@ class Described:
     seed: int
     dtype: str
     whitening: NDArray[np.float64] | None
+    feature_names: tuple[str, ...] | None
     scale_fit: ScaleFit | None
 
     if TYPE_CHECKING:
@@ -76,8 +89,9 @@ class Described:
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
         scale = f"{self.scale:.6g}" if self.scale is not None else self._scales()
+        names = "" if self.feature_names is None else f": {brief(self.feature_names)}"
         return {
-            "features": str(self.n_features),
+            "features": f"{self.n_features}{names}",
             "frequencies": str(self.n_frequencies),
             "law": self.law,
             "scale": scale,

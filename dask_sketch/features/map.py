@@ -65,6 +65,9 @@ class FeatureMap(Described):
         Matrix ``L``, shape (n_features, n_features): the law is meant for ``L @ x``. The
         frequencies for ``x`` are then ``L.T`` times those drawn, at no cost per sample but with the
         law ``"sparse-sums"``, which multiplies the rows (see :attr:`row_whitening`).
+    feature_names
+        Names of the features, in order, where the data has names. Samples that name their features
+        otherwise, or in another order, are refused, and so are sketches of them.
 
     Raises
     ------
@@ -103,6 +106,7 @@ class FeatureMap(Described):
     dtype: str = "float32"
     center: NDArray[np.float64] = None  # type: ignore[assignment]  # set below
     whitening: NDArray[np.float64] | None = None
+    feature_names: tuple[str, ...] | None = None
     scale_fit: ScaleFit | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +142,9 @@ class FeatureMap(Described):
         object.__setattr__(self, "center", arguments.point(self.center, d))
         if self.whitening is not None:
             object.__setattr__(self, "whitening", arguments.invertible(self.whitening, d))
+        if self.feature_names is not None:
+            names = arguments.distinct_names(self.feature_names, d)
+            object.__setattr__(self, "feature_names", names)
 
     @property
     def law_variances(self) -> NDArray[np.float64]:
@@ -174,6 +181,7 @@ class FeatureMap(Described):
     @cached_property
     def spec(self) -> str:
         """The specification as canonical JSON: sorted keys, numbers exact."""
+        named = {} if self.feature_names is None else {"feature_names": list(self.feature_names)}
         return json.dumps(
             {
                 "n_features": self.n_features,
@@ -186,7 +194,8 @@ class FeatureMap(Described):
                 "dtype": self.dtype,
                 "center": _as_list(self.center),
                 "whitening": _as_list(self.whitening),
-            },
+            }
+            | named,
             sort_keys=True,
         )
 
@@ -258,11 +267,11 @@ class FeatureMap(Described):
         # what was chosen before what followed from it: another seed means another scale
         first = ("n_features", "n_frequencies", "seed", "law", "dtype")
         for name in (*first, *(f.name for f in fields(self) if f.name not in first)):
-            if name in mine and mine[name] != theirs[name]:
+            if mine.get(name) != theirs.get(name):
                 raise MergeError(
-                    f"the feature maps differ in {name}: {_brief(mine[name])} and "
-                    f"{_brief(theirs[name])}. Only sketches of one feature map can be combined; "
-                    "sketch both inputs with the same one."
+                    f"the feature maps differ in {name}: {_brief(mine.get(name))} and "
+                    f"{_brief(theirs.get(name))}. Only sketches of one feature map can be "
+                    "combined; sketch both inputs with the same one."
                 )
         raise MergeError(
             "the feature maps have one specification but other frequencies (digests "

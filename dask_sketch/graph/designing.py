@@ -106,9 +106,9 @@ def design(
     Returns
     -------
     feature_map
-        With the pilot mean as its center and, if the variances were found, what was seen of them
-        as ``feature_map.scale_fit``, in units of the components' deviation (of the features', if
-        there is no ``n_components``).
+        With the pilot mean as its center, the names of the features where ``x`` has them, and, if
+        the variances were found, what was seen of them as ``feature_map.scale_fit``, in units of
+        the components' deviation (of the features', if there is no ``n_components``).
 
     Raises
     ------
@@ -180,6 +180,7 @@ def design(
         dtype=dtype,
         center=pilot.mean(axis=0),
         whitening=matrix,
+        feature_names=samples.feature_names,
         scale_fit=fit,
     )
 

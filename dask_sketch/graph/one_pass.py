@@ -271,7 +271,7 @@ def sketch(
         )
     require_options("sketch", options)
     samples = open_samples(x, weights=weights, groups=groups, **options)
-    samples.require_features(feature_map.n_features, "the feature map")
+    samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
     fan_in = default_fan_in(samples) if split_every is None else split_every
     fan_in = whole_number("split_every", fan_in, 2)
     kind = LazySketch

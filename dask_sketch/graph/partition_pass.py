@@ -137,7 +137,7 @@ def _require(
     backoff: float,
     in_flight: int | None,
 ) -> None:
-    samples.require_features(feature_map.n_features, "the feature map")
+    samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     if attempts < 1 or not 0 <= backoff < float("inf"):

@@ -17,7 +17,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.device import device_array, on_device
 from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sources.chunking import row_step
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.samples import Samples, array_samples, names_of
 
 _KINDS = (
     "a NumPy array, a pandas or Dask DataFrame, a Dask array or bag, an xarray DataArray or "
@@ -276,7 +276,7 @@ def _pandas_samples(x: Any, weights: Any, groups: Any, columns: Any, chunk_size:
         weights,
         groups if group is None else x[group],
         chunk_size,
-        feature_names=tuple(map(str, names)),
+        feature_names=names_of(names),
     )
     if group is None or samples.groups is None:
         return samples

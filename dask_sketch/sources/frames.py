@@ -10,7 +10,7 @@ import numpy as np
 from dask_sketch.errors import InputError
 from dask_sketch.features.tables import common_dtype, to_numpy
 from dask_sketch.sources.groups import Groups, Labelled, labels_of_series
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.samples import Samples, array_samples, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def frame_samples(
         label,
         weights,
         groups,
-        feature_names=tuple(map(str, names)),
+        feature_names=names_of(names),
         weight_column=weight is not None,
         **known,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.groups import aligned_groups
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.samples import Samples, array_samples, names_of
 from dask_sketch.sources.stored_groups import INDEX_OF, NAMES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def data_array_samples(
     x = x.transpose(..., feature_dim)
     names = None
     if feature_dim in x.coords:
-        names = tuple(str(value) for value in x.coords[feature_dim].values)
+        names = names_of(x.coords[feature_dim].values.tolist())
     leading = tuple(str(dim) for dim in x.dims[:-1])
     samples = array_samples(
         _as_dask(x, feature_dim),
@@ -104,10 +104,10 @@ def dataset_samples(
         If a variable is missing or the variables do not share their dimensions.
     """
     others = {given for given in (weights, groups) if isinstance(given, str)}
-    names = columns
-    if names is None:
-        every = {str(name): variable for name, variable in x.data_vars.items()}
-        names = [n for n, v in every.items() if n not in others and INDEX_OF not in v.attrs]
+    names: list[Hashable] = [] if columns is None else list(columns)
+    if columns is None:
+        every = x.data_vars.items()
+        names = [n for n, v in every if str(n) not in others and INDEX_OF not in v.attrs]
     missing = [name for name in names if name not in x]
     if missing or not names:
         raise InputError(f"variables {missing or names} are not in the Dataset: {list(x)}.")
@@ -131,7 +131,7 @@ def dataset_samples(
                 f"{x[name].dims}. Choose variables that share them with columns=[...]."
             )
     leading = tuple(str(dim) for dim in dims)
-    label = f"the Dataset ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+    label = f"the Dataset ({', '.join(map(str, names[:4]))}{', ...' if len(names) > 4 else ''})"
     arrays = [_as_dask(x[name]) for name in names]
     first = arrays[0]
     arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]
@@ -150,7 +150,7 @@ def dataset_samples(
         _weights(weights, x[names[0]], leading, label),
         dims=leading,
         coords=_row_labels(x[names[0]]),
-        feature_names=tuple(names),
+        feature_names=names_of(names),
         lazy=any(x[name].chunks is not None for name in names),
     )
     return _grouped(samples, groups, _variables(x))

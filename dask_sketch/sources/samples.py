@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,12 +160,36 @@ class Samples:
             fields["dimensions"] = ", ".join(map(str, self.dims))
         return samples_card(fields, self._summary(), self.chunk_rows, self.feature_names)
 
-    def require_features(self, n_features: int, owner: str) -> None:
-        """Raise unless the rows have ``n_features``, as ``owner`` does."""
+    def require_features(
+        self, n_features: int, owner: str, names: tuple[str, ...] | None = None
+    ) -> None:
+        """Raise unless the rows have ``n_features`` as ``owner`` does, of its ``names`` if any."""
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
                 f"{self.label} has {self.n_features} features; {owner} has n_features={n_features}."
             )
+        mine = self.feature_names
+        if mine is not None and names is not None and mine != names:
+            place = next(k for k in range(n_features) if mine[k] != names[k])
+            raise InputError(
+                f"feature {place} of {self.label} is {mine[place]!r}; {owner} was made for "
+                f"{names[place]!r} there. Give columns=[...] in the order of its feature_names, or "
+                "rename the features."
+            )
+
+
+def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
+    """What columns are called; none where they are only counted, or two are called the same.
+
+    Examples
+    --------
+    >>> names_of(["height", 2.5]), names_of(range(3))
+    (('height', '2.5'), None)
+    """
+    found = list(labels)
+    names = tuple(map(str, found))
+    counted = all(isinstance(label, int | np.integer) for label in found)
+    return None if counted or len(set(names)) < len(names) else names
 
 
 def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:

@@ -26,6 +26,7 @@ KINDS = {
     },
     "centred": {"center": [1.0, 2.0, 1e6]},
     "diagonal whitening": {"whitening": np.diag([1.0, 2.0, 0.5])},
+    "named": {"feature_names": ["pitch", "energy", "rate"]},
     "full whitening": {"whitening": [[1.0, 0.5, 0.0], [0.5, 2.0, 0.1], [0.0, 0.1, 1.0]]},
 }
 
@@ -72,6 +73,11 @@ def any_map(request):
         ({"center": [0.0, np.inf, 0.0]}, "center="),
         ({"center": "middle"}, "center="),
         ({"whitening": np.eye(2)}, "whitening has shape"),
+        ({"feature_names": ["a", "b"]}, "give 3 different names"),
+        ({"feature_names": ["a", "b", "a"]}, "give 3 different names"),
+        ({"feature_names": ["a", "b", "c", "a"]}, "two are the same"),
+        ({"feature_names": "abc"}, "feature_names='abc'"),
+        ({"feature_names": [1, 2, 3]}, "give 3 different names"),
         ({"whitening": np.full((3, 3), np.nan)}, "whitening has shape"),
         ({"whitening": np.ones((3, 3))}, "whitening is singular"),
     ],

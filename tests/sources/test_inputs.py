@@ -18,6 +18,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
 from dask_sketch import partial_sketch
+from dask_sketch.errors import InputError, MergeError
 from dask_sketch.graph.one_pass import LazySketch
 
 NAMES = ["a", "b", "c"]
@@ -568,3 +569,33 @@ def test_a_folder_that_moved_is_not_read_again(tmp_path):
     samples = ds.open_samples(tmp_path / "x.zarr")
     shutil.rmtree(tmp_path / "x.zarr")
     assert samples.n_samples == 4
+
+
+def test_features_keep_their_names_and_order():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 3)), columns=list("abc"))
+    feature_map = ds.design(frame, n_components=1)
+    assert feature_map.feature_names == ("a", "b", "c")
+    whole = ds.sketch(frame, feature_map)
+    # what has no names is taken as it stands
+    assert ds.sketch(frame.to_numpy(), feature_map).identical(whole)
+    turned = frame[["c", "a", "b"]]
+    assert ds.sketch(turned, feature_map, columns=["a", "b", "c"]).identical(whole)
+    dataset = xr.Dataset({name: ("row", turned[name]) for name in turned})
+    for given in (turned, dd.from_pandas(turned, npartitions=2), dataset):
+        for use in (ds.sketch, ds.plan):
+            with pytest.raises(InputError, match=r"feature 0 of .* is 'c'; the feature map .* 'a'"):
+                use(given, feature_map)
+    named = {"n_features": 3, "n_frequencies": 10, "scale": 1.0}
+    one = ds.sketch(turned, ds.FeatureMap(**named, feature_names=list("cab")))
+    with pytest.raises(MergeError, match="differ in feature_names"):
+        one + ds.sketch(frame, ds.FeatureMap(**named, feature_names=list("abc")))
+
+
+def test_columns_that_are_only_counted_have_no_names():
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    dataset = xr.DataArray(x, dims=("row", "feature")).to_dataset("feature")
+    assert list(dataset) == [0, 1]
+    for given in (pd.DataFrame(x), dataset):
+        feature_map = ds.design(given, n_components=1)
+        assert feature_map.feature_names is None
+        assert ds.sketch(given, feature_map).identical(ds.sketch(x, feature_map))
