@@ -20,6 +20,7 @@ from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
 from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.families import MODELS, Array
+from dask_sketch.decoders.mixture_density import decode_density
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.replicates import fit_all
 from dask_sketch.decoders.reporter import Progress, Reporter, watched
@@ -78,7 +79,9 @@ def decode(
         - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
         - ``"density"`` (ours), the default for ``model="dirac"``: a density of several atoms for
           each centroid, divided by k-means. The most precise for clustering. As in k-means,
-          distances are Euclidean, in the units of the data.
+          distances are Euclidean, in the units of the data. With ``model="gaussian"``: a density
+          of as many atoms as explain the sketch, reduced to the components of greatest likelihood,
+          for data that is no mixture of so few, such as speech.
         - ``"sketch-shift"``: sketch-and-shift, Algorithm 2 of that paper as printed.
         - ``"iht"``: iterative hard thresholding, a baseline.
     model
@@ -111,7 +114,8 @@ def decode(
     seed
         Seed of the starting points, ``>= 0``. The same seed gives the same bits.
     replicates
-        Number of independent fits ``>= 1``; the one of lowest cost is returned.
+        Number of independent fits ``>= 1``; the one of lowest cost is returned. The densities that
+        ``"density"`` reduces to a mixture are put together instead.
     variance_floor
         Smallest variance of a component, as a fraction of the mean variance that the frequency law
         expects, or of the data's where that is less, in (0, 1). Efficient refinement goes down to a
@@ -178,7 +182,7 @@ def decode(
     arguments.one_of("maxima", maxima, MAXIMA)
     if refine not in (None, "efficient"):
         raise DecodeError(f"refine={refine!r} is unknown; give 'efficient' or leave it out.")
-    if not 0.0 < variance_floor < 1.0:
+    if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     n_threads = (
         default_n_threads() if threads is None else whole_number("threads", threads, 1, DecodeError)
@@ -195,12 +199,25 @@ def decode(
     if method in CENTROID_METHODS and start is None:
         if merge or refine is not None or covariance is not None:
             raise DecodeError(
-                f"method={method!r} finds centroids and takes no merge, refine or covariance: "
+                f"method={method!r} takes no merge, refine or covariance: "
                 "leave them out, or decode model='gaussian' by 'cl-ompr' or 'splitting'."
             )
         if device is not None:
             raise DecodeError(
                 f"device={device!r}: method={method!r} runs on the processor only; leave it out."
+            )
+        if method == "density" and model == "gaussian":
+            assert n_components is not None  # only cl-omp does without
+            return decode_density(
+                sketch,
+                n_components,
+                box,
+                variance_floor,
+                seed,
+                replicates,
+                progress,
+                n_threads,
+                executor,
             )
         return decode_centroids(
             sketch,

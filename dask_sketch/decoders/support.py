@@ -10,6 +10,8 @@ from dask_sketch.decoders.families import Array
 from dask_sketch.decoders.non_negative import non_negative_weights
 from dask_sketch.decoders.objective import Objective
 
+_UNSEEN = 1e-100  # largest of the numbers in the sketch of an atom
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -50,4 +52,7 @@ def threshold(objective: Objective, theta: Array, n_components: int) -> Array:
 
 def fit_weights(objective: Objective, theta: Array) -> Array:
     """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||``, of un-normalised atoms."""
-    return non_negative_weights(objective.atoms(theta), np.concatenate(objective.target))
+    atoms = objective.atoms(theta)
+    # what no frequency sees has no weight, rather than one of 1e300
+    atoms[np.abs(atoms).max(axis=1, initial=0.0) < _UNSEEN] = 0.0
+    return non_negative_weights(atoms, np.concatenate(objective.target))

@@ -97,7 +97,8 @@ def partial_sketch(
     Raises
     ------
     InputError
-        If the number of features or of weights is wrong, or the values are not numbers.
+        If the number of features or of weights is wrong, or the values are not numbers, are masked
+        or lazy.
     ChunkError
         For weights out of range, and for refused rows: NaN, infinite, or so far from the center
         that they cannot be summed exactly. Names chunk and row.

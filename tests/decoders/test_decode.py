@@ -245,6 +245,7 @@ def test_refuses_a_bad_number_of_components(sketch, value):
         ({"seed": 0.5}, r"seed=0\.5"),
         ({"variance_floor": 0.0}, r"variance_floor=0\.0"),
         ({"variance_floor": 2.0}, r"variance_floor=2\.0"),
+        ({"variance_floor": "0.1"}, "variance_floor='0.1'"),
         ({"bounds": "box"}, "bounds='box': give None, 'data'"),
         ({"bounds": [[0.0, 0.0]]}, r"bounds has shape \(1, 2\).*give \(2, 2\)"),
         ({"bounds": [["a", "b"], ["c", "d"]]}, "not an array of numbers"),

@@ -28,6 +28,16 @@ def test_weights_are_the_non_negative_least_squares(objective, true_theta):
     np.testing.assert_allclose(weights[:3], 1 / 3, atol=0.02)
 
 
+def test_atoms_that_no_frequency_sees_weigh_nothing(objective):
+    variances = np.geomspace(1.0, 1e6, 2000)  # so wide that some are seen at 1e-300
+    wide = objective.from_data_units(np.zeros((2000, 2)), np.stack([variances] * 2, axis=1))
+    largest = np.abs(objective.atoms(wide)).max(axis=1)
+    unseen = wide[(largest > 0) & (largest < 1e-100)]
+    assert len(unseen) > 2
+    for theta in unseen:
+        assert not fit_weights(objective, theta[None]).any()
+
+
 def test_threshold_keeps_the_atoms_that_explain(objective, true_theta):
     far = objective.from_data_units(np.array([[30.0, 0], [0, -30.0]]), np.ones((2, 2)))
     theta = np.vstack([far[:1], true_theta, far[1:]])
