@@ -34,6 +34,7 @@ from dask_sketch.sources.door import require_options
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 TASKS = ("mixture", "clustering")
 _UNLIKE = 30.0  # ratio of deviations from which features are not of one unit
+_HUGE = 1e150  # what a scale must be under, and over one of
 _ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
@@ -140,6 +141,7 @@ def design(
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
     samples = open_samples(x, weights=weights, **options)
     pilot = pilot_samples(samples, n_pilot, seed, progress=progress)
+    _require_magnitudes(pilot, samples.label)
     d = pilot.shape[1]
     if n_components is None and n_frequencies is not None and n_frequencies <= d // 2:
         raise InputError(
@@ -183,6 +185,20 @@ def design(
         feature_names=samples.feature_names,
         scale_fit=fit,
     )
+
+
+def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
+    """Refuse values whose squares are no numbers."""
+    largest = float(np.abs(rows).max())
+    if largest >= _HUGE:
+        found = f"holds values up to {largest:g}"
+    else:
+        widths = np.ptp(rows, axis=0)
+        narrow = np.flatnonzero((widths > 0) & (widths < 1.0 / _HUGE))
+        if not len(narrow):
+            return
+        found = f"varies by {widths[narrow[0]]:g} in feature {narrow[0]}"
+    raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
 
 
 def _component_variances(

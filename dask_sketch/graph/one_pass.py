@@ -14,13 +14,11 @@ from dask.base import DaskMethodsMixin
 from dask_sketch.announcing import report_rows
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.arguments import whole_number
-from dask_sketch.graph.group_memory import default_fan_in
+from dask_sketch.graph.opening import opened
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare, require_device
 from dask_sketch.sketching.sketch import Sketch, merge
-from dask_sketch.sources import Samples, open_samples
-from dask_sketch.sources.door import require_options
+from dask_sketch.sources import Samples
 
 SMALL_MAP = 1024  # bytes; a larger specification is sent as a task of its own, once for a worker
 
@@ -258,10 +256,6 @@ def sketch(
     >>> by_sign.labels, by_sign.merged().identical(sketch(x, feature_map))
     (array([False,  True]), True)
     """
-    if not isinstance(feature_map, FeatureMap):
-        raise InputError(
-            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
-        )
     if nan_policy not in NAN_POLICIES:
         raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
     require_device(device)
@@ -269,11 +263,9 @@ def sketch(
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
-    require_options("sketch", options)
-    samples = open_samples(x, weights=weights, groups=groups, **options)
-    samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
-    fan_in = default_fan_in(samples) if split_every is None else split_every
-    fan_in = whole_number("split_every", fan_in, 2)
+    samples, fan_in = opened(
+        "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
+    )
     kind = LazySketch
     if samples.groups is not None:
         from dask_sketch.graph.group_pass import LazySketchGroup as kind  # a LazySketch itself

@@ -10,20 +10,18 @@ from dask.system import CPU_COUNT
 
 from dask_sketch import config
 from dask_sketch.announcing import announce_limit
-from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.arguments import whole_number
 from dask_sketch.features.row_loop import GROUPS
 from dask_sketch.graph.batches import batch_chunks, count_merges
 from dask_sketch.graph.cost import Plan
 from dask_sketch.graph.estimate import measure
-from dask_sketch.graph.group_memory import default_fan_in, free_memory, group_memory
+from dask_sketch.graph.group_memory import free_memory, group_memory
+from dask_sketch.graph.opening import opened
 from dask_sketch.graph.run import active_client
 from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.partial import GATHERED
-from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources import Samples
 from dask_sketch.sources.chunking import SMALL_TASK, describe_bytes, n_bytes
-from dask_sketch.sources.door import require_options
 
 MANY_PIECES = 10_000  # stored chunks,
 SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
@@ -76,15 +74,9 @@ def plan(
     >>> made.estimate(n_cores=1).seconds > 0
     True
     """
-    if not isinstance(feature_map, FeatureMap):
-        raise InputError(
-            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
-        )
-    require_options("plan", options)
-    samples = open_samples(x, weights=weights, groups=groups, **options)
-    samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
-    fan_in = default_fan_in(samples) if split_every is None else split_every
-    fan_in = whole_number("split_every", fan_in, 2)
+    samples, fan_in = opened(
+        "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
+    )
     available = None
     if memory_per_thread is not None:
         available = n_bytes("memory_per_thread", memory_per_thread)

@@ -263,3 +263,13 @@ def test_the_order_of_memory_changes_no_bit():
     x = np.random.default_rng(0).normal(size=(500, 3))
     maps = [ds.design(np.array(x, order=order), n_components=2) for order in "CF"]
     assert maps[0].digest == maps[1].digest
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"), [(1e200, "holds values up to"), (1e-200, "varies by .* in feature 1")]
+)
+@pytest.mark.parametrize("task", ["mixture", "clustering"])
+def test_values_without_squares_are_refused(unit, message, task):
+    x = np.random.default_rng(0).normal(size=(100, 2)) * [1.0, unit]
+    with pytest.raises(InputError, match=f"{message}.*another unit"):
+        ds.design(x, n_components=2, task=task)
