@@ -88,7 +88,8 @@ def decode(
       cl-omp        without replacement; the default without -k, stops by itself
       splitting     for many components and smooth densities
       iht           a baseline
-      density       for centroids, the most precise; the default for dirac
+      density       for centroids, the most precise; the default for dirac; with --model gaussian
+                    for data that is no mixture of so few, such as speech
       sketch-shift  for centroids, as published
 
     \b

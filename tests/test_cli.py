@@ -223,7 +223,7 @@ def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
         ("-k 2 --covariance 1,1", "has no use for it"),
         ("-k 2 --model known --covariance 1", "(1,)"),
         ("-k 2 --model known --covariance 1,nan", "NaN"),
-        ("-k 2 --method density --model gaussian", "finds centroids"),
+        ("-k 2 --method density --model isotropic", "finds centroids"),
         ("-k 2 --method density --merge", "takes no merge"),
         ("-k 2 --model dirac --method iht --refine efficient", "say nothing of the noise"),
         ("-k 2 --variance-floor 2", "variance_floor=2.0"),

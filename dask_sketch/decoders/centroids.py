@@ -93,7 +93,8 @@ def decode_centroids(
     """
     begun = time.perf_counter()
     if model not in (("dirac", "gaussian") if method == "sketch-shift" else ("dirac",)):
-        raise DecodeError(f"method={method!r} finds centroids: give model='dirac'.")
+        other = " or 'gaussian'" if method == "density" else ""
+        raise DecodeError(f"method={method!r} finds centroids: give model='dirac'{other}.")
     assert n_components is not None  # only cl-omp does without
     features = sketch.feature_map
     d, m = features.n_features, features.n_frequencies
