@@ -18,7 +18,8 @@ $(READY): .ci/requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is too old: set PYTHON to a Python of 3.11 or newer" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(INSTALL) --requirement .ci/requirements.lock
+	$(BIN)/python $(INSTALL) --no-compile --requirement .ci/requirements.lock
+	-$(BIN)/python -m compileall -q -j 0 -x '/tests?/|/kubernetes' $(VENV)/lib  # pip has one process
 	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -34,7 +35,9 @@ speaker: $(READY)  ## speakers verified, by sketches and by EM: make speaker DAT
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m dask_sketch.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
 
-test: lint types pytest  ## linter, types, tests and doctests
+# the type checker has one process only, and the tests wait at times
+test:  ## linter, types, tests and doctests
+	@$(MAKE) --no-print-directory --jobs 3 lint types pytest
 
 lint: $(READY)  ## linter and formatter, changing nothing
 	$(BIN)/ruff check .
@@ -43,9 +46,10 @@ lint: $(READY)  ## linter and formatter, changing nothing
 types: $(READY)  ## type checker
 	$(BIN)/mypy
 
-# two processes of one thread, each with whole files: some measure memory, or share a cluster
+# two processes of one thread, each with whole files: some measure memory, or share a cluster; the
+# bytecode of ours is kept, or else every process that a test starts would make it again
 pytest: $(READY)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)  ## the tests that take minutes
