@@ -1,4 +1,4 @@
-"""Compile what many tests use; parts have no function in common, and may run side by side."""
+"""Compile what many tests use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def sketches():
     """Rows of both kinds in both precisions, both kernels, and the decoders."""
     import numpy as np
 
-    from dask_sketch import FeatureMap, decode, partial_groups, partial_sketch
+    from dask_sketch import FeatureMap, decode, partial_sketch
 
     for dtype in ("float32", "float64"):
         for law in ("sparse-sums", "sparse-radius"):
@@ -18,10 +18,20 @@ def sketches():
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 sketch = partial_sketch(x, feature_map, np.ones(200))
             decode(sketch, 2, refine="efficient", threads=1)
-            if dtype == "float32":
-                for raw in ("f4", "f8"):
-                    x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
-                    partial_groups(x, feature_map, np.arange(200) % 3)
+
+
+def groups():
+    """Rows of groups as most tests have them, and both kernels."""
+    import numpy as np
+
+    from dask_sketch import FeatureMap, partial_groups
+
+    for dtype, kinds in (("float32", ("f4", "f8")), ("float64", ("f8",))):
+        for law in ("sparse-sums", "sparse-radius"):
+            feature_map = FeatureMap(3, 60, scale=1.0, law=law, dtype=dtype)
+            for raw in kinds:
+                x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
+                partial_groups(x, feature_map, np.arange(200) % 3)
 
 
 def speech():
@@ -37,4 +47,5 @@ def speech():
 
 
 if __name__ == "__main__":
-    {"sketches": sketches, "speech": speech}[sys.argv[1]]()
+    for part in sys.argv[1:]:
+        {"sketches": sketches, "groups": groups, "speech": speech}[part]()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -17,21 +18,30 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `import strategies`
 
 # Compiled kernels, for the processes that tests start as well. numba's index of a folder is not
-# made for two writers: each worker of xdist has a folder, which begins as a copy of the first.
+# made for two writers: each worker of xdist has a folder, which begins as a copy of what two
+# processes have compiled before.
 KERNELS = Path(__file__).parents[1] / ".pytest_cache" / "numba"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 os.environ["NUMBA_CACHE_DIR"] = str(KERNELS / (WORKER or "first"))
+SHARES = {"second": ("groups", "speech"), "first": ("sketches",)}  # they take about as long
 if WORKER:
     shutil.rmtree(KERNELS / WORKER, ignore_errors=True)
-    if (KERNELS / "first").exists():
-        shutil.copytree(KERNELS / "first", KERNELS / WORKER)
+    for share in SHARES:  # what both have compiled is the same
+        if (KERNELS / share).exists():
+            shutil.copytree(KERNELS / share, KERNELS / WORKER, dirs_exist_ok=True)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes():
     """Compile, before there are workers that would each do it, what most of them need."""
     script = Path(__file__).with_name("compiled.py")
-    running = [subprocess.Popen([sys.executable, script, part]) for part in ("speech", "sketches")]
+    running = [
+        subprocess.Popen(
+            [sys.executable, script, *parts],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(KERNELS / share)},
+        )
+        for share, parts in SHARES.items()
+    ]
     codes = [process.wait() for process in running]
     assert codes == [0, 0]
 
@@ -115,6 +125,25 @@ def thread_client():
 
 
 @pytest.fixture(scope="session")
+def preloaded():
+    """Start the process that others are forked of, with what each of them would import."""
+    context = multiprocessing.get_context("forkserver")
+    modules = ("distributed", "dask.array", "dask.dataframe", "xarray", "zarr")
+    ours = ("graph.one_pass", "graph.partition_pass", "sources", "ledger.ledger")
+    context.set_forkserver_preload([*modules, *(f"dask_sketch.{name}" for name in ours)])
+    first = context.Process(target=int)
+    first.start()
+    first.join()
+
+
+@pytest.fixture
+def forked_workers(preloaded):
+    """Let clusters that a test makes fork their workers: to start one afresh takes seconds."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+
+
+@pytest.fixture(scope="session")
 def process_clusters():
     """Keep clusters of two worker processes, of one thread each: the last one is in use."""
     with contextlib.ExitStack() as stack:
@@ -132,7 +161,7 @@ def process_clusters():
 
 
 @pytest.fixture
-def process_client(process_clusters):
+def process_client(process_clusters, forked_workers):
     """Connect to a cluster of two processes, started once for all tests that leave it whole."""
     from distributed import Client
 

@@ -243,12 +243,17 @@ def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts,
         found[groups[i], 0] += 1
         if i < half:
             found[groups[n - half + i], 1] += 1
-    places = (np.cumsum(found) - found.reshape(-1)).reshape(found.shape)
+    places, before = np.empty_like(found), np.int64(0)
+    for k in range(GROUPS + 2):
+        for side in range(2):
+            places[k, side] = before
+            before += found[k, side]
     for i in range(n - half):
         _place(order, places, groups, i, 0)
         if i < half:
             _place(order, places, groups, n - half + i, 1)
-    counts[:] = found[: GROUPS + 1].sum(axis=1)
+    for k in range(GROUPS + 1):
+        counts[k] = found[k, 0] + found[k, 1]
     taken = 0
     for k in range(GROUPS):
         weight = square = np.int64(0)
@@ -259,7 +264,7 @@ def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts,
             square += np.int64(np.rint(f * f * _GRID))
         totals[0, k], totals[1, k] = weight, square
         taken += counts[k]
-    return found[GROUPS + 1].sum(), -1
+    return found[GROUPS + 1, 0] + found[GROUPS + 1, 1], -1
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -348,9 +353,6 @@ def take_rows(raw, weights, weighted, omit, least, grid, center, scale, out, sha
         )
         if refused >= 0:
             return 0, refused
-        _take_groups(
-            raw, shares, order, counts[:GROUPS], center, scale, out, lows, highs, firsts, seconds
-        )  # fmt: skip
     else:
         in_runs = _take_runs(raw, center, scale, out, lows, highs, firsts[_ONE], seconds[_ONE])
         taken = in_runs
@@ -362,13 +364,13 @@ def take_rows(raw, weights, weighted, omit, least, grid, center, scale, out, sha
                 omitted += 1
             else:
                 return 0, i
-        if taken > in_runs:
-            counts[_ONE] = taken - in_runs
-            _take_groups(
-                raw, shares[in_runs:], order[in_runs:], counts[:GROUPS], center, scale,
-                out[in_runs:], lows, highs, firsts, seconds,
-            )  # fmt: skip
-        counts[_ONE] = taken
+        counts[_ONE] = taken - in_runs
+    # one call for both: what it is compiled to is long
+    _take_groups(
+        raw, shares[in_runs:], order[in_runs:], counts[:GROUPS], center, scale, out[in_runs:], lows,
+        highs, firsts, seconds,
+    )  # fmt: skip
+    counts[_ONE] += in_runs
     reach = 0.0  # a square, in steps
     for f in range(d):
         # a bound of zero has no sign, whichever zero came first

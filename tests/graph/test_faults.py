@@ -333,7 +333,7 @@ def test_a_partition_that_kills_its_workers_is_found_among_its_neighbours(
     assert_each_once(list(done.items()), set(range(40)) - {17})
 
 
-def test_a_cluster_without_workers_is_given_up():
+def test_a_cluster_without_workers_is_given_up(forked_workers):
     with (
         dask.config.set({"sketch.worker-timeout": "1s"}),
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,

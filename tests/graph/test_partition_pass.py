@@ -309,7 +309,7 @@ class BreakNewWorkers(WorkerPlugin):
         drawn.draw_frequencies = lambda *args, **kwargs: honest(*args, **kwargs) * 1.01
 
 
-def test_a_worker_that_joins_later_is_checked_before_it_reads(tmp_path):
+def test_a_worker_that_joins_later_is_checked_before_it_reads(tmp_path, forked_workers):
     def slow(block, place):
         import os
 

@@ -500,7 +500,7 @@ def test_versions_are_recorded(make_place: Make) -> None:
     assert Path(place.file).exists()
 
 
-def test_workers_give_the_bits_of_threads(make_place: Make) -> None:
+def test_workers_give_the_bits_of_threads(make_place: Make, forked_workers: None) -> None:
     place = make_place(40)
     place.write(DECODE + '[cluster]\nkind = "local"\nn_workers = 2\nmemory_limit = "1GiB"\n')
     made = place.run()

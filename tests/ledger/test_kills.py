@@ -64,7 +64,6 @@ def undisturbed(world, place, n_nights):
 def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
     nights, whole, spent = undisturbed(world, tmp_path / "whole", n_nights)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["partition_world", "dask_sketch.ledger.ledger"])
     rng = np.random.default_rng(seed)
     packed = pickle.dumps(nights)
     kills = finished = 0
@@ -94,11 +93,11 @@ def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
     return finished
 
 
-def test_killed_at_random_moments(world, tmp_path):
+def test_killed_at_random_moments(world, tmp_path, preloaded):
     kill_again_and_again(world, tmp_path, n_kills=12, n_nights=3, seed=1)
 
 
 @pytest.mark.slow
-def test_killed_at_very_many_moments(world, tmp_path):
+def test_killed_at_very_many_moments(world, tmp_path, preloaded):
     finished = kill_again_and_again(world, tmp_path, n_kills=200, n_nights=8, seed=2)
     assert finished > 5
