@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 nbclient = pytest.importorskip("nbclient", reason="notebooks run with nbclient")
 import nbformat  # noqa: E402
+from jupyter_client import AsyncKernelManager  # noqa: E402
 from traitlets.config import Config  # noqa: E402
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
@@ -23,24 +25,32 @@ SHOWN = {  # what each must have shown at its end
 }
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-# jupyter_client starts its kernel through asyncio and zmq, whose own deprecations are not ours
-@pytest.mark.filterwarnings("default")
-def test_notebook_runs(path, tmp_path):
-    notebook = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "commit without outputs"
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all, since each would load the same packages for seconds."""
     # sockets in a folder of its own: a port that is free when it is chosen may be taken when it is
     # bound; the folder is not tmp_path, for a socket's path holds a hundred characters only
     with tempfile.TemporaryDirectory() as sockets:
-        nbclient.NotebookClient(
-            notebook,
-            timeout=300,
-            kernel_name="python3",
-            resources={"metadata": {"path": tmp_path}},
-            config=Config(
-                KernelManager={"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
-            ),
-        ).execute()
+        settings = {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
+        manager = AsyncKernelManager(
+            kernel_name="python3", config=Config({"KernelManager": settings})
+        )
+        yield manager
+        if manager.has_kernel:
+            asyncio.run(manager.shutdown_kernel(now=True))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# jupyter_client starts its kernel through asyncio and zmq, whose own deprecations are not ours
+@pytest.mark.filterwarnings("default")
+def test_notebook_runs(path, kernel, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "commit without outputs"
+    # nothing of the last one is left: neither its names nor its folder
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {tmp_path}"))
+    client = nbclient.NotebookClient(notebook, timeout=300, km=kernel)
+    client.execute(cleanup_kc=False)
+    client.kc.stop_channels()
     shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
     assert SHOWN[path.stem] in shown
     assert "same bits: False" not in shown

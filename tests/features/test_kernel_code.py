@@ -174,7 +174,11 @@ def checksum_of_sums():
     return " ".join(out)
 
 
-@pytest.mark.parametrize("bits", [pytest.param(128, marks=pytest.mark.slow), 256, 512])
+# of 256 bits is the code for AVX2, below; of all, with fewer features, test_exactness
+@pytest.mark.parametrize(
+    "bits",
+    [pytest.param(128, marks=pytest.mark.slow), pytest.param(256, marks=pytest.mark.slow), 512],
+)
 def test_the_width_of_the_vectors_changes_no_bit(bits, monkeypatch):
     here = checksum_of_sums()
     for used in (kernel, sums_kernel):
