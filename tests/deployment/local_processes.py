@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from dask_sketch.ledger import open_ledger
@@ -43,10 +45,29 @@ def environment(**more: str) -> dict[str, str]:
     return kept | one | {"PATH": f"{BIN}:{os.environ['PATH']}"} | more
 
 
+def _ports() -> Iterator[int]:
+    """Ports below those that the system gives to whoever asks for any; other ones in each process.
+
+    One that the system gave would be free again once we know it, and might be given to somebody
+    else before it is bound.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    least = int(given.read_text().split()[0]) if given.exists() else 32768
+    mine = int("0" + os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw"))
+    first = least - 1 - mine % 16 - 16 * (os.getpid() % 256)
+    return iter(range(first, 1024, -16))
+
+
+PORTS = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nobody listens at, and that is asked for once only."""
+    for port in PORTS:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def substituted(text: str, values: dict[str, str] | None = None) -> str:

@@ -19,7 +19,7 @@ from dask_sketch.ledger.place import place_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (8, 100),
+    (8, 60),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
@@ -90,6 +90,15 @@ class Job:
         assert ledger.model(name="model") is not None
 
 
+def between(resumed: list[int], job: Job) -> int:
+    """Number of different states, neither the first nor the last, that were resumed from."""
+    return len({n for n in resumed if 0 < n < job.n_partitions})
+
+
+def wanted(n_disturbed: int) -> int:
+    return min(n_disturbed // 4, 12)
+
+
 @pytest.mark.parametrize(("n_kills", "n_partitions"), COUNTS)
 def test_killed_at_random_moments(
     n_kills: int, n_partitions: int, forge: Forge, tmp_path: Path
@@ -98,7 +107,8 @@ def test_killed_at_random_moments(
     draw = random.Random(20180701)
     kills, ledgers, resumed = 0, 1, []
     job.new_ledger(ledgers)
-    while kills < n_kills:
+    # a busy machine may start slowly, and be killed again and again before its first commit
+    while kills < n_kills or (between(resumed, job) < wanted(n_kills) and kills < 20 * n_kills):
         pid = forge.start(job.place.file)
         if kills % 2:  # among the commits, however much of the time they take
             last, late = job.commits() + draw.randint(1, 15), time.monotonic() + job.seconds
@@ -116,7 +126,7 @@ def test_killed_at_random_moments(
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < n_partitions}) >= min(n_kills // 4, 12)
+    assert between(resumed, job) >= wanted(n_kills)
 
 
 @pytest.mark.parametrize(("n_failures", "n_partitions"), COUNTS)
@@ -139,7 +149,7 @@ def test_writes_that_fail_at_random(
             job.new_ledger(ledgers)
     job.run()
     job.require_same()
-    assert len({n for n in resumed if 0 < n < n_partitions}) >= min(n_failures // 4, 12)
+    assert between(resumed, job) >= wanted(n_failures)
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
