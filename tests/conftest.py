@@ -170,7 +170,7 @@ def process_client(process_clusters, forked_workers):
         start()
     client = Client(started[-1])
     try:
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=60)
     except TimeoutError:  # an earlier test has killed a worker while it was being started again
         client.close()
         started[-1].close()

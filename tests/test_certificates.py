@@ -185,7 +185,7 @@ def scheduler(folder):
 
 def test_a_client_with_the_certificate_gets_in(scheduler, folder):
     with connect(ClusterSettings("address", address=scheduler, tls=folder)) as client:
-        assert client.submit(abs, -3).result(timeout=30) == 3
+        assert client.submit(abs, -3).result(timeout=60) == 3
 
 
 def test_a_client_without_is_refused(scheduler, tmp_path):

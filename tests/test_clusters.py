@@ -261,7 +261,7 @@ def test_slurm_jobs_as_workers(slurm):
     site = {f"jobqueue.slurm.{name}": one for name, one in site.items()}
     with dask.config.set(site), connect(settings) as client:
         assert client.scheduler.address.startswith("tls://")
-        assert client.submit(abs, -3).result(timeout=30) == 3
+        assert client.submit(abs, -3).result(timeout=60) == 3
         assert list(client.run(os.getenv, "SITE").values()) == ["ours"]
         told = client.run(on_a_worker)
         assert [(one["concurrency"], one["spill"]) for one in told.values()] == [("4", False)]
@@ -302,7 +302,7 @@ def test_slurm_with_certificates_of_a_folder(slurm):
         options={"interface": "lo"},
     )
     with connect(settings) as client:
-        assert client.submit(abs, -3).result(timeout=30) == 3
+        assert client.submit(abs, -3).result(timeout=60) == 3
         assert str(folder / "worker.key") in (slurm / "job.sh").read_text()
 
 
@@ -343,7 +343,7 @@ def test_kubernetes_asks_the_operator_and_says_that_it_is_plain(monkeypatch, loc
         pytest.warns(UserWarning, match="KubeCluster makes is neither encrypted"),
         connect(settings) as client,
     ):
-        assert client.submit(abs, -3).result(timeout=30) == 3
+        assert client.submit(abs, -3).result(timeout=60) == 3
     assert asked == {"n_workers": 3, "namespace": "lab", "quiet": True, "closed": True}
 
 

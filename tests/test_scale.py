@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 import zarr
@@ -19,8 +20,9 @@ CHUNK = 1000
 
 
 @pytest.fixture(scope="module")
-def client():
-    with measuring.small_cluster() as client:
+def client(preloaded):
+    forked = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    with forked, measuring.small_cluster() as client:
         yield client
 
 

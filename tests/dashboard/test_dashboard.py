@@ -40,7 +40,7 @@ def page_of(client):
 
 def settled(client, n_rows):
     """The passes, as soon as the last heartbeats have come."""
-    page, end = page_of(client), time.monotonic() + 20
+    page, end = page_of(client), time.monotonic() + 60
     while time.monotonic() < end:
         client.sync(look, page)
         if len(page.passes) and page.passes[-1].ended and page.passes[-1].rows >= n_rows:
@@ -129,7 +129,7 @@ def test_the_limit_is_that_of_the_plan(client, monkeypatch):
     plan = ds.plan(LAZY, feature_map, calibrate=True)
     ds.sketch(LAZY, feature_map).compute()
     page = page_of(client)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     shown = settled(client, len(X))[-1]
     while not shown.looks and time.monotonic() < end:
         time.sleep(0.05)

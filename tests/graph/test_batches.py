@@ -197,7 +197,7 @@ def keys_on(client):
 
 
 def settled(client):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (left := keys_on(client)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
