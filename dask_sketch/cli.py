@@ -25,6 +25,7 @@ from dask_sketch.cli_options import (
     nan_option,
     output_options,
     refuse_existing,
+    refuse_existing_file,
     run_options,
     seed_option,
     size_options,
@@ -190,7 +191,7 @@ def design(
 
     _require_size(None, n_components, n_frequencies, task)
     options = opening["storage_options"]
-    refuse_existing(output, overwrite, options)
+    refuse_existing_file(output, overwrite, options)
     with run.cluster():
         feature_map = make_map(
             run.path(data),

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from dask_sketch.errors import ArtifactError, PlanError
-from dask_sketch.terminal import fields_text, first_line, jsonable, printable
+from dask_sketch.terminal import fields_text, first_line, in_options, jsonable, printable
 
 FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
 
@@ -105,11 +105,18 @@ def run_options(function: Command) -> Command:
             except Exception as error:
                 if debug:
                     traceback.print_exc()
-                click.echo(f"error: {first_line(error)}", err=True)
+                click.echo(f"error: {in_options(first_line(error), _options())}", err=True)
                 code = REFUSED if isinstance(error, PlanError) else FAILED
                 raise click.exceptions.Exit(code) from error
 
     return wrapper
+
+
+def _options() -> dict[str, str]:
+    """How the arguments of the library are called as options of the command that runs."""
+    given = click.get_current_context().command.params
+    found = {p.name or "": max(p.opts, key=len) for p in given if isinstance(p, click.Option)}
+    return found | ({"groups": found["by"]} if "by" in found else {})
 
 
 def examples(*lines: str) -> str:
@@ -317,7 +324,22 @@ def seed_option(function: Command) -> Command:
 
 
 def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] | None) -> None:
-    """Say before a long run, not after it, that the result has no place to go.
+    """Say before a long run, not after it, that a sketch or a model has no place to go.
+
+    Raises
+    ------
+    ArtifactError
+        If something stands at ``path`` and is not to be replaced, or it cannot be written to.
+    """
+    from dask_sketch.destination import require_place
+
+    require_place(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
+
+
+def refuse_existing_file(
+    path: str, overwrite: bool, storage_options: dict[str, Any] | None
+) -> None:
+    """The same of a text file.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dask_sketch.cli_jobs import with_codes
-from dask_sketch.cli_options import Run, examples, refuse_existing, run_options, storage_option
+from dask_sketch.cli_options import Run, examples, refuse_existing_file, run_options, storage_option
 
 
 @click.command(
@@ -48,7 +48,7 @@ def report(
 
     job = run_.lower().endswith(".toml")
     if output is not None or not job:  # that of a job is replaced by each run
-        refuse_existing(output or DEFAULT, overwrite, None)
+        refuse_existing_file(output or DEFAULT, overwrite, None)
     options = {"--model": model, "--heldout": heldout, "--names": names, "-o": output}
     words = [word for name, value in options.items() if value for word in (name, value)]
     path = report_run(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 import psutil
 
+from dask_sketch.destination import local_path, require_place
 from dask_sketch.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -48,14 +46,14 @@ def write_dataset(
     schema, schema_version
         What it is; checked by :func:`read_dataset`.
     overwrite
-        Replace an existing store.
+        Replace what was written there before; samples, a ledger or other files never.
     storage_options
         Options of the file system of a URL.
 
     Raises
     ------
     ArtifactError
-        If the store exists and ``overwrite`` is not set, or what stands there is no Zarr group.
+        If the store exists and may not be replaced, or cannot be written to.
     """
     if store is None:  # Zarr would write to memory, and forget it
         raise ArtifactError("store=None: give a path, a URL or a Zarr store.")
@@ -63,17 +61,11 @@ def write_dataset(
         schema=schema, schema_version=schema_version, written_by=f"dask-sketch {_version()}"
     )
     dataset = dataset.assign_attrs(checksum=_checksum(dataset))
+    require_place(store, overwrite=overwrite, storage_options=storage_options)
     path = local_path(store)
     if path is None:
         _write(dataset, store, "w" if overwrite else "w-", storage_options)
         return
-    if path.exists() and not overwrite:
-        raise ArtifactError(f"{path} exists. Choose another place, or pass overwrite=True.")
-    if path.exists() and not _is_replaceable(path):
-        raise ArtifactError(
-            f"{path} exists and is not a Zarr group, so it is not overwritten. Choose another "
-            "place, or remove it."
-        )
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
@@ -111,7 +103,7 @@ class Stored(ABC):
         store
             Path, URL or Zarr store.
         overwrite
-            Replace what stands there. Otherwise an existing store is an error.
+            Replace a sketch or a model that stands there. Anything else is an error.
         storage_options
             Options of the file system of a URL.
 
@@ -259,25 +251,6 @@ def _checksum(dataset: xr.Dataset) -> str:
         total.update(head.encode())
         total.update(values.tobytes())
     return total.hexdigest()
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Whether this is a Zarr group or an empty folder, and not somebody's other work."""
-    if not path.is_dir():
-        return False
-    names = {entry.name for entry in path.iterdir()}
-    return not names or bool(names & {"zarr.json", ".zgroup"})
-
-
-def local_path(store: Any) -> Path | None:
-    """The path that a store is at, ``None`` for what is no file of this machine."""
-    if isinstance(store, os.PathLike):
-        return Path(store)
-    if isinstance(store, str) and store.startswith("file://"):
-        return Path(url2pathname(urlsplit(store).path))
-    if isinstance(store, str) and "://" not in store and "::" not in store:
-        return Path(store)
-    return None
 
 
 def _first_line(error: BaseException) -> str:

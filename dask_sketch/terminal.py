@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,33 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, SketchError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def in_options(text: str, options: Mapping[str, str]) -> str:
+    """A message of the library in the words of the shell: options in place of arguments.
+
+    Examples
+    --------
+    >>> in_options("pass nan_policy='omit' or columns=[...].", {"nan_policy": "--nan-policy"})
+    'pass --nan-policy omit or columns=[...].'
+    """
+    if not options:
+        return text
+    names = "|".join(map(re.escape, options))
+    return re.sub(
+        rf"\b({names})=(True\b|\[\.\.\.\]|'[^']*'|[-\w.]*\w|)",
+        lambda found: _as_option(options[found[1]], found[2]),
+        text,
+    )
+
+
+def _as_option(option: str, value: str) -> str:
+    if value in ("", "True"):
+        return option
+    if value == "None":
+        return f"no {option}"
+    shown = "..." if value == "[...]" else value.strip("'")
+    return f"{option} {shown}"
 
 
 def jsonable(value: Any) -> Any:

@@ -132,7 +132,7 @@ class FitDiagnostics:
                 spread = found.cost_deviation / self.noise_level
                 out["after one more step"] = f"{after:.3g}"
                 out["there, of a right model"] = f"{expected:.3g} ± {spread:.2g}"
-            out["above that"] = f"{self.misfit:.2g} standard deviations"
+            out["misfit"] = f"{self.misfit:.2g} standard deviations; noise alone gives -3 to 3"
             if not np.isnan(found.divergence):
                 out["expected divergence"] = (
                     f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
@@ -157,8 +157,10 @@ class FitDiagnostics:
         return out
 
     def __repr__(self) -> str:
-        found = self.findings
-        return "\n\n".join([fields_text(self._fields()), *(found.values() or ["Nothing found."])])
+        nothing = "Nothing found."
+        if self.linearised is None:
+            nothing += " The cost of centroids tells little: clusters have a width, points none."
+        return "\n\n".join([fields_text(self._fields()), *(self.findings.values() or [nothing])])
 
     def _repr_html_(self) -> str:
         from dask_sketch.display.differences import fit_card

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar, Literal
 
+import dask
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,11 @@ from dask_sketch.graph import design, sketch
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.sketching import Sketch
 from dask_sketch.sources import Samples
+
+
+def number(value: Any) -> float:
+    """A score as scikit-learn wants it: computed, where the samples were lazy."""
+    return float(dask.compute(value)[0])
 
 
 def is_lazy(x: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 
-from dask_sketch.estimators.fitting import SketchEstimator
+from dask_sketch.estimators.fitting import SketchEstimator, number
 from dask_sketch.models import Centroids
 
 
@@ -107,7 +107,7 @@ class SketchKMeans(
         rows = self._given(X)
         return self.model_.distances(rows)
 
-    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the sum of squared distances to the nearest centroids, as in scikit-learn.
 
         Parameters
@@ -122,11 +122,11 @@ class SketchKMeans(
         Returns
         -------
         score
-            A number, in squared units of the data; lazy if ``X`` is.
+            A number, in squared units of the data; lazy samples are passed over at once.
         """
         rows = self._given(X)
         values = self.model_.squared_distances(rows)
-        return -(values if sample_weight is None else values * sample_weight).sum()
+        return -number((values if sample_weight is None else values * sample_weight).sum())
 
     def _design(self) -> dict[str, Any]:
         return {"scale": self.scale}

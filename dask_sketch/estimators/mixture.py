@@ -8,7 +8,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dask_sketch.estimators.fitting import SketchEstimator
+from dask_sketch.estimators.fitting import SketchEstimator, number
 from dask_sketch.models import GaussianMixture
 
 
@@ -120,10 +120,10 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         rows = self._given(X)
         return self.model_.logpdf(rows)
 
-    def score(self, X: Any, y: Any = None) -> Any:
-        """Mean log-likelihood of the samples, in nats; a lazy number if ``X`` is lazy."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of the samples, in nats; lazy samples are passed over at once."""
         rows = self._given(X)
-        return self.model_.score(rows)
+        return number(self.model_.score(rows))
 
     def sample(self, n_samples: int = 1) -> tuple[Any, Any]:
         """Draw samples.

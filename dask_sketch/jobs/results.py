@@ -12,6 +12,7 @@ from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.errors import InputError
 from dask_sketch.jobs.grouping import group_keys
 from dask_sketch.jobs.modelling import Found, find_model, settings_of
+from dask_sketch.jobs.outputs import model_places, sketch_place
 from dask_sketch.models import Centroids
 from dask_sketch.sketching import Sketch
 
@@ -194,18 +195,14 @@ class Results:
 
     def write(self, made: Outcome, planned: Mapping[str, Any]) -> None:
         """Write the files that the job file asks for; ``planned`` is what the plan said."""
-        outputs = self.job.outputs
         with self.step("write"):
-            if outputs.sketch is not None:
-                place = self.job.place(outputs.sketch)
-                options = self.job.options(outputs.storage_options, place)
+            total = sketch_place(self.job)
+            if total is not None:
+                place, options = total
                 self.total.to_zarr(place, overwrite=True, storage_options=options)
-            if outputs.model is not None:
-                for table in self.job.decode:
-                    place = self.job.place(outputs.model.replace("{name}", table.name))
-                    options = self.job.options(outputs.storage_options, place)
-                    model = self.models[table.name].model
-                    model.to_zarr(place, overwrite=True, storage_options=options)
+            for name, place, options in model_places(self.job):
+                model = self.models[name].model
+                model.to_zarr(place, overwrite=True, storage_options=options)
         if made.report is not None:
             from dask_sketch.jobs.page import write_page
 

@@ -17,6 +17,7 @@ from dask_sketch.errors import ChunkError, InputError, LedgerError
 from dask_sketch.jobs.inputs import OpenSource, open_sources, sketches_of
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.outcome import DONE, INCOMPLETE, Outcome
+from dask_sketch.jobs.outputs import require_outputs
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.results import Results, make_results
 from dask_sketch.ledger import Changes, Ledger, RunRecord, create_ledger, open_ledger
@@ -49,11 +50,14 @@ def plan_job(path: str | Path) -> JobPlan:
     ------
     JobError
         If the job file is wrong.
+    ArtifactError
+        If an output has no place to go.
     PlanError
         If the run would be refused.
     """
     job = read_job(path)
     with job.secrets.hidden():
+        require_outputs(job)
         ledger = ledger_of(job)
         sources = open_sources(job)
         return plan_run(job, sources, _compare(sources, ledger), ledger)
@@ -86,6 +90,8 @@ def run_job(
     ------
     JobError
         If the job file is wrong; nothing has started then.
+    ArtifactError
+        If an output has no place to go, or something else stands there; nothing has started either.
     PlanError
         If the plan refuses to start.
     LedgerLocked
@@ -98,6 +104,7 @@ def run_job(
     job = read_job(path)
     with job.secrets.hidden():
         _require_extras(job)
+        require_outputs(job)
         with connect(job.cluster.settings(job.path.parent)):
             return _Run(job, progress, say).outcome()
 

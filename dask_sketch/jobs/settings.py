@@ -228,7 +228,8 @@ class DriftTable:
     Attributes
     ----------
     threshold
-        Alarm above so many standard deviations of what sampling alone would do.
+        Alarm above so many standard deviations of what sampling alone would do: of the new samples
+        against the rest, or of the state against that of the last run. Earlier states are told.
     tolerance
         No alarm for a discrepancy (from 0 to 2) below this one, however certain it is.
     states

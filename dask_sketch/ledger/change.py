@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class Change:
         if unknown:
             raise LedgerError(
                 f"the ledger holds no partition {min(unknown)!r}, and never did; nothing was "
-                "forgotten. `entries` lists all keys."
+                f"forgotten. {_alike(min(unknown), self._index.members)}"
             )
         if not wanted:
             return
@@ -283,3 +284,12 @@ class Change:
         batch = write_batch(self._place, name, members, arrays, self._map.digest)
         self._written[name] = [(key, replace(entry, batch=name)) for key, entry in members]
         return batch
+
+
+def _alike(wanted: str, members: Mapping[Any, Iterable[tuple[str, Any]]]) -> str:
+    """Which key may be meant."""
+    keys = [key for pairs in members.values() for key, _ in pairs]
+    meant = [key for key in keys if key.endswith(f"/{wanted}")] or get_close_matches(wanted, keys)
+    if meant:
+        return f"Is it {meant[0]!r} that is meant?"
+    return f"Keys are such as {min(keys)!r}." if keys else "It holds none."

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import fsspec
 
+from dask_sketch.destination import local_path
 from dask_sketch.errors import LedgerError
-from dask_sketch.storage import local_path
 
 
 class Place(Protocol):

@@ -163,8 +163,8 @@ class Releases(Averages):
             raise InputError(f"bounds={bounds!r}: give two rows, lowest and highest.") from error
         if low.shape != (d,) or not np.isfinite([low, high]).all() or not (low < high).all():
             raise InputError(
-                f"bounds={bounds!r}: give finite numbers of shape (2, {d}), the lowest below the "
-                "highest."
+                f"bounds={bounds!r}: give finite numbers of shape (2, {d}), a row of the lowest "
+                "values of each feature and one of the highest, which are above them."
             )
         return low, high
 

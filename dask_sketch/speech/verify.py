@@ -10,7 +10,13 @@ from typing import Any
 
 import click
 
-from dask_sketch.cli_options import Run, output_options, refuse_existing, run_options, seed_option
+from dask_sketch.cli_options import (
+    Run,
+    output_options,
+    refuse_existing_file,
+    run_options,
+    seed_option,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, open_model
 from dask_sketch.models.adaptation import RELEVANCE
@@ -56,7 +62,7 @@ def main(
     per frame. If the list tells which trials are of the claimed speaker, the equal error rate is
     shown.
     """
-    refuse_existing(output, overwrite, None)
+    refuse_existing_file(output, overwrite, None)
     enrolled, listed = read_enrolment(enrolment), read_trials(trials)
     frames = open_frames(store)
     mixture = _mixture(universal)

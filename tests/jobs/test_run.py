@@ -15,6 +15,7 @@ from jobs.places import ROWS, Place, rows_of, write_rows
 from dask_sketch import FeatureMap, open_model, open_sketch
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import (
+    ArtifactError,
     ChunkError,
     InputError,
     JobError,
@@ -511,3 +512,21 @@ def test_workers_give_the_bits_of_threads(make_place: Make, forked_workers: None
     place.write(DECODE)  # and on with threads
     assert place.run().new == 1
     assert place.ledger().total().identical(place.scratch())
+
+
+@pytest.mark.parametrize("key", ["model", "sketch", "report"])
+def test_outputs_that_would_replace_something_else_are_refused_first(
+    make_place: Make, read: list[int], key: str
+) -> None:
+    place = make_place()
+    before = zarr.open(place.store)[:]
+    where = "notes.html" if key == "report" else "x.zarr"
+    (place.folder / "notes.html").write_text("my notes")
+    place.write(f'{DECODE}[outputs]\n{key} = "{where}"\n')
+    for run in (plan_job, run_job):
+        with pytest.raises(ArtifactError, match=rf"outputs\.{key}: .* is not overwritten"):
+            run(place.file)
+    assert not read
+    assert not (place.folder / "ledger.zarr").exists()
+    np.testing.assert_array_equal(zarr.open(place.store)[:], before)
+    assert (place.folder / "notes.html").read_text() == "my notes"

@@ -114,9 +114,11 @@ def test_a_mistake_in_a_name_is_told(ledger, world):
     with ledger.lock():
         ledger.commit(added=world.new("a", "b"))
     with pytest.raises(
-        LedgerError, match="holds no partition 'x', and never did; nothing was forg"
+        LedgerError, match=r"no partition 'x', and never did; nothing was forg.* such as 'a'"
     ):
         ledger.forget(["a", "x"])
+    with pytest.raises(LedgerError, match="Is it 'a' that is meant"):
+        ledger.forget(["aa"])
     assert set(ledger.entries) == {"a", "b"}
     ledger.forget(["a"])
     number = ledger.number
