@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,10 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def require_enough(sketch: Sketch, n_components: int, n_each: int) -> None:
-    """Refuse a model with more parameters than the sketch has numbers.
+    """Refuse a model with more parameters than the sketch has numbers, or components than samples.
+
+    With fewer than two frequencies for each parameter it warns: estimation breaks down there
+    (section 5.5), and with the fivefold number it is safe.
 
     Parameters
     ----------
@@ -68,6 +72,19 @@ def require_enough(sketch: Sketch, n_components: int, n_each: int) -> None:
             f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
             f"{2 * m // n_each} components, or sketch with at least {5 * n_parameters} "
             "frequencies."
+        )
+    if sketch.count < n_components:
+        raise DecodeError(
+            f"n_components={n_components} from a sketch of {sketch.count:,} samples: decode no "
+            "more components than there are samples."
+        )
+    if m < 2 * n_parameters:
+        warnings.warn(
+            f"n_components={n_components} with {d} features has {n_parameters} parameters, for "
+            f"which {m} frequencies are few: estimates may fail. Decode fewer components, or "
+            f"sketch with {5 * n_parameters} frequencies.",
+            UserWarning,
+            stacklevel=3,
         )
 
 

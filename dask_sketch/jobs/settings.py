@@ -201,9 +201,11 @@ class DecodeTable:
         if self.method in ("density", "sketch-shift"):
             for key in ("merge", "refine", "covariance"):
                 if getattr(self, key):
-                    found.append((key, f"{self.method} finds centroids: leave it out"))
-            if self.model not in (None, "dirac"):
-                found.append(("model", f'{self.method} finds centroids: give "dirac"'))
+                    found.append((key, f"{self.method} has no use for it: leave it out"))
+            if self.method == "sketch-shift" and self.model not in (None, "dirac"):
+                found.append(("model", 'sketch-shift finds centroids: give "dirac"'))
+            elif self.model not in (None, "dirac", "gaussian"):
+                found.append(("model", 'density finds "gaussian" components or "dirac" centroids'))
         elif self.model == "dirac" and self.refine is not None:
             found.append(("refine", "points have no noise model: leave it out"))
         return found

@@ -266,9 +266,19 @@ def test_refuses_an_empty_sketch():
 @thin_is_fine
 def test_refuses_more_parameters_than_numbers():
     sketch = partial_sketch(np.eye(3), FeatureMap(3, 10, scale=1.0))
-    assert decode(sketch, 2).n_components == 2
+    with pytest.warns(
+        UserWarning, match=r"14 parameters.* 10 frequencies are few: .* with 70 freq"
+    ):
+        assert decode(sketch, 2).n_components == 2
     with pytest.raises(DecodeError, match=r"21 parameters, more than the 20 .* at most 2 comp"):
         decode(sketch, 3)
+
+
+@pytest.mark.parametrize("model", ["gaussian", "dirac"])
+def test_refuses_more_components_than_samples(model):
+    sketch = partial_sketch(np.eye(3), FeatureMap(3, 150, scale=1.0))
+    with pytest.raises(DecodeError, match=r"n_components=4 from a sketch of 3 samples"):
+        decode(sketch, 4, model=model)
 
 
 def test_warns_of_components_without_width():

@@ -202,7 +202,13 @@ ONE = {
     "decode = [{ method = 'splitting' }]": "say how many with n_components",
     "decode = [{ n_components = 2, model = 'known' }]": "that needs it",
     "decode = [{ n_components = 2, covariance = [1.0] }]": 'it goes with model = "known"',
-    "decode = [{ n_components = 2, method = 'density', merge = true }]": "finds centroids",
+    "decode = [{ n_components = 2, method = 'density', merge = true }]": "has no use for it",
+    "decode = [{ n_components = 2, method = 'density', model = 'isotropic' }]": (
+        'density finds "gaussian" components or "dirac" centroids'
+    ),
+    "decode = [{ n_components = 2, method = 'sketch-shift', model = 'gaussian' }]": (
+        "sketch-shift finds centroids"
+    ),
     "decode = [{ n_components = 2, model = 'dirac', refine = 'efficient' }]": "no noise model",
     "decode = [{ n_components = 2, groups = true }]": "there is no [groups]",
     "decode = [{ n_components = 2 }, { n_components = 3 }]": "another one has it",
