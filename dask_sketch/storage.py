@@ -20,6 +20,10 @@ from dask_sketch.errors import ArtifactError
 if TYPE_CHECKING:
     import xarray as xr
 
+_WAYS = {
+    "dask-sketch/sketch-group": " It holds a sketch for each of several groups: open_group() reads "
+    "it; of one group, take group[label], in the shell --group LABEL.",
+}
 MAX_BYTES = 4 * 2**30  # of one artifact: nothing larger is allocated because a file says so
 
 
@@ -175,6 +179,7 @@ def read_dataset(
     """
     import xarray as xr
     import zarr
+    from zarr.errors import ContainsArrayError
 
     from dask_sketch.guarded import guarded
 
@@ -184,6 +189,10 @@ def read_dataset(
         source = guarded(store, storage_options)
         group = zarr.open_group(source, mode="r", zarr_format=3)
         found, number = group.attrs.get("schema"), group.attrs.get("schema_version")
+    except ContainsArrayError as error:
+        raise ArtifactError(
+            f"{store} holds an array, not a {kind}. Of samples, sketch() makes a sketch."
+        ) from error
     except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
         path = local_path(store)
         state = "does not exist" if path is not None and not path.exists() else "cannot be read"
@@ -192,6 +201,7 @@ def read_dataset(
         expected = " or ".join(map(repr, schemas))
         raise ArtifactError(
             f"{store} is not a {kind}: its schema is {found!r}, expected {expected}."
+            + (_WAYS.get(str(found), "") if found is not None else " It was not written here.")
         )
     if number != schema_version:
         raise ArtifactError(

@@ -174,19 +174,27 @@ class LedgerReader:
             for run, reference in self._state.states[-n:]
         ]
 
-    def model(self, run: int = -1, name: str = "all") -> GaussianMixture | Centroids | None:
-        """The model of that name of a run, ``None`` if there is none.
+    def model(self, run: int = -1, name: str | None = None) -> GaussianMixture | Centroids | None:
+        """A model of a run, ``None`` if there is none.
 
         Parameters
         ----------
         run
             Number of the run; -1 for the last one that has such a model.
         name
-            As it was written.
+            As in ``history()[-1].models``: of a job, that of its ``[[decode]]`` table, and
+            ``"model@ann"`` for the group ``"ann"``. The first of the run when not given.
+
+        Raises
+        ------
+        LedgerError
+            If ``run`` is no number.
         """
+        whole_number("run", run, -1, LedgerError)
         for record in reversed(self.history()):
-            if run in (-1, record.number) and name in record.models:
-                return models.read_model(self._place, record.models[name])
+            found = next(iter(record.models), "") if name is None else name
+            if run in (-1, record.number) and found in record.models:
+                return models.read_model(self._place, record.models[found])
         return None
 
     def verify(

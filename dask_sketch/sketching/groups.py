@@ -57,7 +57,7 @@ class SketchGroup(GroupAverages, Rebuilt):
     >>> speaker = np.array(["ann", "bob", "eve", "bob"] * 25)
     >>> feature_map = FeatureMap(2, 20, scale=1.0)
     >>> group = partial_groups(x, feature_map, speaker, dim="speaker")
-    >>> list(map(str, group)), group.count
+    >>> list(group), group.count
     (['ann', 'bob', 'eve'], array([25, 50, 25]))
     >>> group["bob"].identical(partial_sketch(x[speaker == "bob"], feature_map))
     True
@@ -176,7 +176,8 @@ class SketchGroup(GroupAverages, Rebuilt):
     # -- the sketches ------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.labels)
+        labels = self.labels  # dates as they are: those of Python have no nanoseconds
+        return iter(labels if labels.dtype.kind in "mM" else labels.tolist())
 
     def __contains__(self, label: object) -> bool:
         return self._place(label) is not None
@@ -186,7 +187,7 @@ class SketchGroup(GroupAverages, Rebuilt):
 
     def items(self) -> Iterator[tuple[Any, Sketch]]:
         """Labels and their sketches, one after the other."""
-        return ((label, self._sketch(row)) for row, label in enumerate(self.labels))
+        return ((label, self._sketch(row)) for row, label in enumerate(self))
 
     def sketch_of(self, label: Any) -> Sketch:
         """The sketch of one group, bit for bit that of its samples alone.
