@@ -154,9 +154,7 @@ def test_other_stores(tmp_path):
     with pytest.raises(ArtifactError, match="no sketch at"):
         open_sketch(tmp_path / "file")
     zarr.create_array(str(tmp_path / "array.zarr"), data=np.zeros(3))
-    with pytest.raises(
-        ArtifactError, match=r"no sketch at|is not a sketch|not a sketch\."
-    ):
+    with pytest.raises(ArtifactError, match=r"no sketch at|is not a sketch|not a sketch\."):
         open_sketch(tmp_path / "array.zarr")
     zarr.open_group(tmp_path / "group.zarr", mode="w")
     with pytest.raises(ArtifactError, match="is not a sketch: its schema is None"):
