@@ -128,5 +128,6 @@ def decode_centroids(
         n_evaluations=sum(each.n_evaluations for each, _ in found),
         converged=best.converged,
         message=best.message,
+        feature_names=sketch.feature_map.feature_names,
     )
     return Centroids(best.weights / best.weights.sum(), best.centers, decoding=record)

@@ -295,6 +295,7 @@ def decode(
         refine=refine,
         variance_floor=variance_floor if objective.n_shapes else None,
         searched=searched,
+        feature_names=sketch.feature_map.feature_names,
     )
     means, variances = objective.to_data_units(theta)
     if model == "dirac" or not objective.family.diagonal:

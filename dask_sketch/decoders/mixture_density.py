@@ -180,5 +180,6 @@ def decode_density(
         converged=best.converged,
         message=best.message,
         variance_floor=variance_floor,
+        feature_names=sketch.feature_map.feature_names,
     )
     return GaussianMixture(weights, means, reduced.variances[order], decoding=record)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,3 +43,40 @@ def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind == "f":
         return frame.to_numpy(dtype=dtype, na_value=np.nan)
     return frame.to_numpy(dtype=dtype)
+
+
+def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
+    """What columns are called; none where they are only counted, or two are called the same.
+
+    Examples
+    --------
+    >>> names_of(["height", 2.5]), names_of(range(3))
+    (('height', '2.5'), None)
+    """
+    found = list(labels)
+    names = tuple(map(str, found))
+    counted = all(isinstance(label, int | np.integer) for label in found)
+    return None if counted or len(set(names)) < len(names) else names
+
+
+def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: str) -> None:
+    """Raise if both name the features, and not alike; they are as many.
+
+    Parameters
+    ----------
+    mine
+        Names of the features of samples.
+    label
+        Of the samples, for the message.
+    names
+        Those that ``owner`` was made for.
+    owner
+        For the message.
+    """
+    if mine is None or names is None or mine == names:
+        return
+    place = next(k for k, name in enumerate(names) if mine[k] != name)
+    raise InputError(
+        f"feature {place} of {label} is {mine[place]!r}; {owner} was made for {names[place]!r} "
+        "there. Give the columns in the order of its feature_names, or rename them."
+    )

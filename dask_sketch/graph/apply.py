@@ -47,7 +47,7 @@ def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
         If the input has another number of features than the model.
     """
     samples = open_samples(x, **options)
-    samples.require_features(model.n_features, "the model")
+    samples.require_features(model.n_features, "the model", model.feature_names)
     if method in _MEANS:
         return _mean(model, _MEANS[method], samples)
     if not isinstance(samples.blocks, da.Array):

@@ -124,8 +124,10 @@ def _record(text: str) -> Decoding | None:
     found = json.loads(text)
     if found is None:
         return None
-    record = Decoding(**(found | {"trace": tuple(found["trace"])}))
-    texts = [record.method, record.model, record.message, record.refine or ""]
+    names = found.get("feature_names")
+    tuples = {"trace": tuple(found["trace"]), "feature_names": names and tuple(names)}
+    record = Decoding(**(found | tuples))
+    texts = [record.method, record.model, record.message, record.refine or "", *(names or ())]
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
     numbers += [x for x in (record.variance_floor, record.searched) if x is not None]
     if (

@@ -94,7 +94,7 @@ class Centroids(Model):
         """
         if not in_memory(x):
             return lazily(self, "predict", x)
-        blocks = row_blocks(x, self.n_features, self.n_components)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         labels = [self._nearest(block) for block in blocks]
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
 
@@ -119,7 +119,7 @@ class Centroids(Model):
         if not in_memory(x):
             return lazily(self, "squared_distances", x)
         out = [np.empty(0)]
-        for block in row_blocks(x, self.n_features, self.n_components):
+        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
             away = block - self.centers[self._nearest(block)]
             out.append(np.einsum("ij,ij->i", away, away))
         return np.concatenate(out)
@@ -145,7 +145,7 @@ class Centroids(Model):
         if not in_memory(x):
             return lazily(self, "distances", x)
         out = [np.empty((0, self.n_components))]
-        for block in row_blocks(x, self.n_features, self.n_components):
+        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
             away = block[:, None, :] - self.centers
             out.append(np.sqrt(np.einsum("nkd,nkd->nk", away, away)))
         return np.concatenate(out)

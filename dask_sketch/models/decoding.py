@@ -38,6 +38,8 @@ class Decoding:
     searched
         Noise level when other components were last searched for. A fit that began at an earlier
         model, and found that it still held, has that model's; none otherwise.
+    feature_names
+        Names of the features, where the feature map knows them.
     """
 
     method: str
@@ -54,6 +56,7 @@ class Decoding:
     refine: str | None = None
     variance_floor: float | None = None
     searched: float | None = None
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def steps(self) -> str:

@@ -171,7 +171,7 @@ class GaussianMixture(Model):
         if not in_memory(x):
             return lazily(self, "logpdf", x)
         density = RowDensity(self.weights, self.means, self.covariances)
-        blocks = row_blocks(x, self.n_features, self.n_components)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
 
     def score(self, x: Any, weights: Any = None) -> Any:
@@ -214,7 +214,7 @@ class GaussianMixture(Model):
         if not in_memory(x):
             return lazily(self, "predict", x)
         density = RowDensity(self.weights, self.means, self.covariances)
-        blocks = row_blocks(x, self.n_features, self.n_components)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
 
@@ -234,7 +234,7 @@ class GaussianMixture(Model):
         if not in_memory(x):
             return lazily(self, "predict_proba", x)
         density = RowDensity(self.weights, self.means, self.covariances)
-        blocks = row_blocks(x, self.n_features, self.n_components)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         rows = [density.posterior(block) for block in blocks]
         return np.concatenate([np.empty((0, self.n_components)), *rows])
 

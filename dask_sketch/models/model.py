@@ -52,6 +52,14 @@ class Model(Stored, Rebuilt):
         """Number of features ``d``."""
         return int(self._places.shape[1])
 
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Names of the features, if the model was decoded from a sketch that knows them.
+
+        Samples that name their features otherwise, or in another order, are refused.
+        """
+        return None if self.decoding is None else self.decoding.feature_names
+
     def _omega(self, frequencies: ArrayLike) -> Array:
         """Argument ``frequencies``, checked."""
         omega = np.asarray(frequencies, dtype=np.float64)

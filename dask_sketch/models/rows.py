@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.masked import require_unmasked
-from dask_sketch.features.tables import common_dtype, to_numpy
+from dask_sketch.features.tables import common_dtype, names_of, require_names, to_numpy
 from dask_sketch.features.weighted import weighted_sum
 
 Array = NDArray[np.float64]
@@ -36,8 +36,10 @@ def lazily(model: Any, method: str, x: Any, weights: Any = None) -> Any:
     return map_rows(model, method, x, **({} if weights is None else {"weights": weights}))
 
 
-def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
-    """Check samples and yield them as float64 blocks of rows.
+def row_blocks(
+    x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
+) -> Iterator[Array]:
+    """Check samples, which may be a table with names, and yield them as float64 blocks of rows.
 
     Raises
     ------
@@ -45,8 +47,10 @@ def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
         If ``x`` is no (n, n_features) array of finite real numbers, or table with such columns.
     """
     require_unmasked(x, "rows", "the values of x")
+    named = None
     if _is_table(x) and hasattr(x, "select_dtypes"):
         x = x.select_dtypes(["number", "bool"])  # the columns that a sketch takes too
+        named = names_of(x.columns)
         if x.shape[1]:
             x = to_numpy(x, common_dtype(list(x.dtypes)))
     rows = np.asarray(x)
@@ -56,6 +60,7 @@ def row_blocks(x: Any, n_features: int, n_components: int) -> Iterator[Array]:
         raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
     if rows.shape[1] != n_features:
         raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
+    require_names(named, "x", names, "the model")
     step = max(_BLOCK // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)

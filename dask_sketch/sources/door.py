@@ -17,7 +17,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.device import device_array, on_device
 from dask_sketch.features.masked import require_unmasked
 from dask_sketch.sources.chunking import row_step
-from dask_sketch.sources.samples import Samples, array_samples, names_of
+from dask_sketch.sources.samples import Samples, array_samples
 
 _KINDS = (
     "a NumPy array, a pandas or Dask DataFrame, a Dask array or bag, an xarray DataArray or "
@@ -262,7 +262,7 @@ def _memory_samples(
 
 
 def _pandas_samples(x: Any, weights: Any, groups: Any, columns: Any, chunk_size: Any) -> Samples:
-    from dask_sketch.features.tables import common_dtype, to_numpy
+    from dask_sketch.features.tables import common_dtype, names_of, to_numpy
     from dask_sketch.sources.frames import feature_columns
 
     weight, weights = _column_or_values(weights, x.columns, "weights")

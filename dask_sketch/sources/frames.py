@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.tables import common_dtype, to_numpy
+from dask_sketch.features.tables import common_dtype, names_of, to_numpy
 from dask_sketch.sources.groups import Groups, Labelled, labels_of_series
-from dask_sketch.sources.samples import Samples, array_samples, names_of
+from dask_sketch.sources.samples import Samples, array_samples
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,9 @@ import dask.array as da
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.tables import names_of
 from dask_sketch.sources.groups import aligned_groups
-from dask_sketch.sources.samples import Samples, array_samples, names_of
+from dask_sketch.sources.samples import Samples, array_samples
 from dask_sketch.sources.stored_groups import INDEX_OF, NAMES
 
 if TYPE_CHECKING:

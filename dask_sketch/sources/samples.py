@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from dask_sketch.errors import InputError
 from dask_sketch.features.device import on_device
 from dask_sketch.features.masked import require_unmasked
+from dask_sketch.features.tables import require_names
 from dask_sketch.sources.chunking import describe_bytes
 from dask_sketch.sources.groups import Groups, Labelled, aligned_groups
 
@@ -168,28 +169,7 @@ class Samples:
             raise InputError(
                 f"{self.label} has {self.n_features} features; {owner} has n_features={n_features}."
             )
-        mine = self.feature_names
-        if mine is not None and names is not None and mine != names:
-            place = next(k for k in range(n_features) if mine[k] != names[k])
-            raise InputError(
-                f"feature {place} of {self.label} is {mine[place]!r}; {owner} was made for "
-                f"{names[place]!r} there. Give columns=[...] in the order of its feature_names, or "
-                "rename the features."
-            )
-
-
-def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
-    """What columns are called; none where they are only counted, or two are called the same.
-
-    Examples
-    --------
-    >>> names_of(["height", 2.5]), names_of(range(3))
-    (('height', '2.5'), None)
-    """
-    found = list(labels)
-    names = tuple(map(str, found))
-    counted = all(isinstance(label, int | np.integer) for label in found)
-    return None if counted or len(set(names)) < len(names) else names
+        require_names(self.feature_names, self.label, names, owner)
 
 
 def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from dask_sketch.graph.apply import map_rows
 
 
 class Model:
-    n_features, n_components = 3, 2
+    n_features, n_components, feature_names = 3, 2, None
 
     def logpdf(self, x):
         assert x.ndim == 2

@@ -22,8 +22,9 @@ from dask_sketch.storage import write_dataset
 def mixture() -> GaussianMixture:
     drawn = random_mixture(3, 2, seed=0, weights="dirichlet")
     record = Decoding(
-        "cl-ompr", "gaussian", 1.5e-6, 3e-6, (2e-5, 1.5e-6), 0.25, 7, 2, 123, True, "CONVERGENCE"
-    )
+        "cl-ompr", "gaussian", 1.5e-6, 3e-6, (2e-5, 1.5e-6), 0.25, 7, 2, 123, True, "CONVERGENCE",
+        feature_names=("pitch", "energy"),
+    )  # fmt: skip
     return GaussianMixture(drawn.weights, drawn.means, drawn.covariances, record)
 
 

@@ -585,6 +585,13 @@ def test_features_keep_their_names_and_order():
         for use in (ds.sketch, ds.plan):
             with pytest.raises(InputError, match=r"feature 0 of .* is 'c'; the feature map .* 'a'"):
                 use(given, feature_map)
+    model = ds.decode(whole, 1)
+    assert model.feature_names == ("a", "b", "c")
+    scores = [model.score(frame), float(model.score(dd.from_pandas(frame, npartitions=2)))]
+    assert scores == pytest.approx([model.score(frame.to_numpy())] * 2)
+    for given in (turned, dd.from_pandas(turned, npartitions=2)):
+        with pytest.raises(InputError, match=r"is 'c'; the model was made for 'a' there"):
+            model.predict(given)
     named = {"n_features": 3, "n_frequencies": 10, "scale": 1.0}
     one = ds.sketch(turned, ds.FeatureMap(**named, feature_names=list("cab")))
     with pytest.raises(MergeError, match="differ in feature_names"):
