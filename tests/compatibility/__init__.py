@@ -1,0 +1,1 @@
+"""Artifacts of an earlier version, and what is expected of them."""

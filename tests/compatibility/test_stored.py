@@ -1,0 +1,163 @@
+"""Artifacts that an earlier version stored still open, and the same data have the same sums."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from compatibility import cases
+from dask_sketch.ledger import Partition
+
+HERE = Path(__file__).parent
+EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+SKETCHES = {f"{name}.sketch.zarr": case for name, case in cases.SKETCHES.items()}
+GROUPS = {f"{name}.group.zarr": case for name, case in cases.GROUPS.items()}
+LEDGERS = {f"{name}.ledger.zarr": case for name, case in cases.LEDGERS.items()}
+
+# -- the names of today ----------------------------------------------------------------------
+
+open_sketch, open_group, open_model = ds.open_sketch, ds.open_group, ds.open_model
+
+
+def open_map(path):
+    return ds.FeatureMap.from_json(path.read_text(encoding="utf-8"))
+
+
+def map_of(case):
+    return ds.FeatureMap.from_spec(case["spec"])
+
+
+def sketched(x, feature_map, w=None, nan_policy="raise"):
+    return ds.partial_sketch(x, feature_map, w, nan_policy=nan_policy)
+
+
+def sketched_groups(x, feature_map, labels, w=None, nan_policy="raise"):
+    options = {"nan_policy": nan_policy, "dim": "speaker"}
+    return ds.partial_groups(x, feature_map, labels, w, **options)
+
+
+def merged(parts):
+    return ds.merge(parts) if isinstance(parts[0], ds.Sketch) else ds.merge_groups(parts)
+
+
+def privatised(sketch, arguments):
+    return sketch.privatise(**arguments)
+
+
+# -- the tests -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stored")
+    with zipfile.ZipFile(HERE / "stored.zip") as file:
+        file.extractall(root)
+    return root
+
+
+def fingerprint(sketch, folder):
+    sketch.to_zarr(folder / "again.zarr", overwrite=True)
+    return cases.fingerprint(folder / "again.zarr")
+
+
+def test_nothing_is_missing(stored):
+    assert {path.name for path in stored.iterdir()} == set(EXPECTED)
+    assert set(SKETCHES) | set(GROUPS) | set(LEDGERS) < set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", SKETCHES)
+def test_sketches(name, stored, tmp_path):
+    case = SKETCHES[name]
+    old = open_sketch(stored / name)
+    assert fingerprint(old, tmp_path) == cases.fingerprint(stored / name) == EXPECTED[name]
+
+    feature_map, cut = map_of(case), len(case["x"]) // 3
+    x, w, policy = case["x"], case.get("weights"), case.get("nan_policy", "raise")
+    parts = [
+        sketched(x[rows], feature_map, None if w is None else w[rows], policy)
+        for rows in (slice(cut, None), slice(None, cut))
+    ]
+    again = merged(parts)
+    if "taken_out" in case:
+        again = again - sketched(x[: case["taken_out"]], feature_map)
+    if "private" in case:
+        again = privatised(again, case["private"])
+    assert fingerprint(again, tmp_path) == EXPECTED[name]
+    assert again.identical(old)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(name, stored, tmp_path):
+    case = GROUPS[name]
+    old = open_group(stored / name)
+    assert fingerprint(old, tmp_path) == cases.fingerprint(stored / name) == EXPECTED[name]
+
+    feature_map, cut = map_of(case), len(case["x"]) // 3
+    x, labels, w = case["x"], case["labels"], case.get("weights")
+    policy = case.get("nan_policy", "raise")
+    parts = [
+        sketched_groups(x[rows], feature_map, labels[rows], None if w is None else w[rows], policy)
+        for rows in (slice(cut, None), slice(None, cut))
+    ]
+    again = merged(parts)
+    assert fingerprint(again, tmp_path) == EXPECTED[name]
+    assert again.identical(old)
+    for label, sketch in old.items():  # each group has the bits of its samples alone
+        rows = labels == label
+        alone = sketched(x[rows], feature_map, None if w is None else w[rows], policy)
+        assert alone.identical(sketch)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith(".model.zarr")])
+def test_models(name, stored, tmp_path):
+    model, expected = open_model(stored / name), dict(EXPECTED[name])
+    record, errors = expected.pop("decoding"), expected.pop("stderr", {})
+    for field, values in expected.items():
+        np.testing.assert_array_equal(getattr(model, field), values, err_msg=field)
+    for field, values in errors.items():
+        np.testing.assert_array_equal(getattr(model.stderr, field), values, err_msg=field)
+    assert {field: getattr(model.decoding, field) for field in record} == record
+    model.to_zarr(tmp_path / "again.zarr")
+    assert open_model(tmp_path / "again.zarr").decoding == model.decoding
+
+
+def test_feature_map(stored):
+    found, expected = open_map(stored / "map.json"), EXPECTED["map.json"]
+    assert found.digest == expected["digest"]
+    assert json.loads(found.spec) == expected["spec"]
+    assert json.loads(found.to_json()) == json.loads((stored / "map.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_ledgers(name, stored, tmp_path):
+    case, expected = LEDGERS[name], EXPECTED[name]
+    ledger = ds.open_ledger(str(stored / name))
+    assert fingerprint(ledger.total(), tmp_path) == expected["total"]
+    assert {key: e.fingerprint for key, e in ledger.entries.items()} == expected["fingerprints"]
+    assert {key: e.count for key, e in ledger.entries.items()} == expected["counts"]
+    assert sorted(ledger.forgotten) == expected["forgotten"]
+    assert dict(ledger.quarantined) == expected["quarantined"]
+    assert ledger.next_run == expected["next_run"]
+    assert [run for run, _ in ledger.states(9)] == expected["states"]
+    models = [name for record in ledger.history() for name in record.models]
+    assert sorted(models) == expected["models"]
+    for model, centers in case.get("models", {}).items():
+        assert ledger.model(name=model).centers[:, 0].tolist() == list(centers)
+
+    feature_map, found = map_of(case), cases.partitions(case)
+    parts = {key: sketched(x, feature_map) for key, (_, x) in found.items()}
+    assert fingerprint(merged(list(parts.values())), tmp_path) == expected["total"]
+    assert ledger.verify(1.0, 0, lambda keys: {key: parts[key] for key in keys}).is_sound
+    for key in expected["forgotten"]:  # its samples are in no object that is left
+        assert not ledger.compare([Partition(key, "2")]).new
+
+    new = sketched(cases.samples(99, 30, 3), feature_map)
+    before = ledger.total()
+    with ledger.lock():
+        ledger.commit([(Partition("new", "1"), new)])
+    assert ds.open_ledger(str(stored / name)).total().identical(before + new)
