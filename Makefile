@@ -28,12 +28,12 @@ demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
 
 speech: $(READY)  ## real recordings to a mixture: make speech DATA=folder
 	@test -n "$(DATA)" || { echo "say where the recordings are: make speech DATA=folder" >&2; exit 2; }
-	$(BIN)/python -m dask_sketch.speech.recordings "$(DATA)"
+	$(BIN)/python -m tests.benchmarks.speech.recordings "$(DATA)"
 
 speaker: $(READY)  ## speakers verified, by sketches and by EM: make speaker DATA=folder [VOICES=folder]
 	@test -n "$(DATA)" || { echo "say where the recordings are: make speaker DATA=folder" >&2; exit 2; }
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(BIN)/python -m dask_sketch.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
+	  $(BIN)/python -m tests.benchmarks.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
 
 # the type checker has one process only, and the tests wait at times
 test:  ## linter, types, tests and doctests

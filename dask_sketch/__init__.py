@@ -15,26 +15,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_sketch.decoders import decode, decode_groups
-    from dask_sketch.diagnostics import choose, diagnose
+    from dask_sketch.decoders.decode import decode, decode_groups
+    from dask_sketch.diagnostics.fit import diagnose
+    from dask_sketch.diagnostics.model_selection import choose
     from dask_sketch.errors import SketchError
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
-    from dask_sketch.features import FeatureMap, estimate_scale
-    from dask_sketch.graph import LazySketch, LazySketchGroup, Plan, design, plan, sketch
-    from dask_sketch.ledger import Ledger, create_ledger, open_ledger
-    from dask_sketch.models import Centroids, GaussianMixture, open_mixture, open_model
-    from dask_sketch.sketching import (
-        Privacy,
-        Sketch,
-        SketchGroup,
-        merge,
-        merge_groups,
-        open_group,
-        open_sketch,
-        partial_groups,
-        partial_sketch,
-    )
-    from dask_sketch.sources import Samples, open_samples
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.features.scale import estimate_scale
+    from dask_sketch.graph.design import design
+    from dask_sketch.graph.lazy import LazySketch, LazySketchGroup
+    from dask_sketch.graph.plan import Plan, plan
+    from dask_sketch.graph.sketch import sketch
+    from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
+    from dask_sketch.models.artifact import open_mixture, open_model
+    from dask_sketch.models.centroids import Centroids
+    from dask_sketch.models.gaussian_mixture import GaussianMixture
+    from dask_sketch.sketching.artifact import open_sketch
+    from dask_sketch.sketching.group import SketchGroup
+    from dask_sketch.sketching.group_artifact import open_group
+    from dask_sketch.sketching.group_merge import merge_groups
+    from dask_sketch.sketching.group_partial import partial_groups
+    from dask_sketch.sketching.partial import partial_sketch
+    from dask_sketch.sketching.privacy import Privacy
+    from dask_sketch.sketching.sketch import Sketch, merge
+    from dask_sketch.sources.open import open_samples
+    from dask_sketch.sources.samples import Samples
 
 # Loaded when first used (PEP 562), so that the numerics can be imported without Dask.
 _HOME = {
@@ -43,7 +48,7 @@ _HOME = {
     "GaussianMixture": "models",
     "LazySketch": "graph",
     "LazySketchGroup": "graph",
-    "Ledger": "ledger",
+    "Ledger": "jobs.ledger",
     "Plan": "graph",
     "Privacy": "sketching",
     "Samples": "sources",
@@ -53,7 +58,7 @@ _HOME = {
     "SketchGroup": "sketching",
     "SketchKMeans": "estimators",
     "choose": "diagnostics",
-    "create_ledger": "ledger",
+    "create_ledger": "jobs.ledger",
     "decode": "decoders",
     "decode_groups": "decoders",
     "design": "graph",
@@ -62,7 +67,7 @@ _HOME = {
     "merge": "sketching",
     "merge_groups": "sketching",
     "open_group": "sketching",
-    "open_ledger": "ledger",
+    "open_ledger": "jobs.ledger",
     "open_mixture": "models",
     "open_model": "models",
     "open_samples": "sources",
@@ -70,9 +75,9 @@ _HOME = {
     "partial_groups": "sketching",
     "partial_sketch": "sketching",
     "plan": "graph",
+    "privatise": "sketching",
     "sketch": "graph",
 }
-
 __all__ = [
     "Centroids",
     "FeatureMap",
@@ -106,6 +111,7 @@ __all__ = [
     "partial_groups",
     "partial_sketch",
     "plan",
+    "privatise",
     "sketch",
 ]
 
@@ -116,7 +122,7 @@ def __getattr__(name: str) -> Any:
 
         return version("dask-sketch")
     if name == "dashboard":  # a module, for `ds.dashboard.install(client)`
-        return importlib.import_module("dask_sketch.dashboard")
+        return importlib.import_module("dask_sketch.cluster.dashboard")
     if name not in _HOME:
         raise AttributeError(f"module 'dask_sketch' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dask_sketch.{_HOME[name]}"), name)

@@ -16,8 +16,10 @@ from typing import Any
 import xarray as xr
 
 from dask_sketch.errors import InputError
-from dask_sketch.features import FeatureMap
-from dask_sketch.graph import Plan, design, plan, sketch
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.design import design
+from dask_sketch.graph.plan import Plan, plan
+from dask_sketch.graph.sketch import sketch
 
 
 @xr.register_dataset_accessor("sketch")

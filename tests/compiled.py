@@ -39,7 +39,7 @@ def speech():
     import numpy as np
 
     try:
-        from dask_sketch.speech.frontend import FrontEnd, active_frames, mfcc
+        from dask_sketch.speech.mfcc import FrontEnd, active_frames, mfcc
     except ImportError:
         return
     audio = np.random.default_rng(0).normal(size=8000).astype(np.float32)

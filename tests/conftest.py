@@ -87,7 +87,8 @@ def gpu(request, monkeypatch):
     from emulation import emulated_cupy
 
     from dask_sketch.errors import DeviceError
-    from dask_sketch.features import cuda, device
+    from dask_sketch.features.kernels import cuda
+    from dask_sketch.validation import device
 
     if request.param == "emulated":
         if emulated_cupy.COMPILER is None:

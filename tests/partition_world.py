@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 
 from dask_sketch import Sketch, merge, open_ledger, partial_sketch
-from dask_sketch.ledger import Partition, RunRecord
+from dask_sketch.jobs.ledger import Partition, RunRecord
 
 
 class World:

@@ -20,8 +20,8 @@ from distributed import Client
 from matplotlib.image import imread, imsave
 
 import dask_sketch as ds
-from dask_sketch import dashboard
-from dask_sketch.demo import run_demo
+from dask_sketch.cli.demo import run_demo
+from dask_sketch.cluster import dashboard
 from dask_sketch.models import random_mixture
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap
-from dask_sketch.features.units import moment_units
+from dask_sketch.features.feature_map import moment_units
 
 TINY = np.finfo(float).tiny
 RELATIVE = {"float64": 1e-12, "float32": 1e-6}

@@ -18,10 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import dask_sketch as ds
-from dask_sketch import certificates
-from dask_sketch.certificates import PARTS, make_certificates, security_of
-from dask_sketch.cli import cli
-from dask_sketch.clusters import ClusterSettings, connect
+from dask_sketch.cli.main import cli
+from dask_sketch.cluster import certificates
+from dask_sketch.cluster.certificates import PARTS, make_certificates, security_of
+from dask_sketch.cluster.connect import connect
+from dask_sketch.cluster.settings import ClusterSettings
 
 x509 = pytest.importorskip("cryptography.x509", reason="needs the extra tls")
 

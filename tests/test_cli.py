@@ -17,13 +17,13 @@ import zarr
 from click.testing import CliRunner, Result
 
 import dask_sketch as ds
-from dask_sketch import cli as cli_module
-from dask_sketch import cli_models
-from dask_sketch.cli import cli
+from dask_sketch.cli import main as cli_module
+from dask_sketch.cli import models as cli_models
+from dask_sketch.cli.main import cli
 from dask_sketch.decoders import METHODS, MODELS
-from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
-from dask_sketch.features.laws import LAWS
-from dask_sketch.graph.designing import TASKS
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR
+from dask_sketch.features.distributions import LAWS
+from dask_sketch.graph.design import TASKS
 
 COMMANDS = (
     "certificates", "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose",
@@ -497,7 +497,7 @@ def test_on_a_cluster(data: str, here: Path) -> None:
 def test_on_a_cluster_with_certificates(data: str, here: Path) -> None:
     from distributed import LocalCluster
 
-    from dask_sketch.certificates import security_of
+    from dask_sketch.cluster.certificates import security_of
 
     assert call("certificates", "folder").exit_code == 0
     answer("design", data, "-k", 2, "-o", "map.json")
@@ -519,7 +519,7 @@ def test_on_a_cluster_with_certificates(data: str, here: Path) -> None:
 
 
 def test_unreachable_scheduler(data: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dask_sketch.clusters as clusters
+    import dask_sketch.cluster.connect as clusters
 
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 1)
     message = refusal(1, "plan", data, "-k", 2, "--scheduler", "tcp://127.0.0.1:1")
@@ -558,6 +558,6 @@ def test_entry_points(data: str, here: Path) -> None:
 
 def test_importing_the_command_line_loads_no_numerics() -> None:
     # Dask imports it whenever `dask` is run
-    code = "import sys, dask_sketch.cli; print('numba' in sys.modules, 'zarr' in sys.modules)"
+    code = "import sys, dask_sketch.cli.main; print('numba' in sys.modules, 'zarr' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False"]

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
 
-from dask_sketch.cli import cli
-from dask_sketch.cli_jobs import ALARM, INCOMPLETE, LOCKED, USAGE
-from dask_sketch.cli_options import FAILED, REFUSED
+from dask_sketch.cli.jobs import ALARM, INCOMPLETE, LOCKED, USAGE
+from dask_sketch.cli.main import cli
+from dask_sketch.cli.options import FAILED, REFUSED
 
 __all__ = ["make_place"]
 Make = Callable[..., Place]
@@ -163,7 +163,7 @@ def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     place = make_place(300)
     place.write("n_pilot = 200\n[limits]\ncommit_partitions = 1\n")
     running = subprocess.Popen(
-        [sys.executable, "-m", "dask_sketch.cli", "run", str(place.file)],
+        [sys.executable, "-m", "dask_sketch.cli.main", "run", str(place.file)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -21,9 +21,10 @@ import pytest
 import yaml
 
 import dask_sketch as ds
-from dask_sketch import clusters
-from dask_sketch.certificates import make_certificates
-from dask_sketch.clusters import WORKER_SETTINGS, ClusterSettings, connect, worker_settings
+from dask_sketch.cluster import connect as clusters
+from dask_sketch.cluster.certificates import make_certificates
+from dask_sketch.cluster.connect import WORKER_SETTINGS, connect, worker_settings
+from dask_sketch.cluster.settings import ClusterSettings
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_settings_that_are_refused(settings, message):
 def test_the_defaults_that_settings_are_compared_with():
     from dataclasses import MISSING, fields
 
-    from dask_sketch.cluster_settings import _DEFAULTS
+    from dask_sketch.cluster.settings import _DEFAULTS
 
     for one in fields(ClusterSettings)[1:]:
         default = one.default if one.default is not MISSING else one.default_factory()

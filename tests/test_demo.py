@@ -13,8 +13,7 @@ import zarr
 from click.testing import CliRunner
 
 import dask_sketch as ds
-from dask_sketch import demo
-from dask_sketch.cli import cli
+from dask_sketch.cli.main import cli, demo
 
 SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 
@@ -22,8 +21,8 @@ SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "N_HELDOUT", 5000)
-    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.05)
-    monkeypatch.setattr("dask_sketch.graph.estimate.EMPTY_TASKS", 4)
+    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.05)
+    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
     result = CliRunner().invoke(cli, ["demo", *SMALL, "--json", "--directory", "kept"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_sketch.graph.estimate import Calibration
+from dask_sketch.graph.calibration import Calibration
 from tests.benchmarks import estimates, million
 
 

@@ -140,7 +140,7 @@ def test_numeric_modules_know_nothing_of_dask(path):
     for name, inside in imports(path):
         top = name.split(".")
         # the ways up: a model hands lazy input over, and `plot` asks for pictures
-        if name in ("dask_sketch.graph.apply", "dask_sketch.diagnostics.pictures"):
+        if name in ("dask_sketch.graph.apply", "dask_sketch.display.plots"):
             assert inside
             assert folder(path) in ("models", "features", "sketching")
             assert folder(path) == "models" or name.endswith("pictures")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 nbclient = pytest.importorskip("nbclient", reason="notebooks run with nbclient")
-import nbformat  # noqa: E402
-from jupyter_client import AsyncKernelManager  # noqa: E402
-from traitlets.config import Config  # noqa: E402
+import nbformat
+from jupyter_client import AsyncKernelManager
+from traitlets.config import Config
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 SHOWN = {  # what each must have shown at its end

@@ -22,7 +22,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from dask_sketch.cli import cli
+from dask_sketch.cli.main import cli
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.models import random_mixture
 

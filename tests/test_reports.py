@@ -13,11 +13,11 @@ from jobs.places import ROWS, Place, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.cli import cli
+from dask_sketch.cli.main import cli
+from dask_sketch.cli.report import report_run
 from dask_sketch.errors import InputError
-from dask_sketch.jobs import page
-from dask_sketch.jobs.last_run import report_last_run
-from dask_sketch.reports import report_run
+from dask_sketch.jobs import report as page
+from dask_sketch.jobs.report import report_last_run
 
 DECODE = "[[decode]]\nn_components = 2\n"
 

@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 import zarr
 
-from dask_sketch import storage
-from dask_sketch.destination import require_page, require_place
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage import read_dataset, write_dataset
+from dask_sketch.storage import artifact as storage
+from dask_sketch.storage.artifact import read_dataset, write_dataset
+from dask_sketch.storage.overwrite import require_page, require_place
 
 
 def dataset(value=1.0):

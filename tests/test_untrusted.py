@@ -22,14 +22,15 @@ import zarr
 from zarr.buffer.cpu import buffer_prototype
 
 import dask_sketch as ds
-from dask_sketch import guarded, storage
+from dask_sketch.cli.describe import open_any, read_map
+from dask_sketch.display.text import fields_text, first_line, grid, printable
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
-from dask_sketch.guarded import GuardedStore
 from dask_sketch.sources import open_samples
 from dask_sketch.sources import parquet as parquet_module
-from dask_sketch.stored import open_any, read_map
-from dask_sketch.terminal import fields_text, first_line, grid, printable
-from dask_sketch.unpacked import unpacked_bytes
+from dask_sketch.storage import artifact as storage
+from dask_sketch.storage import untrusted as guarded
+from dask_sketch.storage.decompressed_size import unpacked_bytes
+from dask_sketch.storage.untrusted import GuardedStore
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 HTML = "<script>alert(1)</script>"
@@ -130,7 +131,7 @@ def test_text_that_is_no_feature_map(text):
 
 
 def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
-    from dask_sketch import stored
+    from dask_sketch.cli import describe as stored
 
     monkeypatch.setattr(stored, "LARGEST_TEXT", 1000)
     (tmp_path / "map.json").write_text(" " * 1001)
@@ -637,7 +638,7 @@ def test_control_characters_do_not_reach_a_terminal():
 def test_names_at_the_command_line(tmp_path):
     from click.testing import CliRunner
 
-    from dask_sketch.cli import cli
+    from dask_sketch.cli.main import cli
 
     root = zarr.open_group(tmp_path / "g.zarr", mode="w")
     for name in ("a", "b"):
@@ -681,7 +682,7 @@ def test_what_stands_at_a_path_may_be_anything(tmp_path, rng):
 
 def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
-    from dask_sketch.speech import frontend
+    from dask_sketch.speech import mfcc as frontend
 
     soundfile.write(tmp_path / "a.wav", np.zeros(1000), 8000)
     monkeypatch.setattr(frontend, "_LARGEST", 999)

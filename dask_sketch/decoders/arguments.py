@@ -9,9 +9,10 @@ import numpy as np
 import psutil
 from numpy.typing import ArrayLike
 
-from dask_sketch.decoders.families import Array, Family
+from dask_sketch.decoders.atoms import Array, Family
 from dask_sketch.errors import DecodeError
-from dask_sketch.models import Centroids, GaussianMixture
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
 

@@ -3,25 +3,277 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders import kernels
-from dask_sketch.decoders.coordinates import Coordinates
-from dask_sketch.decoders.families import Array
+from dask_sketch.decoders import atom_kernels
 from dask_sketch.decoders.threads import Threads
+from dask_sketch.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dask_sketch.sketching import Sketch
+    from dask_sketch.sketching.sketch import Sketch
+
+# Families of atoms: what a component may look like, and how its parameters say so.
+#
+# An atom has the sketch (eq. 15 of Keriven et al. 2018)
+#
+#     a_j = exp(g_j - i w_j.mean - w_j.diag(variances) w_j / 2) / sqrt(m),
+#
+# and a family is an affine map from ``q`` shape parameters to variances, ``variances = shape @
+# spread``, beside an envelope ``g`` that all its atoms share:
+#
+# - ``"gaussian"``: diagonal covariance; ``q = n_features``;
+# - ``"isotropic"``: one variance for all features, in the units of the data; ``q = 1``;
+# - ``"known"``: Gaussians of one fixed covariance, which is the envelope; ``q = 0``;
+# - ``"dirac"``: points; ``q = 0`` and no envelope;
+# - ``"scaled"``: a multiple of the variances that the frequency law expects, feature by feature;
+#   ``q = 1``. It is isotropic where the law is, and no model of :func:`dask_sketch.decode`: the
+#   density that centroids divide is made of it, so that the units of features do not matter.
+
+Array = npt.NDArray[np.float64]
+Model = Literal["gaussian", "isotropic", "known", "dirac"]
+MODELS: tuple[str, ...] = get_args(Model)
+FAMILIES = (*MODELS, "scaled")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family, in coordinates where each feature is divided by a scale of its own.
+
+    Attributes
+    ----------
+    name
+        One of ``FAMILIES``.
+    diagonal
+        Whether covariances are diagonal.
+    spread
+        Variances of a shape, shape (q, n_features), in normalised coordinates; all one-entries of
+        a shape make the frequency law's mean component variance, or its mean over features.
+    log_envelope
+        Natural logarithm ``g`` of what all atoms share, shape (n_frequencies,).
+    fixed
+        The part of each component's variances that no parameter changes, shape (n_features,), in
+        data units.
+    """
+
+    name: str
+    diagonal: bool
+    spread: Array
+    log_envelope: Array
+    fixed: Array
+
+    def nearest(self, variances: Array) -> Array:
+        """Shapes (..., q) nearest to variances (..., n_features) in normalised coordinates.
+
+        A parameter is the mean, over the features it spans, of variances in units of its spread.
+        """
+        spans = self.spread > 0.0
+        each = np.divide(spans, self.spread, out=np.zeros_like(self.spread), where=spans)
+        return np.asarray(variances @ (each / spans.sum(axis=1, keepdims=True)).T)
+
+
+def family(model: str, scale: Array, frequencies: Array, covariance: Array | None) -> Family:
+    """Build a family.
+
+    Parameters
+    ----------
+    model
+        One of ``FAMILIES``.
+    scale
+        Unit of each feature, in data units, shape (n_features,).
+    frequencies
+        In inverse data units, shape (n_features, n_frequencies).
+    covariance
+        For ``"known"`` alone, in data units: variances (n_features,) or a symmetric positive
+        semidefinite matrix (n_features, n_features).
+
+    Raises
+    ------
+    DecodeError
+        If the model is unknown, or the covariance is missing, superfluous, or none.
+    """
+    if model not in FAMILIES:
+        raise DecodeError(f"model={model!r} is unknown; choose one of {', '.join(MODELS)}.")
+    if (covariance is not None) != (model == "known"):
+        raise DecodeError(
+            'model="known" needs covariance, the variances or the covariance matrix of every '
+            "component."
+            if covariance is None
+            else f'covariance is given, but model={model!r} has no use for it: give model="known".'
+        )
+    d, m = frequencies.shape
+    fixed, log_envelope, diagonal = np.zeros(d), np.zeros(m), True
+    if covariance is not None:
+        matrix = _covariance_matrix(covariance, d)
+        fixed = np.diagonal(matrix).copy()
+        diagonal = bool((matrix == np.diag(fixed)).all())
+        log_envelope = -0.5 * np.einsum("ij,ij->j", frequencies, matrix @ frequencies)
+    spread = {
+        "gaussian": np.eye(d),
+        "isotropic": (scale @ scale / d / scale**2)[None, :],
+        "scaled": np.ones((1, d)),
+    }.get(model, np.empty((0, d)))
+    return Family(model, diagonal, spread, log_envelope, fixed)
+
+
+def _covariance_matrix(covariance: Array, d: int) -> Array:
+    """The known covariance as a matrix (n_features, n_features), checked."""
+    try:
+        given = np.asarray(covariance, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DecodeError(f"covariance={covariance!r} is not an array of numbers.") from error
+    if given.shape not in ((d,), (d, d)):
+        raise DecodeError(
+            f"covariance has shape {given.shape}; for n_features={d} give ({d},) or ({d}, {d})."
+        )
+    matrix = np.diag(given) if given.ndim == 1 else given
+    if not np.isfinite(matrix).all():
+        raise DecodeError("covariance holds NaN or infinity; give finite variances.")
+    if not np.allclose(matrix, matrix.T):
+        raise DecodeError("covariance is not symmetric.")
+    lowest = np.linalg.eigvalsh(matrix)[0]
+    if lowest < -1e-10 * np.abs(matrix).max():
+        raise DecodeError(
+            f"covariance has the eigenvalue {lowest:g}; give one without negative eigenvalues."
+        )
+    return matrix
+
+
+# What the parameters of an atom mean: coordinates, bounds, starting points and splits.
+#
+# The optimisers see data shifted by the sketch's mean (of a private one, the middle of its bounds)
+# and divided, feature by feature, by the
+# standard deviation of the frequency law's mean component, so that means and variances are of order
+# one whatever the units and offset of the data. The change of variables is exact: frequencies are
+# multiplied by the scale and the sketch by ``exp(+i w.shift)``.
+
+# Variances are kept above this fraction of the law's mean component variance, or of the data's if
+# that is less. The paper's bound is 1e-15 (sec. 5.3), a guard and no more: on data that is no
+# mixture of Gaussians, least squares then makes needles, which cost nothing in the sketch and much
+# in likelihood, and frequencies drawn for a variance tell little of one ten times smaller. On
+# speech (d=12, K=64, m=4000) floors of 0.02, 0.05, 0.1 and 0.3 end at -40.82, -40.79, -40.68 and
+# -40.57 nats per held-out frame.
+VARIANCE_FLOOR = 0.1
+_NO_WIDTH = 1e-15  # the floor in features that do not vary at all
+
+
+class Coordinates:
+    """Parameters ``theta`` of the atoms of one family, for the data of one sketch.
+
+    The parameters and errors are those of :class:`~dask_sketch.decoders.objective.Objective`.
+
+    Attributes
+    ----------
+    family : Family
+        What shape parameters mean.
+    n_features, n_frequencies, n_shapes, n_parameters : int
+        Sizes; an atom has ``n_features + n_shapes`` parameters: means, then shape.
+    shift, scale : ndarray of shape (n_features,)
+        Origin and unit of the normalised coordinates, in data units.
+    omega : ndarray of shape (n_features, n_frequencies)
+        Frequencies in normalised coordinates.
+    lower, upper : ndarray of shape (n_parameters,)
+        Bounds of one atom's parameters.
+    """
+
+    def __init__(
+        self,
+        sketch: Sketch,
+        model: str,
+        box: Array | None,
+        variance_floor: float,
+        covariance: Array | None,
+    ) -> None:
+        features = sketch.feature_map
+        frequencies = features.frequencies
+        self.n_features, self.n_frequencies = frequencies.shape
+        self.scale = np.sqrt(features.mean_variances)
+        self.shift, data_variance = sketch.extent
+        self.omega = frequencies * self.scale[:, None]
+        self.family = family(model, self.scale, frequencies, covariance)
+        self.n_shapes = len(self.family.spread)
+        self.n_parameters = self.n_features + self.n_shapes
+
+        variance = data_variance / self.scale**2
+        self._data_spread = np.sqrt(variance)
+        data = self.family.nearest(variance)
+        floor = np.where(data > 0.0, variance_floor * np.minimum(data, 1.0), _NO_WIDTH)
+        infinite = np.full(self.n_features, np.inf)
+        low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
+        self.lower = np.concatenate([low, floor])
+        self.upper = np.concatenate([high, np.full(self.n_shapes, np.inf)])
+
+    def random_atoms(self, rng: np.random.Generator, n: int, *, away: bool = False) -> Array:
+        """Draw starting points of Step 1 (n, n_parameters), at the data's centre.
+
+        Variances are isotropic, ``U[0.5, 1.5]`` times the law's mean component variance
+        (sec. 5.3).
+
+        Parameters
+        ----------
+        rng
+            Source of the draws.
+        n
+            Number of atoms.
+        away
+            Draw the means too, from a Gaussian with the data's mean and variances.
+        """
+        atoms = np.zeros((n, self.n_parameters))
+        atoms[:, self.n_features :] = rng.uniform(0.5, 1.5, n)[:, None]
+        if away:
+            draws = rng.standard_normal((n, self.n_features))
+            atoms[:, : self.n_features] = draws * self._data_spread
+        return np.clip(atoms, self.lower, self.upper)
+
+    def variances(self, theta: Array) -> Array:
+        """Variances of atoms (K, n_features) in normalised coordinates; zero for points."""
+        return theta[:, self.n_features :] @ self.family.spread + self.family.fixed / self.scale**2
+
+    def to_data_units(self, theta: Array) -> tuple[Array, Array]:
+        """Means and variances (K, n_features) of atoms in the units of the data.
+
+        Of a known covariance matrix, the variances are the diagonal.
+        """
+        means = self.shift + self.scale * theta[:, : self.n_features]
+        return means, self.scale**2 * self.variances(theta)
+
+    def from_data_units(self, means: Array, variances: Array) -> Array:
+        """Parameters (K, n_parameters) of the atoms nearest to means and variances of the data.
+
+        What the family cannot express is left out.
+        """
+        shapes = self.family.nearest(variances / self.scale**2)
+        return np.concatenate([(means - self.shift) / self.scale, shapes], axis=1)
+
+    def split(self, theta: Array) -> Array:
+        """Function Split (sec. 3.2): two atoms (2K, n_parameters) for each one.
+
+        The means move by one standard deviation, both ways, along the feature of largest
+        variance; variances stay. Variances are compared in units of the frequency law's, which
+        is the paper's comparison when the law is isotropic. The halves of an atom are neighbours.
+
+        Ours, for the family of points: they move by one standard deviation of the law's mean
+        component, along the feature in which the data is widest.
+        """
+        variances = self.variances(theta)
+        along = variances.argmax(axis=1)
+        length = np.sqrt(variances.max(axis=1))
+        if self.family.name == "dirac":
+            along[:], length[:] = self._data_spread.argmax(), 1.0
+        step = np.zeros_like(theta)
+        step[np.arange(len(theta)), along] = length
+        halves = np.stack([theta - step, theta + step], axis=1).reshape(-1, self.n_parameters)
+        return np.clip(halves, self.lower, self.upper)
+
 
 # Atoms are evaluated by blocks of frequencies of about this many numbers: real and imaginary
 # parts (512 KiB) stay in the second cache, and memory below K times the block.
 _BLOCK = 32_768
-
 Part = TypeVar("Part")
 
 
@@ -102,9 +354,9 @@ class Atoms(Coordinates):
             np.matmul(turns, self.omega[:, block], out=imag)
             if self.n_shapes:
                 np.matmul(shapes, self._factors[1 + d :, block], out=real)
-                kernels.waves(real, imag, self._envelope[block], none)
+                atom_kernels.waves(real, imag, self._envelope[block], none)
             else:
-                kernels.plain_waves(real, imag, self._amplitude[block])
+                atom_kernels.plain_waves(real, imag, self._amplitude[block])
             return real, imag
 
         return at
@@ -128,7 +380,7 @@ class Atoms(Coordinates):
         """Sketches of points (n, n_features) as rows of real numbers (n, 2m), as :meth:`atoms`."""
         rows = np.empty((2, len(x), self.n_frequencies))
         np.matmul(x * (-0.5 / np.pi), self.omega, out=rows[1])
-        kernels.plain_waves(rows[0], rows[1], self._point_amplitude)
+        atom_kernels.plain_waves(rows[0], rows[1], self._point_amplitude)
         return np.concatenate(list(rows), axis=1)
 
     def atoms(self, theta: Array) -> Array:

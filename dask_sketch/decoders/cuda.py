@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.normal_equations import GramSums
 from dask_sketch.decoders.objective import Objective, normalised
-from dask_sketch.features.device import cupy
+from dask_sketch.validation.device import cupy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dask_sketch.sketching import Sketch
+    from dask_sketch.sketching.sketch import Sketch
 
 _NUMBERS = 2**23  # of one array of a block of frequencies: 64 MiB
 

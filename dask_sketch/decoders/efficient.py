@@ -2,7 +2,7 @@
 
 Least squares gives every entry of the sketch the same weight, though their noise is unequal and
 strongly correlated. Its covariance under a mixture is known in closed form
-(:mod:`dask_sketch.decoders.covariance`), and the mixture nearest to the sketch in the metric of
+(:mod:`dask_sketch.decoders.noise_covariance`), and the mixture nearest to the sketch in the metric of
 its inverse is the optimally weighted generalised method of moments: of all estimates from these
 moments, the one of least variance, ``(J S^-1 J^T)^-1 / n``. Seen from the likelihood, it solves
 the score equations with each score replaced by its best approximation by features, so that it is as
@@ -21,25 +21,22 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from dask_sketch.decoders.coarse import coarsened
-from dask_sketch.decoders.covariance import feature_covariance
-from dask_sketch.decoders.families import Array
+from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.descent import coarsened
+from dask_sketch.decoders.noise_covariance import feature_covariance
+from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
-from dask_sketch.decoders.tiled import Cholesky, gram_of_columns
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
 # nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10).
 _RIDGE = 1e-5
-
 # Added to the variance of every feature, at most 1/2: the closed form is a difference of numbers up
 # to one, whose rounding must stay below the ridge in features that hardly vary.
 _CANCELLED = 1e-10
-
 # Frequencies that are weighted together. Beyond, they form blocks, weighted each on its own:
 # time grows as m instead of m**3, and memory stays at 0.5 GB beside three Jacobians, P times 2m.
 BLOCK = 4096
-
 N_ROUNDS = 3  # metrics at most; fewer when the mixture no longer moves
 _UNKNOWN = 1e-12  # of the largest eigenvalue of the information: less is none
 _STOP = 0.01  # squared length of the way of a round after which no metric follows, as of _newton

@@ -18,20 +18,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
-from dask_sketch.decoders import kernels
-from dask_sketch.decoders.atoms import Atoms
-from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
-from dask_sketch.decoders.families import Array
+from dask_sketch.decoders import atom_kernels
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, Atoms
 from dask_sketch.decoders.normal_equations import GramSums
 from dask_sketch.decoders.threads import SERIAL, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dask_sketch.sketching import Sketch
+    from dask_sketch.sketching.sketch import Sketch
 
 _GRAM_BLOCK = 8192  # frequencies whose atoms are kept while their products are summed
-
 # The noise level is the unit of the cost; a sketch of a single point has none.
 _SMALLEST_UNIT = 1e-20
 
@@ -59,7 +56,7 @@ class Objective(Atoms):
     Attributes
     ----------
     n_features, n_frequencies, n_shapes, n_parameters, shift, scale, omega, family, lower, upper
-        Those of :class:`~dask_sketch.decoders.coordinates.Coordinates`.
+        Those of :class:`~dask_sketch.decoders.atoms.Coordinates`.
     target : tuple of two ndarrays of shape (n_frequencies,)
         Real and imaginary part of the sketch in normalised coordinates, times the map's feature
         weights if it has them.
@@ -192,8 +189,8 @@ class Objective(Atoms):
         def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array, Array]:
             factors = self._even_factors[:, block].T
             power = np.empty_like(real)
-            kernels.powers(real, imag, power)
-            kernels.correlate(real, imag, residual[0][block], residual[1][block])
+            atom_kernels.powers(real, imag, power)
+            atom_kernels.correlate(real, imag, residual[0][block], residual[1][block])
             return real @ factors, power @ factors, imag @ self.omega[:, block].T
 
         parts = self._each(sums, theta, self._lift(theta))
@@ -252,7 +249,7 @@ class Objective(Atoms):
         def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array, Array]:
             rho_real = self.target[0][block] - weights @ real
             rho_imag = self.target[1][block] - weights @ imag
-            kernels.correlate(real, imag, rho_real, rho_imag)
+            atom_kernels.correlate(real, imag, rho_real, rho_imag)
             return (
                 np.array(rho_real @ rho_real + rho_imag @ rho_imag),
                 real @ self._even_factors[:, block].T,
@@ -296,7 +293,7 @@ class Objective(Atoms):
 
         def sums(block: slice, real: Array, imag: Array) -> Array:
             power = np.empty_like(real)
-            kernels.powers(real, imag, power)
+            atom_kernels.powers(real, imag, power)
             return power @ (self._factors[:, block] ** 2).T
 
         total = np.sum(self._each(sums, theta), axis=0)

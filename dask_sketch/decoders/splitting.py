@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dask_sketch.decoders.atom_search import find_atom
 from dask_sketch.decoders.descent import APPROACH, LONG_APPROACH, descend
 from dask_sketch.decoders.exchange import exchange
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.search import find_atom
 from dask_sketch.decoders.support import Fit, threshold
 
 

@@ -15,7 +15,6 @@ from typing import TypeVar
 import psutil
 
 _MOST = 16  # beyond, what stands between two passes over the frequencies counts for more
-
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 

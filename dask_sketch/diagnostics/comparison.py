@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.display.text import grid
 from dask_sketch.errors import InputError
-from dask_sketch.models import GaussianMixture
-from dask_sketch.terminal import grid
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 _HEADER = ("mixture", "held-out", "seconds", "how")
 
@@ -97,8 +97,8 @@ class Comparison:
         return "\n".join([*text, f"report   {self.report}"] if self.report else text)
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import card
-        from dask_sketch.display import grid as columns
+        from dask_sketch.display.html import card
+        from dask_sketch.display.html import grid as columns
 
         fields = {
             "bytes": f"sketch {self.sketch_bytes:,}, store {self.store_bytes:,}",

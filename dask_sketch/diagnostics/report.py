@@ -14,17 +14,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
-from dask_sketch.diagnostics.report_pictures import draw_pictures
+from dask_sketch.diagnostics.report_figures import draw_pictures
+from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
-from dask_sketch.models import Centroids, GaussianMixture
-from dask_sketch.schemes import SCHEMES
-from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
-    from dask_sketch.diagnostics.watch import Watch
-    from dask_sketch.features import FeatureMap
-    from dask_sketch.sketching import Sketch
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.graph.progress import Watch
+    from dask_sketch.sketching.sketch import Sketch
 
 _TITLE = "A model from a sketch"
 PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")

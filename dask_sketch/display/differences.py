@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dask_sketch.display.card import card
 from dask_sketch.display.drawing import BLUE, GREY, ORANGE, Chart, gauge
+from dask_sketch.display.html import card
 
 if TYPE_CHECKING:
+    from dask_sketch.diagnostics.detection import ErrorRates
     from dask_sketch.diagnostics.fit import FitDiagnostics
-    from dask_sketch.speech.detection import ErrorRates
 
 _FAR = 5.0  # standard deviations that noise does not reach
 

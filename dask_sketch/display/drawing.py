@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-
 BLUE, ORANGE, GREEN, GREY = "#3b82d6", "#d97706", "#3a9150", "#85878c"
-
 _WIDTH, _HEIGHT = 300, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 30  # room around the axes
 _LETTER = 11

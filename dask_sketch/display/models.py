@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.display.card import card, grid
 from dask_sketch.display.drawing import BLUE, Array, Chart, bars
+from dask_sketch.display.html import card, grid
 
 if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
-    from dask_sketch.models.decoding import Decoding
-    from dask_sketch.models.mixture import GaussianMixture
+    from dask_sketch.models.gaussian_mixture import GaussianMixture
+    from dask_sketch.models.model import Decoding
 
 _COMPONENTS, _FEATURES = 20, 8  # shown in a table
 _DRAWN = 100  # components in a picture

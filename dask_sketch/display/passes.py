@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.display.card import card, grid, words
 from dask_sketch.display.drawing import BLUE, GREEN, GREY, ORANGE, bars, blocks, gauge
+from dask_sketch.display.html import card, grid, words
 
 if TYPE_CHECKING:
-    from dask_sketch.features.described import Described
-    from dask_sketch.ledger.reader import LedgerReader
+    from dask_sketch.features.feature_map import Described
+    from dask_sketch.jobs.ledger.reader import LedgerReader
 
 _RUNS = 10  # shown in a table
 

@@ -11,12 +11,30 @@ from html import escape
 from typing import Any
 
 from dask_sketch.display.drawing import BLUE
-from dask_sketch.display.notebook import in_notebook
+
+# Whether somebody looks on in a notebook.
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows HTML and figures.
+
+    Examples
+    --------
+    >>> in_notebook()
+    False
+    """
+    # nobody can be in a notebook without IPython, which therefore need not be imported to tell
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
 
 REDRAW = 0.1  # seconds for which a bar is left as it is
 _SIGNS = 40  # of a bar in a terminal, at most
 _AROUND = 11  # letters beside these and the words, and one that stays free
-
 Show = Callable[[int, int, str], None]  # done, in all, and what to say of it
 
 

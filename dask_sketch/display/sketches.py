@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.display.card import card, grid, words
 from dask_sketch.display.drawing import BLUE, ORANGE, Array, Chart, bars, thinned
+from dask_sketch.display.html import card, grid, words
 
 if TYPE_CHECKING:
-    from dask_sketch.features.described import Described
+    from dask_sketch.features.feature_map import Described
     from dask_sketch.features.scale import ScaleFit
-    from dask_sketch.sketching.averages import Averages
+    from dask_sketch.sketching.sketch import Sketch
 
 _FEATURES = 20  # shown in a table
 _LEAST = 1e-6  # of a modulus in a picture
@@ -67,7 +67,7 @@ def scale_fit_chart(fit: ScaleFit) -> str:
     return chart.svg()
 
 
-def sketch_card(sketch: Averages) -> str:
+def sketch_card(sketch: Sketch) -> str:
     """How many samples in how many numbers, and how much of these is more than noise."""
     fields, pictures, summary = sketch._fields(), [], "of no sample"
     more = {"feature map": words(sketch.feature_map._fields())}
@@ -84,7 +84,7 @@ def sketch_card(sketch: Averages) -> str:
     return card("Sketch", fields, summary=summary, pictures=pictures, more=more)
 
 
-def _moduli(sketch: Averages) -> str:
+def _moduli(sketch: Sketch) -> str:
     radii, moduli = sketch.feature_map.scaled_radii, np.abs(sketch.characteristic)
     far, noise = float(radii.max()), max(sketch.noise_modulus, _LEAST)
     chart = Chart(
@@ -102,7 +102,7 @@ def _moduli(sketch: Averages) -> str:
     return chart.svg()
 
 
-def _features(sketch: Averages) -> str:
+def _features(sketch: Sketch) -> str:
     columns: list[Array] = [
         sketch.mean,
         np.sqrt(sketch.variance),

@@ -1,11 +1,12 @@
 """Chunks to features: the laws of the frequencies, the map, the hot loop, the scale."""
 
-from dask_sketch.features.bandwidth import clustering_scale
-from dask_sketch.features.laws import LAWS, draw_frequencies
-from dask_sketch.features.map import FeatureMap
+from __future__ import annotations
+
+from dask_sketch.features.design import default_n_frequencies
+from dask_sketch.features.distributions import LAWS, draw_frequencies
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import fit_pilot
-from dask_sketch.features.scale import ScaleFit, estimate_scale, observe_scale
-from dask_sketch.features.size import default_n_frequencies
+from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 
 __all__ = [
     "LAWS",

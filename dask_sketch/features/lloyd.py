@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 from dask_sketch.errors import InputError
 
 Array = NDArray[np.float64]
-
 _N_ITERATIONS = 300
 _TOLERANCE = 1e-4  # smallest decrease of one iteration, relative to what is left
 

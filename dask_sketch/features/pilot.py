@@ -12,7 +12,6 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.lloyd import lloyd
 
 Array = NDArray[np.float64]
-
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 _FLOOR = 1e-8  # smallest variance, as a fraction of that of the rows

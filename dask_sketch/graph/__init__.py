@@ -1,9 +1,10 @@
 """Samples to sketch on Dask: the pass, its plan, its design, and models over lazy input."""
 
-from dask_sketch.graph.cost import Plan
-from dask_sketch.graph.designing import design
-from dask_sketch.graph.group_pass import LazySketchGroup
-from dask_sketch.graph.one_pass import LazySketch, sketch
-from dask_sketch.graph.planning import plan
+from __future__ import annotations
+
+from dask_sketch.graph.design import design
+from dask_sketch.graph.lazy import LazySketch, LazySketchGroup
+from dask_sketch.graph.plan import Plan, plan
+from dask_sketch.graph.sketch import sketch
 
 __all__ = ["LazySketch", "LazySketchGroup", "Plan", "design", "plan", "sketch"]

@@ -9,11 +9,11 @@ import numpy as np
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
-from dask_sketch.features.masked import require_unmasked
-from dask_sketch.features.weighted import weighted_sum
-from dask_sketch.graph.parts import fields_of
+from dask_sketch.graph.chunks import fields_of
 from dask_sketch.graph.tree import reduce_samples
-from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 
 # methods that are a mean over all rows, and the method whose mean they are
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
@@ -95,7 +95,7 @@ def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) 
 
 
 def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str) -> list[Any]:
-    from dask_sketch.sources.bags import blocks_of_partition
+    from dask_sketch.sources.bag import blocks_of_partition
 
     out: list[Any] = []
     for block in blocks_of_partition(items, None, None, fields, label):

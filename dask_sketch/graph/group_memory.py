@@ -9,14 +9,14 @@ import psutil
 from dask.system import CPU_COUNT
 
 from dask_sketch import config
+from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import PlanError
-from dask_sketch.features import FeatureMap
-from dask_sketch.graph.batches import batch_chunks
-from dask_sketch.sketching.group_labels import union
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.compute import batch_chunks
+from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_merge import merge_groups
-from dask_sketch.sketching.groups import SketchGroup
-from dask_sketch.sources import Samples
-from dask_sketch.sources.chunking import describe_bytes
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.labels import union
 
 FAN_IN = 4  # of merges, whose parts may be as large as the result
 GROWTH = 2  # of the bytes of a group, when it takes longer words for larger sums

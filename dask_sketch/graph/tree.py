@@ -10,10 +10,10 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 
-from dask_sketch.announcing import report_merge
-from dask_sketch.features.arguments import whole_number
-from dask_sketch.graph.parts import Chunk, blocks_of_bag, parts_of_array, parts_of_bag
+from dask_sketch.graph.chunks import Chunk, blocks_of_bag, parts_of_array, parts_of_bag
+from dask_sketch.graph.telemetry import report_merge
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import whole_number
 
 Merge = Callable[[list[Any]], Any]
 

@@ -6,13 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_sketch.jobs.check import verify_job
     from dask_sketch.jobs.run import plan_job, run_job
+    from dask_sketch.jobs.verify import verify_job
 
 __all__ = ["plan_job", "run_job", "verify_job"]
-
 # loaded when first used: the command line reads no numerics to print its help
-_HOME = {"plan_job": "run", "run_job": "run", "verify_job": "check"}
+_HOME = {"plan_job": "run", "run_job": "run", "verify_job": "verify"}
 
 
 def __getattr__(name: str) -> Any:

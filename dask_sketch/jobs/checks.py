@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 from dask.utils import parse_bytes
 
 Check = Callable[[Any], Any]
-
 MOST_TEXT = 4096  # characters of one value
 MOST_ITEMS = 4096  # of one list
 # File systems that fetch bytes and nothing else: others take code, or a path to more settings.

@@ -33,7 +33,6 @@ MOST_DOTS = 200  # if no line nests tables by the thousand: a parser takes their
 MOST_TABLES = 64  # of one kind
 MOST_ERRORS = 50
 _SHOWN = 60  # characters of a value in a message
-
 _TABLES: dict[str, Any] = {
     "job": JobTable,
     "feature_map": FeatureMapTable,
@@ -47,7 +46,6 @@ _TABLES: dict[str, Any] = {
 _LISTS: dict[str, Any] = {"sources": SourceTable, "decode": DecodeTable}
 _NEEDED = ("job", "sources", "feature_map")
 _OPTIONAL = ("groups", "score")  # without them there is nothing of the kind
-
 T = TypeVar("T")
 
 

@@ -8,7 +8,6 @@ import tomllib
 from typing import Any
 
 Place = tuple[str | int, ...]  # of a value: keys, and numbers in arrays
-
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _KEY = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+')
 _DOT = re.compile(r"[ \t]*\.[ \t]*")

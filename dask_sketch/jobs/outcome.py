@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_sketch.diagnostics.drift import Drift
-from dask_sketch.sources.chunking import describe_bytes
-from dask_sketch.terminal import fields_text
+from dask_sketch.display.text import describe_bytes, fields_text
+from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.overwrite import local_path, require_page, require_place
+
+if TYPE_CHECKING:
+    from dask_sketch.jobs.job_file import Job
 
 DONE, INCOMPLETE = "done", "incomplete"
 _NAMED = 3
@@ -106,7 +111,7 @@ class Outcome:
         return fields_text(self._fields())
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import card
+        from dask_sketch.display.html import card
 
         fields = self._fields()
         notes = [f"Alarm: {fields.pop('alarm')}."] if self.alarm else []
@@ -150,3 +155,52 @@ def model_text(model: Mapping[str, Any]) -> str:
     if "mean_squared_distance" in model:
         text += f", mean squared distance {model['mean_squared_distance']:.6g}"
     return text
+
+
+# The files that every run of a job replaces, and whether it may.
+
+
+def sketch_place(job: Job) -> tuple[str, dict[str, Any] | None] | None:
+    """Where the total goes, with the options of its file system; None where nobody wants it."""
+    return None if job.outputs.sketch is None else _placed(job, job.outputs.sketch)
+
+
+def model_places(job: Job) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    """Name, place and options of each model that is to be written."""
+    if job.outputs.model is not None:
+        for table in job.decode:
+            yield table.name, *_placed(job, job.outputs.model.replace("{name}", table.name))
+
+
+def require_outputs(job: Job) -> None:
+    """Refuse outputs that would fail at the end of a run, or replace what is not the job's.
+
+    Raises
+    ------
+    ArtifactError
+        Naming the key of the job file.
+    """
+    total = sketch_place(job)
+    artifacts = [] if total is None else [("sketch", *total)]
+    artifacts += [("model", place, options) for _, place, options in model_places(job)]
+    for key, place, options in artifacts:
+        with _named(key):
+            require_place(place, overwrite=True, storage_options=options)
+    if job.outputs.report is not None:
+        page = local_path(job.place(job.outputs.report))
+        assert page is not None  # the job file takes no URL there
+        with _named("report"):
+            require_page(page)
+
+
+@contextlib.contextmanager
+def _named(key: str) -> Iterator[None]:
+    try:
+        yield
+    except ArtifactError as error:
+        raise ArtifactError(f"outputs.{key}: {error}") from error
+
+
+def _placed(job: Job, output: str) -> tuple[str, dict[str, Any] | None]:
+    place = job.place(output)
+    return place, job.options(job.outputs.storage_options, place)

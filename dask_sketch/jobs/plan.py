@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import parse_bytes
 
 from dask_sketch import config
+from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import PlanError
-from dask_sketch.features import FeatureMap, default_n_frequencies
-from dask_sketch.graph.planning import make_plan
-from dask_sketch.graph.run import active_client
-from dask_sketch.ledger.stacked import row_bytes
-from dask_sketch.sources.chunking import describe_bytes
-from dask_sketch.terminal import fields_text
+from dask_sketch.features.design import default_n_frequencies
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.executors import active_client
+from dask_sketch.graph.plan import make_plan
+from dask_sketch.jobs.ledger.batch import row_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dask_sketch.jobs.inputs import OpenSource
     from dask_sketch.jobs.job_file import Job
-    from dask_sketch.ledger import Changes, Ledger
+    from dask_sketch.jobs.ledger.ledger import Ledger
+    from dask_sketch.jobs.ledger.partitions import Changes
+    from dask_sketch.jobs.open import OpenSource
 
 _NAMED = 3  # keys that a plan lists of each kind
 
@@ -122,7 +123,7 @@ class JobPlan:
         return fields_text(self._fields())
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display import card
+        from dask_sketch.display.html import card
 
         to_read = f"{self.new:,} partitions new, {self.changed:,} changed, {self.deleted:,} deleted"
         return card("JobPlan", self._fields(), summary=to_read)
@@ -204,7 +205,7 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
     d = sources[0].samples.n_features
     assert d is not None  # every path tells
     if given.file is not None:
-        from dask_sketch.stored import read_map
+        from dask_sketch.cli.describe import read_map
 
         return read_map(job.place(given.file))
     task: Any = given.task or "mixture"

@@ -11,24 +11,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.clusters import connect
+from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ChunkError, InputError, LedgerError
-from dask_sketch.jobs.inputs import OpenSource, open_sources, sketches_of
 from dask_sketch.jobs.job_file import Job, read_job
-from dask_sketch.jobs.outcome import DONE, INCOMPLETE, Outcome
-from dask_sketch.jobs.outputs import require_outputs
+from dask_sketch.jobs.ledger.history import RunRecord
+from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
+from dask_sketch.jobs.ledger.objects import ROOT
+from dask_sketch.jobs.ledger.partitions import Changes
+from dask_sketch.jobs.open import OpenSource, open_sources, sketches_of
+from dask_sketch.jobs.outcome import DONE, INCOMPLETE, Outcome, require_outputs
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.results import Results, make_results
-from dask_sketch.ledger import Changes, Ledger, RunRecord, create_ledger, open_ledger
-from dask_sketch.ledger.group import ROOT
 
 if TYPE_CHECKING:
-    from dask_sketch.features import FeatureMap
-    from dask_sketch.ledger import Partition
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.jobs.ledger.partitions import Partition
 
 logger = logging.getLogger(__name__)
-
 MOST_FAILURES = 100  # partitions that cannot be read before a run with "stop" stops at once
 MOST_BETWEEN = 50  # pairs of groups that a record tells of, the furthest apart
 _REASON = 400  # characters of why a partition is in quarantine
@@ -135,7 +135,7 @@ def _require_map(job: Job, feature_map: FeatureMap) -> None:
     """Refuse settings that contradict the map that the ledger was made with."""
     given = job.feature_map
     if given.file is not None:
-        from dask_sketch.stored import read_map
+        from dask_sketch.cli.describe import read_map
 
         stated = read_map(job.place(given.file))
         if stated != feature_map:
@@ -212,7 +212,7 @@ class _Run:
         return made
 
     def _create(self, sources: list[OpenSource]) -> Ledger:
-        from dask_sketch.jobs.mapping import feature_map_of
+        from dask_sketch.jobs.open import feature_map_of
 
         self.say("designing the feature map from a few partitions ...")
         feature_map = feature_map_of(self.job, sources)

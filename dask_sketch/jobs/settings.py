@@ -1,7 +1,5 @@
 """The tables of a job file: what may stand in them, what is needed and what holds without them."""
 
-# ruff: noqa: RUF009  (a setting is a dataclass field, made anew for each)
-
 from __future__ import annotations
 
 import re
@@ -9,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dask_sketch.cluster_settings import LOOPBACK, ClusterSettings
+from dask_sketch.cluster.settings import LOOPBACK, ClusterSettings
 from dask_sketch.errors import InputError
 from dask_sketch.jobs.checks import (
     Refused,
@@ -281,7 +279,7 @@ class OutputsTable:
 
 @dataclass(frozen=True)
 class ClusterTable:
-    """``[cluster]``: where to compute, as :class:`~dask_sketch.cluster_settings.ClusterSettings`.
+    """``[cluster]``: where to compute, as :class:`~dask_sketch.cluster.settings.ClusterSettings`.
 
     ``options`` holds only what names a queue or a size. What is run there (images, lines of shell)
     is set in Dask's own configuration (``jobqueue.slurm``, ``kubernetes``): a job file runs no
@@ -317,7 +315,7 @@ class ClusterTable:
         return found
 
     def settings(self, folder: Path) -> ClusterSettings:
-        """What :func:`dask_sketch.clusters.connect` takes; paths begin in ``folder``."""
+        """What :func:`dask_sketch.cluster.connect.connect` takes; paths begin in ``folder``."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.tls is not None:
             values["tls"] = str((folder / self.tls).absolute())

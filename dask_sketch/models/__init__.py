@@ -1,12 +1,12 @@
 """Mixtures and centroids: densities, samples, storage, synthetic truths and distances."""
 
+from __future__ import annotations
+
 from dask_sketch.models.artifact import open_mixture, open_model
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.decoding import Decoding
-from dask_sketch.models.divergence import symmetric_kl
-from dask_sketch.models.mixture import GaussianMixture
-from dask_sketch.models.synthetic import random_mixture
-from dask_sketch.models.uncertainty import StandardErrors
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.models.simulation import random_mixture, symmetric_kl
 
 __all__ = [
     "Centroids",

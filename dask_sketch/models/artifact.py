@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.decoding import Decoding
-from dask_sketch.models.mixture import GaussianMixture
-from dask_sketch.models.model import Model
-from dask_sketch.models.uncertainty import StandardErrors
-from dask_sketch.storage import read_dataset
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.model import Decoding, Model, StandardErrors
+from dask_sketch.storage.artifact import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
 VERSION = 1
 _STDERR = "_stderr"  # ending of the names of standard errors
-
 _DECODING = (
     "`decoding` is JSON: how the model was fitted; cost is the squared distance between the "
     "sketch and that of the model, eq. (9) of Keriven et al. 2018."

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.models.model import Model
-from dask_sketch.models.rows import in_memory, lazily, row_blocks, weighted_mean
+from dask_sketch.models.model import Model, in_memory, lazily, row_blocks, weighted_mean
 
 if TYPE_CHECKING:
-    from dask_sketch.models.decoding import Decoding
+    from dask_sketch.models.model import Decoding
 
 Array = NDArray[np.float64]
 

@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.rebuilt import Rebuilt
-from dask_sketch.models.parameters import check_places, finite
-from dask_sketch.storage import Stored
+from dask_sketch.storage.artifact import Stored
+from dask_sketch.validation.arrays import Rebuilt, require_unmasked, weighted_sum
+from dask_sketch.validation.tables import common_dtype, names_of, require_names, to_numpy
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dask_sketch.diagnostics.pictures import ModelPictures
-    from dask_sketch.models.decoding import Decoding
+    from dask_sketch.display.plots import ModelPictures
+
+# Arrays that a model is made of: checked, and made read-only.
 
 Array = NDArray[np.float64]
+
+
+def finite(name: str, value: Any) -> Array:
+    """A read-only copy of an array of finite real numbers."""
+    try:
+        values = np.array(value, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of real numbers: {error}.") from error
+    if not np.isfinite(values).all():
+        raise InputError(f"{name} holds values that are not finite.")
+    values.flags.writeable = False
+    return values
+
+
+def check_places(name: str, places: Array, weights: Array) -> None:
+    """Refuse means or centers that are no (n_components, n_features), and weights that do not fit.
+
+    Raises
+    ------
+    InputError
+        Naming the argument.
+    """
+    if places.ndim != 2 or not places.size:
+        raise InputError(f"{name} has shape {places.shape}; give (n_components, n_features).")
+    if weights.shape != places.shape[:1]:
+        raise InputError(
+            f"weights has shape {weights.shape}; for {len(places)} {name} give ({len(places)},)."
+        )
+    if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-8:
+        raise InputError(
+            f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
+            f"{weights.sum():.10g}."
+        )
 
 
 class Model(Stored, Rebuilt):
@@ -86,7 +122,7 @@ class Model(Stored, Rebuilt):
     @property
     def plot(self) -> ModelPictures:
         """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
-        from dask_sketch.diagnostics.pictures import ModelPictures
+        from dask_sketch.display.plots import ModelPictures
 
         own: Any = self  # a mixture or centroids
         return ModelPictures(own)
@@ -99,3 +135,195 @@ class Model(Stored, Rebuilt):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
         return f"<{type(self).__name__}: {shown}>"
+
+
+# The record of how a model was decoded.
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a model was found, and how well it matches its sketch.
+
+    Attributes
+    ----------
+    method, model
+        As given to :func:`dask_sketch.decode`.
+    cost
+        ``||z - A P||**2`` of the model, its weights summing to one.
+    noise_level
+        Expected cost at the true law of the samples, ``(1 - ||z||**2) / n``. A good fit costs
+        less, because parameters absorb part of the noise.
+    trace
+        Cost after each iteration, weights not yet normalised; of a long sketch, on the part of its
+        frequencies that the search ran on, and with all of them at the end.
+    seconds
+        Wall time of all replicates.
+    seed, replicates
+        As given.
+    n_evaluations
+        Evaluations of correlation or cost with their gradients, of all replicates.
+    converged
+        Whether the last descent met its tolerance before its limit of iterations.
+    message
+        How the last descent ended, in the optimiser's words.
+    refine
+        As given.
+    variance_floor
+        Smallest variance that the components were allowed, as given; none for points.
+    searched
+        Noise level when other components were last searched for. A fit that began at an earlier
+        model, and found that it still held, has that model's; none otherwise.
+    feature_names
+        Names of the features, where the feature map knows them.
+    """
+
+    method: str
+    model: str
+    cost: float
+    noise_level: float
+    trace: tuple[float, ...]
+    seconds: float
+    seed: int
+    replicates: int
+    n_evaluations: int
+    converged: bool
+    message: str
+    refine: str | None = None
+    variance_floor: float | None = None
+    searched: float | None = None
+    feature_names: tuple[str, ...] | None = None
+
+    @property
+    def steps(self) -> str:
+        """What an entry of the trace stands for, in words."""
+        return f"{'level' if self.method == 'splitting' else 'iteration'} of {self.method}"
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        refined = "" if self.refine is None else f", {self.refine} refinement"
+        return {
+            "decoded by": f"{self.method}{refined} in {self.seconds:.2f} s",
+            "cost": f"{self.cost:.3g} (noise level {self.noise_level:.3g})",
+        }
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.models import decoding_card
+
+        return decoding_card(self)
+
+
+# Samples given to a model: checked and read by blocks when in memory, handed on when lazy.
+
+_BLOCK = 131_072  # numbers of one block, samples and components together: 1 MiB
+
+
+def in_memory(x: Any) -> bool:
+    """Whether samples are an array, a table or nested lists in memory, rather than lazy."""
+    return isinstance(x, (np.ndarray, list, tuple)) or _is_table(x)
+
+
+def _is_table(x: Any) -> bool:
+    """Whether it is of pandas, which need not be installed."""
+    return type(x).__module__.partition(".")[0] == "pandas"
+
+
+def lazily(model: Any, method: str, x: Any, weights: Any = None) -> Any:
+    """The lazy result of a model's method on lazy samples."""
+    # the one call upwards: a model in memory needs no Dask
+    from dask_sketch.graph.apply import map_rows
+
+    return map_rows(model, method, x, **({} if weights is None else {"weights": weights}))
+
+
+def row_blocks(
+    x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
+) -> Iterator[Array]:
+    """Check samples, which may be a table with names, and yield them as float64 blocks of rows.
+
+    Raises
+    ------
+    InputError
+        If ``x`` is no (n, n_features) array of finite real numbers, or table with such columns.
+    """
+    require_unmasked(x, "rows", "the values of x")
+    named = None
+    if _is_table(x) and hasattr(x, "select_dtypes"):
+        x = x.select_dtypes(["number", "bool"])  # the columns that a sketch takes too
+        named = names_of(x.columns)
+        if x.shape[1]:
+            x = to_numpy(x, common_dtype(list(x.dtypes)))
+    rows = np.asarray(x)
+    if rows.dtype.kind not in "fiub":
+        raise InputError(f"x holds values of type {rows.dtype}, which are not real numbers.")
+    if rows.ndim != 2:
+        raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
+    if rows.shape[1] != n_features:
+        raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
+    require_names(named, "x", names, "the model")
+    step = max(_BLOCK // (2 * n_features + n_components), 16)
+    for start in range(0, len(rows), step):
+        block = np.asarray(rows[start : start + step], dtype=np.float64)
+        finite = np.isfinite(block).all(axis=1)
+        if not finite.all():
+            raise InputError(
+                f"row {start + int(np.argmin(finite))} of x holds NaN or infinity; leave it out."
+            )
+        yield block
+
+
+def weighted_mean(values: Array, weights: Any) -> float:
+    """Mean of one value for each sample, with the weights of the samples or without.
+
+    Raises
+    ------
+    InputError
+        If there are no values, or the weights do not fit.
+    """
+    if not len(values):
+        raise InputError("x has no samples to score.")
+    if weights is None:
+        return float(values.mean())
+    total, weight = weighted_sum(values, weights, "x")
+    if not weight > 0:
+        raise InputError("weights must be finite, not negative and not all zero.")
+    return total / weight
+
+
+# Standard errors of the parameters of a mixture, and the intervals they give.
+
+
+@dataclass(frozen=True, eq=False)
+class StandardErrors:
+    """How far off each parameter of a mixture is, one standard deviation.
+
+    They are those of an infinitely large sample of the mixture itself, divided by the root of the
+    number of samples: right when the data is such a mixture, and too small when it is none.
+
+    Parameters
+    ----------
+    weights
+        Shape (n_components,). Weights sum to one, so that their errors are correlated.
+    means, covariances
+        Shape (n_components, n_features), in the units of the means and of the variances. Zero for
+        parameters that were held on a bound.
+    """
+
+    weights: Array
+    means: Array
+    covariances: Array
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, finite(field.name, getattr(self, field.name)))
+            if (getattr(self, field.name) < 0.0).any():
+                raise InputError(f"{field.name} holds negative standard errors.")
+        if self.means.ndim != 2 or self.covariances.shape != self.means.shape:
+            raise InputError(
+                f"standard errors of means have shape {self.means.shape}, of covariances "
+                f"{self.covariances.shape}: give (n_components, n_features) for both."
+            )
+        if self.weights.shape != self.means.shape[:1]:
+            raise InputError(
+                f"standard errors of weights have shape {self.weights.shape}; for "
+                f"{len(self.means)} components give ({len(self.means)},)."
+            )

@@ -1,12 +1,15 @@
 """Partial sketches, their merge, and the stored sketch; and those of groups of samples."""
 
+from __future__ import annotations
+
 from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_artifact import open_group
-from dask_sketch.sketching.group_chunk import partial_groups
 from dask_sketch.sketching.group_merge import merge_groups
-from dask_sketch.sketching.groups import SketchGroup
+from dask_sketch.sketching.group_partial import partial_groups
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.privacy import Privacy
+from dask_sketch.sketching.privatise import privatise
 from dask_sketch.sketching.sketch import Sketch, merge
 
 __all__ = [
@@ -19,4 +22,5 @@ __all__ = [
     "open_sketch",
     "partial_groups",
     "partial_sketch",
+    "privatise",
 ]

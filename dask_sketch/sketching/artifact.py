@@ -10,25 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, SketchError
-from dask_sketch.features import FeatureMap
-from dask_sketch.features.fixed_point import (
+from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.fixed_point import (
     FEATURE_FRACTION,
     FRACTION,
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
     FixedPoint,
 )
-from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage import read_dataset
+from dask_sketch.storage.artifact import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA = "dask-sketch/sketch"
 VERSION = 2
-
 _STEPS = {
     "moment": (FRACTION, ("part", "frequency")),
     "first": (FEATURE_FRACTION, ("feature",)),

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
 LARGEST_SCALE = 2**48  # of the noise, in steps: magnitudes then stay far inside 64 bits
-
 _BATCH = 2**15  # draws worked on at once
 
 

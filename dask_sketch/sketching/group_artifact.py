@@ -10,21 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, SketchError
-from dask_sketch.features import FeatureMap
-from dask_sketch.features.fixed_point import LOW_BITS
-from dask_sketch.features.stacked_steps import StackedSteps
-from dask_sketch.features.units import moment_units
-from dask_sketch.sketching.groups import ROWS, STACKS, WEIGHTS, SketchGroup
-from dask_sketch.storage import read_dataset
+from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.fixed_point import LOW_BITS
+from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.sketching.group import ROWS, STACKS, WEIGHTS, SketchGroup
+from dask_sketch.storage.artifact import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dask_sketch.sketching.group_averages import GroupAverages
+    from dask_sketch.sketching.group import GroupAverages
 
 SCHEMA = "dask-sketch/sketch-group"
 VERSION = 1
-
 _LARGEST = 2**31 - 1  # bytes of one array: what a codec takes at once
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 _CONVENTION = (

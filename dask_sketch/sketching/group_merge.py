@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import MergeError
-from dask_sketch.features.stacked_steps import StackedSteps
-from dask_sketch.sketching.group_labels import Codes, Labels, union
-from dask_sketch.sketching.groups import STACKS, WEIGHTS, SketchGroup
+from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.sketching.group import STACKS, WEIGHTS, SketchGroup
+from dask_sketch.validation.labels import Codes, Labels, union
 
 
 def merge_groups(groups: Iterable[SketchGroup]) -> SketchGroup:

@@ -8,23 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError, ChunkError, InputError
-from dask_sketch.features import FeatureMap
-from dask_sketch.features.cuda import ChunkSums, prepare_device, sum_chunk
-from dask_sketch.features.device import device_array, on_device, on_host, require_memory
-from dask_sketch.features.fixed_point import LEAST, MOST, is_weight
-from dask_sketch.features.masked import require_unmasked
-from dask_sketch.features.row_loop import FARTHEST
-from dask_sketch.features.rows import RowReader, row_taker
-from dask_sketch.features.units import has_phases, moment_units
-from dask_sketch.features.whitened_rows import RowWhitener
-from dask_sketch.sketching.exact_sums import ExactSums, block_rows
+from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
+from dask_sketch.features.kernels.cuda import ChunkSums, prepare_device, sum_chunk
+from dask_sketch.features.kernels.fixed_point import LEAST, MOST, is_weight
+from dask_sketch.features.kernels.row_loop import FARTHEST
+from dask_sketch.features.kernels.row_reader import RowReader, row_taker
+from dask_sketch.features.kernels.whitened_rows import RowWhitener
+from dask_sketch.sketching.accumulator import ExactSums, block_rows
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_memory, require_unmasked
+from dask_sketch.validation.device import device_array, on_device, on_host
 
 NanPolicy = Literal["raise", "omit"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
 Device = Literal["cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
-
 GATHERED = 2  # blocks of rows with weights, at most: there are then more of each exponent
 
 

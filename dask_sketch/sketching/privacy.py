@@ -25,15 +25,14 @@ import numpy as np
 from scipy import optimize, special
 
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.features.arguments import whole_number
-from dask_sketch.features.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
+from dask_sketch.features.kernels.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
+from dask_sketch.validation.arrays import whole_number
 
 if TYPE_CHECKING:
-    from dask_sketch.sketching.averages import Averages
+    from dask_sketch.sketching.sketch import Sketch
 
 MODULUS = 1.0 + 2.0**-16
 """Largest modulus of a computed feature of weight one, in float32 too, whatever the law."""
-
 _STEPS = 46  # binary digits of the noise's scale, in steps of its grid
 _LEAST, _MOST = 1e-6, 1e3  # epsilon; beyond, noise is all there is, or none
 _LIGHT, _HEAVY = 2.0**-10, 2.0**32  # of an individual
@@ -182,7 +181,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def require_weights(sketch: Averages, max_weight: float | None) -> None:
+def require_weights(sketch: Sketch, max_weight: float | None) -> None:
     """Refuse weights that are not what they are said to be."""
     if max_weight is None:
         ones = sketch.count << WEIGHT_FRACTION, sketch.count << SQUARED_FRACTION

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import CapacityError, InputError, MergeError
-from dask_sketch.features import FeatureMap
-from dask_sketch.features.fixed_point import (
+from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.fixed_point import (
     FEATURE_FRACTION,
     FRACTION,
     LARGEST_TOTAL,
@@ -22,20 +23,20 @@ from dask_sketch.features.fixed_point import (
     WEIGHT_FRACTION,
     FixedPoint,
 )
-from dask_sketch.features.rebuilt import Rebuilt
-from dask_sketch.features.units import moment_units
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
-from dask_sketch.sketching.releases import Releases
-from dask_sketch.storage import Stored
+from dask_sketch.storage.artifact import Stored
+from dask_sketch.validation.arrays import Rebuilt
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from dask_sketch.display.plots import SketchPictures
 
 _SLACK = 1e-3  # of a modulus over its weight: far above all rounding of features
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Releases, Stored, Rebuilt):
+class Sketch(Stored, Rebuilt):
     """Weighted sums over samples, from which mixtures are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
@@ -43,7 +44,7 @@ class Sketch(Releases, Stored, Rebuilt):
 
     **Exact, and rounded.** What a sample adds is rounded once, by arithmetic that depends on the
     sample, its weight and the feature map alone; then whole numbers are added (``*_steps``; see
-    :class:`~dask_sketch.features.fixed_point.FixedPoint` for the scheme, its error and capacity).
+    :class:`~dask_sketch.features.kernels.fixed_point.FixedPoint` for the scheme, its error and capacity).
     So the same samples have the same sketch, bit for bit, for every chunking, order, shape of the
     tree of merges, number of batches and of workers, and after any retry; and ``(a + b) - b`` has
     all sums of ``a``. (Chunks that a GPU sketched are rounded once each: their merges and
@@ -68,7 +69,7 @@ class Sketch(Releases, Stored, Rebuilt):
     first_steps, second_steps
         ``first_moment`` in steps of ``2**-62`` units, ``second_moment`` in steps of ``2**-62``
         units squared, shape (n_features,); the unit of each feature is a power of two near the
-        scale of the feature map, :func:`~dask_sketch.features.units.moment_units`.
+        scale of the feature map, :func:`~dask_sketch.features.feature_map.moment_units`.
     tight_bounds
         False after a subtraction: the bounds then hold the data, but may be wider than it.
     privacy
@@ -316,6 +317,179 @@ class Sketch(Releases, Stored, Rebuilt):
             + sum(getattr(self, name).nbytes for name in _ARRAYS)
         )
 
+    @cached_property
+    def moment_sum(self) -> NDArray[np.complex128]:
+        """``sum_i w_i exp(-i omega_j . (x_i - center))``, shape (n_frequencies,), complex128.
+
+        With the center of the feature map; :attr:`z` puts the center back.
+        """
+        real, imaginary = self.moment_steps.to_float(FRACTION)
+        return _read_only(real + 1j * imaginary)
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return self.weight_steps / (1 << WEIGHT_FRACTION)
+
+    @property
+    def squared_weight(self) -> float:
+        """Sum of the squares of the weights."""
+        return self.squared_weight_steps / (1 << SQUARED_FRACTION)
+
+    @cached_property
+    def first_moment(self) -> NDArray[np.float64]:
+        """``sum_i w_i (x_i - center)``, shape (n_features,)."""
+        unit = moment_units(self.feature_map)
+        return _read_only(self.first_steps.to_float(FEATURE_FRACTION) * unit)
+
+    @cached_property
+    def second_moment(self) -> NDArray[np.float64]:
+        """``sum_i w_i (x_i - center)**2``, shape (n_features,)."""
+        unit = moment_units(self.feature_map)
+        return _read_only(self.second_steps.to_float(FEATURE_FRACTION) * unit**2)
+
+    # -- what it says ------------------------------------------------------------------------
+
+    @property
+    def z(self) -> NDArray[np.complex128]:
+        """The sketch vector of eq. (13), shape (n_frequencies,), complex128.
+
+        ``z_j = 1 / sqrt(m) * sum_i w_i exp(-i omega_j . x_i) / sum_i w_i``, so that ``|z| <= 1``.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        return self.characteristic / np.sqrt(self.feature_map.n_frequencies)
+
+    @property
+    def characteristic(self) -> NDArray[np.complex128]:
+        """Empirical characteristic function at the frequencies: :attr:`z` times ``sqrt(m)``."""
+        self._require_weight()
+        phase = self.feature_map.center @ self.feature_map.frequencies
+        return np.asarray(np.exp(-1j * phase) * (self.moment_sum / self.total_weight))
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the data, shape (n_features,).
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero, or the sketch was privatised: it holds no moments then.
+        """
+        self._require_moments()
+        return self.feature_map.center + self.first_moment / self.total_weight
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of the data in each feature, shape (n_features,), ``>= 0``; as :attr:`mean`."""
+        self._require_moments()
+        mean = self.first_moment / self.total_weight
+        return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
+
+    @property
+    def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where the data lies, for decoders: :attr:`mean` and :attr:`variance`.
+
+        A private sketch holds neither; of it, those of the even law between its bounds.
+        """
+        if self.privacy is None:
+            return self.mean, self.variance
+        width = self.maximum - self.minimum
+        return self.minimum + width / 2, width**2 / 12
+
+    @property
+    def private_variance(self) -> float:
+        """What privatising adds to the variance of each real number of :attr:`characteristic`.
+
+        Mean over the entries, their real and imaginary parts; 0 if nothing was added.
+        """
+        if self.privacy is None:
+            return 0.0
+        self._require_weight()
+        moments = (self.privacy.moment_deviation / self.total_weight) ** 2
+        weight = (self.privacy.weight_deviation / self.total_weight) ** 2
+        energy = min(float(np.mean(np.abs(self.moment_sum / self.total_weight) ** 2)), 1.0)
+        return moments + energy * weight / 2
+
+    @property
+    def effective_count(self) -> float:
+        """Kish's ``(sum w)**2 / sum w**2``: the count, when all weights are equal."""
+        return self.total_weight**2 / self.squared_weight if self.squared_weight else 0.0
+
+    @property
+    def noise_level(self) -> float:
+        """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``.
+
+        Of a private sketch, the noise that was added comes on top.
+        """
+        self._require_weight()
+        added = 2.0 * self.private_variance
+        energy = np.vdot(self.z, self.z).real - added
+        return float((1.0 - energy) / self.effective_count) + added
+
+    @property
+    def noise_modulus(self) -> float:
+        """Modulus that :attr:`characteristic` has where that of the samples' law is zero.
+
+        ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        self._require_weight()
+        return float(np.sqrt(1.0 / self.effective_count + 2.0 * self.private_variance))
+
+    @property
+    def plot(self) -> SketchPictures:
+        """Pictures (extra ``plot``): ``sketch.plot.moduli()``."""
+        from dask_sketch.display.plots import SketchPictures
+
+        return SketchPictures(self)
+
+    def _require_weight(self) -> None:
+        if not self.total_weight > 0:
+            raise InputError(
+                f"the sketch is empty: total weight {self.total_weight:g}, {self.count} samples, "
+                f"{self.omitted} omitted. Nothing can be averaged."
+            )
+
+    def _require_moments(self) -> None:
+        self._require_weight()
+        if self.privacy is not None:
+            raise InputError(
+                "a private sketch holds no mean and no variance of the data: decode a model and "
+                "take its own."
+            )
+
+    def _fields(self) -> dict[str, str]:
+        """What a glance should show, in words."""
+        out = {
+            "samples": f"{self.count:,}",
+            "omitted": f"{self.omitted:,}",
+            "total weight": f"{self.total_weight:,.6g}",
+        }
+        if self.total_weight > 0:
+            out["|z|"] = f"{np.linalg.norm(self.z):.4f}"
+            out["noise of z"] = f"{np.sqrt(max(self.noise_level, 0.0)):.2e}"
+        if self.privacy is not None:
+            out |= self.privacy._fields()
+        out["size"] = f"{self.__sizeof__() / 1e3:,.1f} kB"
+        return out
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
+        return f"<Sketch: {shown}; {self.feature_map!r}>"
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.sketches import sketch_card
+
+        return sketch_card(self)
+
 
 _WORDS = ("moment_steps", "first_steps", "second_steps")
 _NUMBERS = ("weight_steps", "squared_weight_steps", "count", "omitted")
@@ -381,3 +555,11 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
         **words,
         **{name: sum(getattr(part, name) for part in parts) for name in _NUMBERS},
     )
+
+
+# What the sums of a sketch say: averages in float64.
+
+
+def _read_only(view: NDArray[Any]) -> NDArray[Any]:
+    view.flags.writeable = False
+    return view

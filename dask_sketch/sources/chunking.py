@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 
 from dask_sketch import config
 from dask_sketch.errors import InputError
@@ -80,14 +80,3 @@ def row_step(
         tasks = GROUPED_TASKS if grouped else BUSY_TASKS
         target = min(target, max(n_rows * row_bytes // tasks, SMALL_TASK))
     return stored_rows * max(1, target // max(1, stored_rows * row_bytes))
-
-
-def describe_bytes(size: int | None) -> str:
-    """Bytes for people.
-
-    Examples
-    --------
-    >>> describe_bytes(3 * 2**20), describe_bytes(None)
-    ('3.00 MiB', 'unknown')
-    """
-    return "unknown" if size is None else str(format_bytes(size))

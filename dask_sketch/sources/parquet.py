@@ -10,12 +10,12 @@ import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.features.tables import common_dtype
+from dask_sketch.jobs.ledger.partitions import StoredFiles
 from dask_sketch.sources.chunking import target_bytes
-from dask_sketch.sources.frames import feature_columns, frame_samples
-from dask_sketch.sources.groups import Groups, number_labels
-from dask_sketch.sources.partitions import StoredFiles
+from dask_sketch.sources.dataframe import feature_columns, frame_samples
+from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.tables import common_dtype
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,6 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 LARGEST = (
     2**32
 )  # bytes that the rows of one part may have: a few bytes on disk can state any number
-
 _LABEL_BYTES = 16  # of one label in memory: text that occurs again is there once
 
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 
+from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError
-from dask_sketch.features.device import on_device
-from dask_sketch.features.masked import require_unmasked
-from dask_sketch.features.tables import require_names
-from dask_sketch.sources.chunking import describe_bytes
-from dask_sketch.sources.groups import Groups, Labelled, aligned_groups
+from dask_sketch.sources.group_labels import Groups, Labelled, aligned_groups
+from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.device import on_device
+from dask_sketch.validation.tables import require_names
 
 if TYPE_CHECKING:
     import dask.bag as db
 
-    from dask_sketch.sources.partitions import StoredChunks, StoredFiles
+    from dask_sketch.jobs.ledger.partitions import StoredChunks, StoredFiles
 
 Cut = tuple[da.Array, "da.Array | None", "da.Array | None"]
 
@@ -68,7 +68,7 @@ class Samples:
         without the others.
     origin
         What each chunk reads of which files, for sources that have files; see
-        :func:`dask_sketch.sources.partitions.partitions_of`.
+        :func:`dask_sketch.jobs.ledger.partitions.partitions_of`.
     """
 
     blocks: da.Array | db.Bag
@@ -202,7 +202,7 @@ def array_samples(
     weights
         Array-like of the leading shape, or none.
     groups
-        Labels of that shape, array-like or as :class:`dask_sketch.sources.groups.Groups`; or none.
+        Labels of that shape, array-like or as :class:`dask_sketch.sources.group_labels.Groups`; or none.
     known
         Further fields of :class:`Samples`.
 

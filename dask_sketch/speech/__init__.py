@@ -10,40 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_sketch.speech.detection import ErrorRates, error_rates
+    from dask_sketch.diagnostics.detection import ErrorRates, error_rates
     from dask_sketch.speech.enrolment import SpeakerModels, enrol
     from dask_sketch.speech.frames import Frames, open_frames
-    from dask_sketch.speech.frontend import FrontEnd, mfcc_of_file
+    from dask_sketch.speech.mfcc import FrontEnd, mfcc_of_file
     from dask_sketch.speech.scoring import score_trials
     from dask_sketch.speech.splits import Split, split_recordings
     from dask_sketch.speech.trials import Trial, read_enrolment, read_trials, write_trials
-    from dask_sketch.speech.universal import UniversalModel, universal_model
-    from dask_sketch.speech.voices import generate_voices
+    from dask_sketch.speech.ubm import UniversalModel, universal_model
     from dask_sketch.speech.write import SpeechSummary, write_features
 
 _HOMES = {
-    "ErrorRates": "detection",
-    "Frames": "frames",
-    "FrontEnd": "frontend",
-    "SpeakerModels": "enrolment",
-    "SpeechSummary": "write",
-    "Split": "splits",
-    "Trial": "trials",
-    "UniversalModel": "universal",
-    "enrol": "enrolment",
-    "error_rates": "detection",
-    "generate_voices": "voices",
-    "mfcc_of_file": "frontend",
-    "open_frames": "frames",
-    "read_enrolment": "trials",
-    "read_trials": "trials",
-    "score_trials": "scoring",
-    "split_recordings": "splits",
-    "universal_model": "universal",
-    "write_features": "write",
-    "write_trials": "trials",
+    "ErrorRates": "dask_sketch.diagnostics.detection",
+    "Frames": "dask_sketch.speech.frames",
+    "FrontEnd": "dask_sketch.speech.mfcc",
+    "SpeakerModels": "dask_sketch.speech.enrolment",
+    "SpeechSummary": "dask_sketch.speech.write",
+    "Split": "dask_sketch.speech.splits",
+    "Trial": "dask_sketch.speech.trials",
+    "UniversalModel": "dask_sketch.speech.ubm",
+    "enrol": "dask_sketch.speech.enrolment",
+    "error_rates": "dask_sketch.diagnostics.detection",
+    "mfcc_of_file": "dask_sketch.speech.mfcc",
+    "open_frames": "dask_sketch.speech.frames",
+    "read_enrolment": "dask_sketch.speech.trials",
+    "read_trials": "dask_sketch.speech.trials",
+    "score_trials": "dask_sketch.speech.scoring",
+    "split_recordings": "dask_sketch.speech.splits",
+    "universal_model": "dask_sketch.speech.ubm",
+    "write_features": "dask_sketch.speech.write",
+    "write_trials": "dask_sketch.speech.trials",
 }
-
 __all__ = [
     "ErrorRates",
     "Frames",
@@ -55,7 +52,6 @@ __all__ = [
     "UniversalModel",
     "enrol",
     "error_rates",
-    "generate_voices",
     "mfcc_of_file",
     "open_frames",
     "read_enrolment",
@@ -71,7 +67,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.sources import Samples, open_samples
+from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.samples import Samples
 
 __all__ = ["Frames", "open_frames"]
 

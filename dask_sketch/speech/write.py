@@ -23,16 +23,8 @@ import numpy as np
 from dask.system import CPU_COUNT
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.speech.files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
-from dask_sketch.speech.frontend import (
-    FrontEnd,
-    active_frames,
-    mfcc,
-    n_frames_of,
-    no_speech,
-    read_audio,
-)
-from dask_sketch.speech.shards import (
+from dask_sketch.speech.audio_files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
+from dask_sketch.speech.feature_store import (
     Shard,
     check_destination,
     complete_store,
@@ -40,9 +32,16 @@ from dask_sketch.speech.shards import (
     plan_shards,
     write_rows,
 )
+from dask_sketch.speech.mfcc import (
+    FrontEnd,
+    active_frames,
+    mfcc,
+    n_frames_of,
+    no_speech,
+    read_audio,
+)
 
 __all__ = ["SpeechSummary", "write_features"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -120,7 +119,7 @@ def write_features(
         the default takes what stands between the first two underscores (``7_jackson_32.wav``).
         Or a callable from path to name; or None, for no speaker coordinate.
     sample_rate, frame_seconds, n_coefficients, top_db
-        See :class:`~dask_sketch.speech.frontend.FrontEnd`.
+        See :class:`~dask_sketch.speech.mfcc.FrontEnd`.
     chunk_frames
         Rows of a chunk, the unit of reading.
     shard_frames

@@ -14,7 +14,7 @@ from dask_jobqueue.slurm import SLURMRunner
 from distributed.core import rpc
 from distributed.security import Security
 
-from dask_sketch.cli import cli
+from dask_sketch.cli.main import cli
 
 MEMORY_SHARE = 0.9  # of a task's memory; the rest is for the process that watches the worker
 

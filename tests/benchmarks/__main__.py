@@ -9,7 +9,7 @@ import sys
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
-from tests.benchmarks.run import main  # noqa: E402
+from tests.benchmarks.run import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -43,7 +43,7 @@ RUN = """
 import json, sys, time
 from dask_sketch import decode, design, sketch, stored
 from dask_sketch.jobs import results, run
-from dask_sketch.sources.zarr_store import RowReader
+from dask_sketch.sources.zarr import RowReader
 
 read, plain = [], RowReader.__getitem__
 def counted(self, index):

@@ -23,11 +23,16 @@ from dask.utils import format_time
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
-from dask_sketch.graph.batches import count_merges
-from dask_sketch.graph.estimate import Calibration, Estimate, estimate_pass
-from dask_sketch.sketching.calibration import merge_seconds, pairs_per_second
+from dask_sketch.display.text import grid
+from dask_sketch.graph.calibration import (
+    Calibration,
+    Estimate,
+    estimate_pass,
+    merge_seconds,
+    pairs_per_second,
+)
+from dask_sketch.graph.compute import count_merges
 from dask_sketch.sources.chunking import row_step
-from dask_sketch.terminal import grid
 from tests.benchmarks.million import measured
 
 FEATURES = 12

@@ -12,8 +12,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_sketch.features.step import OPERATIONS
-from dask_sketch.features.vectors import Vectors
+from dask_sketch.features.kernels.dense import OPERATIONS
+from dask_sketch.features.kernels.llvm_vectors import Vectors
 
 CHAINS = (6, 8, 12)  # vectors that do not wait for each other: what is best differs by processor
 UNROLLED = 4

@@ -18,14 +18,16 @@ from browser import CHROMIUM, browser, visit
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
-from dask_sketch import FeatureMap, dashboard
-from dask_sketch.announcing import MERGED, PAIRS, PARTIALS, ROWS, SKETCHED, TOPIC
-from dask_sketch.clusters import ClusterSettings, connect
-from dask_sketch.dashboard import passes as numbers
-from dask_sketch.dashboard.passes import Passes
+from dask_sketch import FeatureMap
+from dask_sketch.cluster import dashboard
+from dask_sketch.cluster.connect import connect
+from dask_sketch.cluster.dashboard import passes as numbers
+from dask_sketch.cluster.dashboard.passes import Passes
+from dask_sketch.cluster.settings import ClusterSettings
+from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
-from dask_sketch.graph.partition_pass import sketch_partitions
-from dask_sketch.schemes import SCHEMES
+from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.graph.telemetry import MERGED, PAIRS, PARTIALS, ROWS, SKETCHED, TOPIC
 
 pytest.importorskip("bokeh")
 
@@ -123,8 +125,8 @@ def test_partitions_are_one_pass(client):
 
 
 def test_the_limit_is_that_of_the_plan(client, monkeypatch):
-    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.02)
-    monkeypatch.setattr("dask_sketch.graph.estimate.EMPTY_TASKS", 4)
+    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.02)
+    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
     feature_map = FeatureMap(3, 60, scale=1.0)
     plan = ds.plan(LAZY, feature_map, calibrate=True)
     ds.sketch(LAZY, feature_map).compute()
@@ -134,7 +136,7 @@ def test_the_limit_is_that_of_the_plan(client, monkeypatch):
     while not shown.looks and time.monotonic() < end:
         time.sleep(0.05)
     assert shown.limit == pytest.approx(plan.calibration.pairs_per_second * 2)  # two threads
-    from dask_sketch.dashboard.page import SketchComponent
+    from dask_sketch.cluster.dashboard.page import SketchComponent
 
     component = SketchComponent(page.passes)
     text = component.roots[0].text
@@ -169,7 +171,7 @@ def test_clusters_made_here_have_it():
 
 
 def test_no_client_and_no_bokeh(monkeypatch):
-    monkeypatch.setattr("dask_sketch.graph.run.active_client", lambda: None)
+    monkeypatch.setattr("dask_sketch.graph.executors.active_client", lambda: None)
     with pytest.raises(InputError, match=r"Make a distributed.Client first"):
         dashboard.install()
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
@@ -182,7 +184,7 @@ def test_preloading_without_bokeh_is_a_warning(monkeypatch, caplog):
     import asyncio
 
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
-    with caplog.at_level(logging.WARNING, "dask_sketch.dashboard"):
+    with caplog.at_level(logging.WARNING, "dask_sketch.cluster.dashboard"):
         asyncio.run(dashboard.dask_setup(None))
     assert "pip install 'dask-sketch[dashboard]'" in caplog.text
 
@@ -190,9 +192,9 @@ def test_preloading_without_bokeh_is_a_warning(monkeypatch, caplog):
 def test_a_scheduler_without_bokeh_says_so(monkeypatch):
     import asyncio
 
-    from dask_sketch.dashboard.plugin import SketchPage
+    from dask_sketch.cluster.dashboard.plugin import SketchPage
 
-    monkeypatch.setitem(sys.modules, "dask_sketch.dashboard.page", None)
+    monkeypatch.setitem(sys.modules, "dask_sketch.cluster.dashboard.page", None)
     with pytest.raises(InputError, match="the scheduler cannot serve the page"):
         asyncio.run(SketchPage().start(None))
 
@@ -273,7 +275,7 @@ def test_what_runs_is_shown_and_what_was_refused_ends():
 
 
 def test_names_of_others_are_text():
-    from dask_sketch.dashboard.page import SketchComponent
+    from dask_sketch.cluster.dashboard.page import SketchComponent
 
     found = Passes()
     component = SketchComponent(found)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders import coarse, decode, efficient
-from dask_sketch.decoders.coarse import coarsened, settle
-from dask_sketch.decoders.descent import descend_fully
+from dask_sketch.decoders import decode, efficient
+from dask_sketch.decoders import descent as coarse
+from dask_sketch.decoders.descent import coarsened, descend_fully, settle
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture, symmetric_kl
@@ -81,7 +81,7 @@ def test_steps_with_part_of_the_gram_matrix(long_sketch, truth, monkeypatch):
     monkeypatch.setattr(Objective, "thinned", lambda self, n: used.append(n) or thinned(self, n))
     assert descend_fully(objective, theta, truth.weights).cost == whole.cost
     assert used == [6 * 42]
-    monkeypatch.setattr("dask_sketch.decoders.levenberg._ENOUGH", 10**6)
+    monkeypatch.setattr("dask_sketch.decoders.optimizers._ENOUGH", 10**6)
     exact = descend_fully(objective, theta, truth.weights)
     assert whole.cost == pytest.approx(exact.cost, rel=1e-5)
 

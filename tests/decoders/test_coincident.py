@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_sketch.decoders.coincident import coincident, merge_coincident
+from dask_sketch.decoders.exchange import coincident, merge_coincident
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
 from dask_sketch.features import FeatureMap

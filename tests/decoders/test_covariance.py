@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders import covariance
-from dask_sketch.decoders.covariance import feature_covariance
+from dask_sketch.decoders import noise_covariance as covariance
+from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.models import random_mixture
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.decoders import decode
-from dask_sketch.decoders.iht import N_ITERATIONS
+from dask_sketch.decoders.greedy import N_ITERATIONS
 from dask_sketch.decoders.splitting import n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap

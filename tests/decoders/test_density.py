@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders import decode
-from dask_sketch.decoders.density import default_n_candidates, divide_density
+from dask_sketch.decoders.density_clustering import default_n_candidates, divide_density
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
 from dask_sketch.features.lloyd import lloyd

@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch.decoders.atoms import MODELS
 from dask_sketch.decoders.descent import descend, descend_fully
-from dask_sketch.decoders.families import MODELS
-from dask_sketch.decoders.lbfgs import Effort, descend_within
-from dask_sketch.decoders.levenberg import converge
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.optimizers import Effort, converge, descend_within
 from dask_sketch.decoders.support import Fit, fit_weights
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders.local_covariance import kernel_bandwidth, local_covariance
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.sketch_and_shift import kernel_bandwidth, local_covariance
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.sketching import Sketch

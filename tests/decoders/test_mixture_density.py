@@ -9,7 +9,7 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch.decoders import decode
-from dask_sketch.decoders.mixture_density import most_atoms
+from dask_sketch.decoders.mixture_reduction import most_atoms
 from dask_sketch.decoders.splitting import n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap

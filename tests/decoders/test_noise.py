@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.decoders.descent import descend_fully
-from dask_sketch.decoders.noise import expected_cost, is_explained
+from dask_sketch.decoders.noise_covariance import expected_cost, is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders import non_negative
-from dask_sketch.decoders.non_negative import non_negative_weights
+from dask_sketch.decoders import support as non_negative
+from dask_sketch.decoders.support import non_negative_weights
 
 
 @pytest.mark.parametrize("seed", range(5))

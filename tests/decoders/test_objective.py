@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from decoders.reference import Reference, numerical_gradient
 
-from dask_sketch.decoders import kernels
-from dask_sketch.decoders.coordinates import VARIANCE_FLOOR
-from dask_sketch.decoders.families import MODELS
+from dask_sketch.decoders import atom_kernels as kernels
+from dask_sketch.decoders.atoms import MODELS, VARIANCE_FLOOR
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError

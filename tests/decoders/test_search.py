@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy.optimize import rosen, rosen_der
 
-from dask_sketch.decoders.climbing import climb
-from dask_sketch.decoders.families import MODELS
+from dask_sketch.decoders.atom_search import climb, find_atom
+from dask_sketch.decoders.atoms import MODELS
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.search import find_atom
 
 FREE = np.full(4, np.inf)
 

@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.shift import sketch_and_shift
+from dask_sketch.decoders.sketch_and_shift import sketch_and_shift
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import Centroids

@@ -87,8 +87,8 @@ def test_default_number(monkeypatch):
 def test_same_bits_for_any_number_of_threads(sketch, options, monkeypatch):
     monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 256)
     monkeypatch.setattr("dask_sketch.decoders.normal_equations._PAIRS", 2)
-    monkeypatch.setattr("dask_sketch.decoders.tiled._TILE", 64)
-    monkeypatch.setattr("dask_sketch.decoders.tiled._COLUMNS", 4)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._TILE", 64)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._COLUMNS", 4)
     alone = decode(sketch, 3, threads=1, **options)
     for n_threads in (2, 3):
         same(decode(sketch, 3, threads=n_threads, **options), alone)

@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
 from dask_sketch.decoders.threads import SERIAL, Threads
-from dask_sketch.decoders.tiled import Cholesky, gram_of_columns
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 30])
 def test_factor_and_solutions(n, monkeypatch):
-    monkeypatch.setattr("dask_sketch.decoders.tiled._TILE", 8)
-    monkeypatch.setattr("dask_sketch.decoders.tiled._COLUMNS", 3)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._TILE", 8)
+    monkeypatch.setattr("dask_sketch.decoders.normal_equations._COLUMNS", 3)
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, n + 3))
     matrix = rows @ rows.T

@@ -10,7 +10,7 @@ import pytest
 import zarr
 from deployment.local_processes import N_SAMPLES, job_text
 
-from dask_sketch.certificates import make_certificates
+from dask_sketch.cluster.certificates import make_certificates
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dask_sketch.ledger import open_ledger
+from dask_sketch.jobs.ledger import open_ledger
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BIN = Path(sys.executable).parent

@@ -24,7 +24,7 @@ from deployment.local_processes import (
     wait_until,
 )
 
-from dask_sketch.certificates import PARTS
+from dask_sketch.cluster.certificates import PARTS
 
 FILE = DEPLOY / "docker" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())

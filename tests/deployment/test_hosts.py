@@ -22,8 +22,8 @@ import zarr
 from deployment import network
 
 import dask_sketch as ds
-from dask_sketch.certificates import make_certificates
-from dask_sketch.clusters import WORKER_SETTINGS
+from dask_sketch.cluster.certificates import make_certificates
+from dask_sketch.cluster.connect import WORKER_SETTINGS
 
 REASON = network.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")

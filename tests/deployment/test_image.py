@@ -84,7 +84,7 @@ def test_versions_are_those_of_the_lock_file():
 
 
 def test_processes_without_a_nanny_have_its_settings():
-    settings = yaml.safe_load((TOP / "dask_sketch" / "cluster.yaml").read_text())
+    settings = yaml.safe_load((TOP / "dask_sketch" / "cluster" / "cluster.yaml").read_text())
     given = variables()
     for name, value in settings["distributed"]["nanny"]["pre-spawn-environ"].items():
         assert given[name] == str(value), name

@@ -13,7 +13,7 @@ from deployment.local_processes import BIN, DEPLOY, environment, free_port, wait
 from distributed.cli.dask_scheduler import main as dask_scheduler
 from distributed.cli.dask_worker import main as dask_worker
 
-from dask_sketch.certificates import PARTS
+from dask_sketch.cluster.certificates import PARTS
 
 
 @pytest.mark.parametrize("spec", all_pods())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import Centroids, FeatureMap, partial_sketch
-from dask_sketch.diagnostics.discrepancy import discrepancy, samples_law
+from dask_sketch.diagnostics.mmd import discrepancy, samples_law
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sketching import Sketch

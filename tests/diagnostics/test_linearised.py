@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
-from dask_sketch.diagnostics.linearised import Atoms, count_parameters, linearise, variance_groups
+from dask_sketch.diagnostics.linearization import (
+    Atoms,
+    count_parameters,
+    linearise,
+    variance_groups,
+)
 from dask_sketch.models import Centroids, Decoding, GaussianMixture, random_mixture, symmetric_kl
 
 DECODING = Decoding("cl-ompr", "gaussian", 0.0, 0.0, (), 0.0, 0, 1, 1, True, "")

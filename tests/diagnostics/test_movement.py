@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import Centroids, FeatureMap, GaussianMixture, Sketch, partial_sketch
-from dask_sketch.diagnostics.movement import moved_components, moved_features
+from dask_sketch.diagnostics.drift import moved_components, moved_features
 
 MAP = FeatureMap(2, 40, scale=1.0)
 

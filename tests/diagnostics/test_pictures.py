@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from dask_sketch import FeatureMap, decode, design, partial_groups, partial_sketch
-from dask_sketch.diagnostics import pictures
-from dask_sketch.diagnostics.plots_matrix import plot_matrix
+from dask_sketch.diagnostics.detection import error_rates
+from dask_sketch.display import plots as pictures
+from dask_sketch.display.plots import plot_matrix
 from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, random_mixture
-from dask_sketch.speech.detection import error_rates
 
 ROWS = random_mixture(3, 4, seed=1).sample(2000, seed=2)
 MAP = design(ROWS, n_components=3)

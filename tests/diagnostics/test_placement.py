@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from dask_sketch import Centroids, FeatureMap, decode, partial_sketch
-from dask_sketch.diagnostics.placement import coincident_pairs, on_the_edge, without_width
+from dask_sketch.diagnostics.degenerate_components import (
+    coincident_pairs,
+    on_the_edge,
+    without_width,
+)
 from dask_sketch.models import GaussianMixture, StandardErrors, random_mixture
 
 X = np.random.default_rng(0).uniform(-5.0, 5.0, size=(1000, 2))

@@ -12,7 +12,7 @@ from matplotlib.collections import EllipseCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from dask_sketch import decode, design, sketch
-from dask_sketch.diagnostics import plots
+from dask_sketch.display import plots
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
 

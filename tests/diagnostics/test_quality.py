@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.diagnostics.quality import (
-    effective_components,
-    feature_weights,
-    noise_level,
-)
+from dask_sketch.diagnostics.mmd import effective_components, feature_weights, noise_level
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture

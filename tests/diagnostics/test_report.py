@@ -15,10 +15,11 @@ import pytest
 from dask_sketch import decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
 from dask_sketch.diagnostics.report import Section, write_report
-from dask_sketch.diagnostics.watch import watch
+from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
+from dask_sketch.graph.progress import watch
 from dask_sketch.models import random_mixture
-from dask_sketch.schemes import SCHEMES
+from dask_sketch.sketching.privatise import privatise
 
 LOADING = ("src", "srcset", "href", "data", "poster", "action")
 
@@ -243,7 +244,7 @@ def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
     assert "All 2 components" in words
     assert "How good the fit is" not in words
     assert "What was read" not in words
-    hidden = found.privatise(1.0, 1e-6, bounds=[[-20] * 3, [20] * 3], seed=0)
+    hidden = privatise(found, 1.0, 1e-6, bounds=[[-20] * 3, [20] * 3], seed=0)
     words = Page(write_report(tmp_path / "p.html", hidden).read_text()).words
     assert "gaussian noise, epsilon 1, delta 1e-06" in words
     assert "standard deviation and range" not in words
@@ -252,8 +253,8 @@ def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
 
 
 def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dask_sketch.graph.estimate.KERNEL_SECONDS", 0.02)
-    monkeypatch.setattr("dask_sketch.graph.estimate.EMPTY_TASKS", 4)
+    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.02)
+    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
     lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
     feature_map = design(lazy, n_components=2)
     planned = plan(lazy, feature_map, calibrate=True)

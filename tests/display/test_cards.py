@@ -23,16 +23,17 @@ from dask_sketch import (
     sketch,
 )
 from dask_sketch.diagnostics.comparison import Comparison, Contender
+from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.diagnostics.drift import drift
 from dask_sketch.display import BLUE, GREEN, GREY, ORANGE, card, grid
 from dask_sketch.display.drawing import Chart, bars, blocks, gauge
 from dask_sketch.display.sketches import group_card
 from dask_sketch.features import estimate_scale
+from dask_sketch.jobs.ledger import Partition
+from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.outcome import Outcome
-from dask_sketch.ledger import Partition
-from dask_sketch.ledger.records import RunRecord
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture
-from dask_sketch.speech.detection import error_rates
+from dask_sketch.sketching.privatise import privatise
 
 MAP = FeatureMap(2, 60, scale=1.0, law="sparse-radius")
 ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
@@ -58,7 +59,7 @@ OBJECTS = {
     "empty sketch": lambda _: Sketch.empty(MAP),
     "sketch of one sample": lambda _: partial_sketch([[0.0, 1.0]], MAP),
     "sketch of weight zero": lambda _: partial_sketch([[0.0, 1.0]], MAP, [0.0]),
-    "private sketch": lambda _: SKETCH.privatise(1.0, 1e-6, seed=0),
+    "private sketch": lambda _: privatise(SKETCH, 1.0, 1e-6, seed=0),
     "model": lambda _: MODEL,
     "decoding": lambda _: MODEL.decoding,
     "one component": lambda _: GaussianMixture([1.0], [[0.0]], [[1.0]]),

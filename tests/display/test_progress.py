@@ -9,7 +9,8 @@ import dask.array as da
 import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
-from dask_sketch.display import notebook, progress
+from dask_sketch.display import progress
+from dask_sketch.display import progress as notebook
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.graph.progress import computed
 from dask_sketch.models import random_mixture

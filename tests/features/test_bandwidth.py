@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.bandwidth import clustering_scale
+from dask_sketch.features.scale import clustering_scale
 
 
 def pilot(d=4, deviation=0.3, seed=0):

@@ -13,8 +13,8 @@ from strategies import assert_close_sketches, reference_sums
 
 from dask_sketch import FeatureMap, merge, partial_sketch
 from dask_sketch.errors import ChunkError
-from dask_sketch.features import cuda
-from dask_sketch.features.laws import LAWS
+from dask_sketch.features.distributions import LAWS
+from dask_sketch.features.kernels import cuda
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dask_sketch.features.cuda import OPTIONS, source
+from dask_sketch.features.kernels.cuda import OPTIONS, source
 
 KINDS = [(12, "float32", "float32"), (100, "uint64", "float32"), (300, "int64", "float64")]
 NVCC = shutil.which("nvcc")

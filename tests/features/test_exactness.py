@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_sketch.features.kernel import FLUSH, MomentKernel, moment_kernel
-from dask_sketch.features.sums import GROUP, SIDE, combine, n_groups, settle
-from dask_sketch.features.sums_kernel import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.dense import FLUSH, MomentKernel, moment_kernel
+from dask_sketch.features.kernels.structured import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.structured_frequencies import (
+    GROUP,
+    SIDE,
+    combine,
+    n_groups,
+    settle,
+)
 
 LAWS = ["any", "sums"]
 DTYPES = ["float32", "float64"]

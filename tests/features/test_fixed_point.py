@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_sketch.errors import CapacityError
-from dask_sketch.features.fixed_point import FixedPoint
+from dask_sketch.features.kernels.fixed_point import FixedPoint
 
 LARGEST = 2**118
 whole = st.one_of(

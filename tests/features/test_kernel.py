@@ -7,7 +7,7 @@ import pytest
 from strategies import reference_sums
 
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.features.kernel import ROWS, moment_kernel
+from dask_sketch.features.kernels.dense import ROWS, moment_kernel
 
 FEATURES = [1, 2, 3, 12, 63, 64, 65, 100]
 FREQUENCIES = [1, 15, 127, 128, 129, 1000]

@@ -14,11 +14,13 @@ import numba
 import numpy as np
 import pytest
 
-from dask_sketch.features import kernel, sums_kernel, waves
-from dask_sketch.features.step import OPERATIONS, ROWS, TOGETHER, module
-from dask_sketch.features.sums import settle
-from dask_sketch.features.sums_kernel import AHEAD
-from dask_sketch.features.vectors import VECTOR_BITS
+from dask_sketch.features.kernels import dense as kernel
+from dask_sketch.features.kernels import structured as sums_kernel
+from dask_sketch.features.kernels import structured_code as waves
+from dask_sketch.features.kernels.dense import OPERATIONS, ROWS, TOGETHER, module
+from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS
+from dask_sketch.features.kernels.structured import AHEAD
+from dask_sketch.features.kernels.structured_frequencies import settle
 
 LINUX, MAC = "-unknown-linux-gnu", "-apple-macosx"
 # triple, processor, bits of a panel, bits of a register

@@ -7,14 +7,14 @@ import pytest
 from scipy import integrate, stats
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.laws import (
+from dask_sketch.features.distributions import (
     LAWS,
     adapted_radius,
     clustering_radius,
     draw_frequencies,
     importance_weights,
 )
-from dask_sketch.features.sums import split
+from dask_sketch.features.kernels.structured_frequencies import split
 
 # F(R) of the adapted radius law, to five digits
 CDF = {0.25: 0.02551, 0.5: 0.09853, 1.0: 0.34294, 2.0: 0.82402, 3.0: 0.98227}

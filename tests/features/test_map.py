@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features import LAWS, default_n_frequencies, drawn
+from dask_sketch.features import LAWS, default_n_frequencies
+from dask_sketch.features import frequencies as drawn
 
 GOOD = {"n_features": 3, "n_frequencies": 20, "scale": 2.0}
 KINDS = {

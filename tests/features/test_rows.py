@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import CapacityError
-from dask_sketch.features.row_loop import FARTHEST, RUN
-from dask_sketch.features.rows import RowReader
+from dask_sketch.features.kernels.row_loop import FARTHEST, RUN
+from dask_sketch.features.kernels.row_reader import RowReader
 
 FRACTIONS = {"float32": 22, "float64": 50}
 

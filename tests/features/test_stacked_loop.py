@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_sketch.features.fixed_point import LOW_BITS
-from dask_sketch.features.stacked_loop import add_stacked
+from dask_sketch.features.kernels.fixed_point import LOW_BITS
+from dask_sketch.features.kernels.stacked_fixed_point import add_stacked
 
 
 def numbers(words, shift=0):

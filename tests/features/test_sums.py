@@ -7,8 +7,8 @@ import pytest
 
 from dask_sketch import FeatureMap
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.laws import draw_frequencies
-from dask_sketch.features.sums import (
+from dask_sketch.features.distributions import draw_frequencies
+from dask_sketch.features.kernels.structured_frequencies import (
     GROUP,
     SIDE,
     combine,

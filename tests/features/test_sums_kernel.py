@@ -8,9 +8,9 @@ from strategies import reference_sums
 
 from dask_sketch import FeatureMap, merge, partial_sketch
 from dask_sketch.errors import ChunkError
-from dask_sketch.features.kernel import moment_kernel
-from dask_sketch.features.sums import SIDE, combine, settle
-from dask_sketch.features.sums_kernel import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.dense import moment_kernel
+from dask_sketch.features.kernels.structured import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, settle
 
 TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 
@@ -179,7 +179,9 @@ def test_the_width_of_the_tile_changes_no_bit(rng, monkeypatch):
     x = np.ascontiguousarray(rng.normal(size=(1000, 7)), dtype=np.float32)
     found = []
     for bits in (512, 256):
-        monkeypatch.setattr("dask_sketch.features.sums_kernel.vector_bits", lambda bits=bits: bits)
+        monkeypatch.setattr(
+            "dask_sketch.features.kernels.structured.vector_bits", lambda bits=bits: bits
+        )
         kernel = SumsKernel("float32")
         sums = kernel.zeros(fm.packed)
         kernel.add(x, fm.packed, sums)

@@ -19,7 +19,7 @@ import dask_sketch as ds
 from dask_sketch import Sketch
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.graph import LazySketch
-from dask_sketch.graph.batches import batch_chunks, count_merges
+from dask_sketch.graph.compute import batch_chunks, count_merges
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)

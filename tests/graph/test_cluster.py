@@ -149,7 +149,7 @@ def test_a_large_feature_map_on_process_workers(process_client):
 
 def test_a_worker_that_draws_other_frequencies_stops_the_pass(process_client):
     def break_numpy():
-        from dask_sketch.features import drawn
+        from dask_sketch.features import frequencies as drawn
 
         drawn.draw_frequencies, drawn.honest = (
             lambda *args, **kwargs: drawn.honest(*args, **kwargs) * 1.01,
@@ -157,7 +157,7 @@ def test_a_worker_that_draws_other_frequencies_stops_the_pass(process_client):
         )
 
     def mend():
-        from dask_sketch.features import drawn
+        from dask_sketch.features import frequencies as drawn
 
         drawn.draw_frequencies = drawn.honest
 

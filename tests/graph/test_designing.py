@@ -14,7 +14,7 @@ from strategies import draw_rows
 
 import dask_sketch as ds
 from dask_sketch.errors import InputError
-from dask_sketch.graph.designing import PILOT_CHUNKS, pilot_samples
+from dask_sketch.graph.design import PILOT_CHUNKS, pilot_samples
 from dask_sketch.models import GaussianMixture, random_mixture
 
 

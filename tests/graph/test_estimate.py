@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.graph.estimate import Calibration, estimate_pass
+from dask_sketch.graph.calibration import Calibration, estimate_pass
 
 RATES = Calibration(
     pairs_per_second=1e9,

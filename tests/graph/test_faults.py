@@ -22,7 +22,7 @@ from strategies import draw_rows, feature_map
 
 from dask_sketch import partial_sketch
 from dask_sketch.errors import ChunkError, ClusterError
-from dask_sketch.graph.partition_pass import sketch_partitions
+from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.sketching import Sketch
 from dask_sketch.sources import open_samples
 
@@ -227,7 +227,7 @@ def test_rows_that_are_appended_during_a_pass_are_of_the_next(somewhere, tmp_pat
     running = sketch_partitions(samples, range(40), FM, in_flight=2)
     done = [next(running)]
     zarr.open_array(tmp_path / "x.zarr").append(X[:15])
-    monkeypatch.setattr("dask_sketch.sources.zarr_store._SEEN", set())  # as of a new worker
+    monkeypatch.setattr("dask_sketch.sources.zarr._SEEN", set())  # as of a new worker
     done += running
     assert_each_once(done)
 
@@ -439,7 +439,7 @@ import sys
 import dask.array as da
 from distributed import Client
 from dask_sketch import FeatureMap
-from dask_sketch.graph.partition_pass import sketch_partitions
+from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.sources import open_samples
 
 def slow(block):

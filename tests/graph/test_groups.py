@@ -23,7 +23,7 @@ from dask_sketch import SketchGroup, partial_sketch
 from dask_sketch.errors import ChunkError, InputError, MergeError, PlanError
 from dask_sketch.graph import LazySketchGroup, group_memory
 from dask_sketch.graph.group_memory import default_fan_in, group_bytes
-from dask_sketch.graph.partition_pass import sketch_partitions
+from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.sketching import partial_groups
 
 FM = feature_map(n_frequencies=20)
@@ -260,7 +260,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_read():
 
 
 def test_a_client_that_cannot_hold_the_result(monkeypatch):
-    monkeypatch.setattr("dask_sketch.graph.planning.free_memory", lambda: 10**6)
+    monkeypatch.setattr("dask_sketch.graph.plan.free_memory", lambda: 10**6)
     x = da.from_array(X, chunks=(ROWS, 3))
     lazy = ds.sketch(x, feature_map(n_frequencies=2000), groups=np.arange(N))
     with pytest.raises(PlanError, match=r"240 groups of group take .*the client needs .*Use fewer"):

@@ -92,7 +92,7 @@ def test_two_sketches_of_one_source_read_it_once(scheduler):
 @pytest.mark.parametrize("kind", ["zarr", "parquet"])
 def test_two_sketches_of_one_store_read_it_once(kind, tmp_path, monkeypatch):
     from dask_sketch.sources.parquet import PartReader
-    from dask_sketch.sources.zarr_store import RowReader
+    from dask_sketch.sources.zarr import RowReader
 
     reads = []
     home, method = {"zarr": (RowReader, "__getitem__"), "parquet": (PartReader, "__call__")}[kind]

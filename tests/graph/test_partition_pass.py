@@ -17,8 +17,8 @@ from strategies import draw_rows, feature_map
 
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError, PlanError
-from dask_sketch.graph import partition_pass
-from dask_sketch.graph.partition_pass import sketch_partitions
+from dask_sketch.graph import partitions as partition_pass
+from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.sketching import merge
 from dask_sketch.sources import open_samples
 
@@ -303,7 +303,7 @@ class BreakNewWorkers(WorkerPlugin):
     def setup(self, worker):
         if worker.address in self.known:
             return
-        from dask_sketch.features import drawn
+        from dask_sketch.features import frequencies as drawn
 
         honest = drawn.draw_frequencies
         drawn.draw_frequencies = lambda *args, **kwargs: honest(*args, **kwargs) * 1.01

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
-from dask_sketch.decoders.algorithms import Search
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.replicates import Search
 from dask_sketch.models import random_mixture
 
 
@@ -20,7 +20,7 @@ def sketch():
 
 
 def decoders_are_loaded(client):
-    found = client.run(lambda: "dask_sketch.decoders.algorithms" in __import__("sys").modules)
+    found = client.run(lambda: "dask_sketch.decoders.replicates" in __import__("sys").modules)
     return any(found.values())
 
 

@@ -10,9 +10,9 @@ import zarr
 
 from dask_sketch import Sketch, merge, partial_sketch
 from dask_sketch.jobs.job_file import read_job
+from dask_sketch.jobs.ledger import Ledger
 from dask_sketch.jobs.outcome import Outcome
 from dask_sketch.jobs.run import ledger_of, run_job
-from dask_sketch.ledger import Ledger
 
 ROWS = 20  # of a partition
 N_FEATURES = 2

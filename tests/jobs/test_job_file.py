@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_sketch.decoders import METHODS, MODELS
 from dask_sketch.errors import JobError
-from dask_sketch.features.laws import LAWS
+from dask_sketch.features.distributions import LAWS
 from dask_sketch.jobs.checks import Refused, pattern
 from dask_sketch.jobs.job_file import MOST_BYTES, Job, parse_job, read_job
 from dask_sketch.jobs.settings import DecodeTable

@@ -23,11 +23,11 @@ from dask_sketch.errors import (
     PlanError,
     SketchError,
 )
-from dask_sketch.jobs import inputs
+from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
 from dask_sketch.jobs.results import CAME, STATE
 from dask_sketch.jobs.run import plan_job, run_job
-from dask_sketch.sources.zarr_store import RowReader
+from dask_sketch.sources.zarr import RowReader
 
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"

@@ -15,8 +15,8 @@ from partition_world import World, record
 
 from dask_sketch import Centroids, create_ledger, open_ledger
 from dask_sketch.errors import ArtifactError, LedgerError
-from dask_sketch.ledger.group import group_metadata, sealed
-from dask_sketch.ledger.manifest import SCHEMA, VERSION
+from dask_sketch.jobs.ledger.manifest import SCHEMA, VERSION
+from dask_sketch.jobs.ledger.objects import group_metadata, sealed
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from partition_world import record
 
 from dask_sketch import Centroids, create_ledger, open_ledger
 from dask_sketch.errors import LedgerError
-from dask_sketch.ledger import place as place_module
+from dask_sketch.jobs.ledger import backends as place_module
 
 BEFORE, AFTER = {"a": 0, "b": 0, "c": 0}, {"a": 1, "c": 0, "d": 0}
 

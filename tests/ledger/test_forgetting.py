@@ -10,8 +10,7 @@ from partition_world import record
 
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.errors import LedgerError
-from dask_sketch.ledger.batch import read_rows
-from dask_sketch.ledger.stacked import BOUNDS, WORDS, stack
+from dask_sketch.jobs.ledger.batch import BOUNDS, WORDS, read_rows, stack
 
 
 def rows_on_disk(ledger):
@@ -141,7 +140,7 @@ def test_undo(ledger, url, world):
 
 
 def test_what_cannot_be_removed_is_told(local, world, monkeypatch):
-    from dask_sketch.ledger import place
+    from dask_sketch.jobs.ledger import backends as place
 
     with local.lock():
         local.commit(added=world.new("a", "b"))

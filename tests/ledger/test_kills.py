@@ -12,10 +12,11 @@ import pytest
 from partition_world import Nights, run_nights
 
 from dask_sketch import create_ledger, open_ledger
-from dask_sketch.ledger import batch, records
-from dask_sketch.ledger.garbage import KEEP_COMMITS
-from dask_sketch.ledger.manifest import commit_numbers, read_commit
-from dask_sketch.ledger.place import place_of
+from dask_sketch.jobs.ledger import batch
+from dask_sketch.jobs.ledger import history as records
+from dask_sketch.jobs.ledger.backends import place_of
+from dask_sketch.jobs.ledger.garbage import KEEP_COMMITS
+from dask_sketch.jobs.ledger.manifest import commit_numbers, read_commit
 
 
 def assert_consistent(place, nights):
@@ -44,7 +45,7 @@ def assert_nothing_left_behind(place):
     commits = commit_numbers(root)
     assert 1 <= len(commits) <= KEEP_COMMITS
     needed = set().union(*(read_commit(root, number).names() for number in commits))
-    folders = (batch.FOLDER, batch.TOTALS, records.FOLDER)
+    folders = (batch.FOLDER, batch.TOTALS, records.RUNS_FOLDER)
     assert {f"{folder}/{name}" for folder in folders for name in root.names(folder)} == needed
 
 

@@ -13,7 +13,7 @@ from partition_world import World, record
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
 from dask_sketch.errors import InputError, LedgerError
-from dask_sketch.ledger import Partition, change
+from dask_sketch.jobs.ledger import Partition, change
 
 
 def test_a_ledger_needs_a_feature_map(tmp_path):
@@ -200,7 +200,7 @@ def test_history_states_and_models(ledger, url, world):
 
 
 def test_a_long_history(local, world):
-    from dask_sketch.ledger.change import KEEP_STATES
+    from dask_sketch.jobs.ledger.change import KEEP_STATES
 
     with local.lock():
         for number in range(1, 41):

@@ -18,9 +18,9 @@ from partition_world import die_with_the_lock
 
 from dask_sketch import open_ledger
 from dask_sketch.errors import LedgerError, LedgerLocked
-from dask_sketch.ledger import lock as lock_module
-from dask_sketch.ledger.group import group_metadata
-from dask_sketch.ledger.lock import NAME, Holder, read_holder
+from dask_sketch.jobs.ledger import lock as lock_module
+from dask_sketch.jobs.ledger.lock import NAME, Holder, read_holder
+from dask_sketch.jobs.ledger.objects import group_metadata
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 from dask_sketch import open_ledger
 from dask_sketch.errors import LedgerError
-from dask_sketch.ledger import verification
+from dask_sketch.jobs.ledger import reader as verification
 
 KEYS = [f"p{i}" for i in range(20)]
 

@@ -7,7 +7,7 @@ import pytest
 
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture
-from dask_sketch.models.adaptation import adapt_means, adaptation_statistics
+from dask_sketch.speech.enrolment import adapt_means, adaptation_statistics
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dask_sketch.models import (
     open_model,
     random_mixture,
 )
-from dask_sketch.storage import write_dataset
+from dask_sketch.storage.artifact import write_dataset
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.models import Centroids, Decoding, rows
+from dask_sketch.models import Centroids, Decoding
+from dask_sketch.models import model as rows
 
 
 @pytest.fixture

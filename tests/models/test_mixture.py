@@ -9,7 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from dask_sketch.errors import InputError
-from dask_sketch.models import Decoding, GaussianMixture, random_mixture, rows
+from dask_sketch.models import Decoding, GaussianMixture, random_mixture
+from dask_sketch.models import model as rows
 
 
 @pytest.fixture

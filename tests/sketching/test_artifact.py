@@ -16,8 +16,8 @@ from strategies import feature_map, weighted_rows
 
 from dask_sketch import Sketch, open_sketch, partial_sketch
 from dask_sketch.errors import ArtifactError
-from dask_sketch.features import drawn
-from dask_sketch.features import map as map_module
+from dask_sketch.features import feature_map as map_module
+from dask_sketch.features import frequencies as drawn
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_file_that_claims_to_be_huge_is_not_read(stored):
 def rewritten(sample, tmp_path, change):
     """A store whose checksum is right, but not what it holds."""
     from dask_sketch.sketching.artifact import SCHEMA, VERSION
-    from dask_sketch.storage import write_dataset
+    from dask_sketch.storage.artifact import write_dataset
 
     write_dataset(change(sample.to_xarray()), tmp_path / "s.zarr", SCHEMA, VERSION)
     return tmp_path / "s.zarr"

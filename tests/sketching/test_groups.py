@@ -34,8 +34,9 @@ from dask_sketch.errors import (
     InputError,
     MergeError,
 )
-from dask_sketch.features.stacked_steps import StackedSteps
-from dask_sketch.sketching.group_labels import codes_of, union
+from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.sketching.privatise import privatise
+from dask_sketch.validation.labels import codes_of, union
 
 LAWS = ["adapted-radius", "sparse-sums"]
 DTYPES = ["float32", "float64"]
@@ -467,7 +468,7 @@ def test_from_sketches_refuses(speakers):
         SketchGroup.from_sketches({"a": one, None: one})
     with pytest.raises(MergeError, match="differ"):
         SketchGroup.from_sketches({"a": one, "b": Sketch.empty(feature_map("float32", seed=3))})
-    private = partial_sketch(np.zeros((50, 3)), fm).privatise(1.0, 1e-6, seed=1)
+    private = privatise(partial_sketch(np.zeros((50, 3)), fm), 1.0, 1e-6, seed=1)
     with pytest.raises(InputError, match="private"):
         SketchGroup.from_sketches({"a": private})
 
@@ -497,7 +498,7 @@ def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
 
 
 def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
-    from dask_sketch.sketching import group_distances
+    from dask_sketch.diagnostics import mmd as group_distances
 
     fm = FeatureMap(2, 30, scale=1.0, law="clustering")
     group = partial_groups(rng.normal(size=(700, 2)), fm, np.arange(700) % 7)
@@ -574,7 +575,7 @@ def test_stored_groups_prove_themselves(speakers, tmp_path):
 )
 def test_what_no_groups_have_is_refused(change, speakers, tmp_path):
     from dask_sketch.sketching import group_artifact as artifact
-    from dask_sketch.storage import read_dataset, write_dataset
+    from dask_sketch.storage.artifact import read_dataset, write_dataset
 
     schema = (artifact.SCHEMA, artifact.VERSION)
     speakers[3].to_zarr(tmp_path / "fine.zarr")

@@ -25,8 +25,8 @@ import dask_sketch as ds
 from dask_sketch import FeatureMap, Sketch, merge, partial_sketch
 from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features import LAWS
-from dask_sketch.features.fixed_point import FixedPoint
-from dask_sketch.features.vectors import FRACTION
+from dask_sketch.features.kernels.fixed_point import FixedPoint
+from dask_sketch.features.kernels.llvm_vectors import FRACTION
 
 DTYPES = ["float32", "float64"]
 

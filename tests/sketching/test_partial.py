@@ -13,7 +13,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 
 from dask_sketch import FeatureMap, Sketch, estimate_scale, partial_sketch
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.sketching.exact_sums import BLOCK_BYTES, block_rows
+from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows
 
 
 @given(data=st.data())

@@ -13,13 +13,13 @@ from scipy import integrate, stats
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError, DecodeError, InputError, LedgerError, MergeError
-from dask_sketch.features.fixed_point import FRACTION, WEIGHT_FRACTION
+from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import privacy
 from dask_sketch.sketching.artifact import to_dataset
 from dask_sketch.sketching.discrete_noise import RandomBits, discrete_gaussian, discrete_laplace
 from dask_sketch.sketching.privacy import calibrated, gaussian_delta, gaussian_shift
-from dask_sketch.sketching.releases import _noisy
+from dask_sketch.sketching.privatise import _noisy
 
 BOUNDS = [[-12.0, -12.0], [12.0, 12.0]]
 TRUTH = random_mixture(3, 2, seed=5)
@@ -251,7 +251,7 @@ def test_the_noise_that_is_added_has_the_variance_of_the_record(sketch, delta):
     n_seeds, m = 40, MAP.n_frequencies
     noise, weight_noise = [], []
     for seed in range(n_seeds):
-        private = sketch.privatise(1.0, delta, bounds=BOUNDS, seed=seed)
+        private = ds.privatise(sketch, 1.0, delta, bounds=BOUNDS, seed=seed)
         apart = (private.moment_steps.integers() - sketch.moment_steps.integers()).ravel()
         noise.append(apart.astype(float) / 2.0**FRACTION)
         weight_noise.append(private.total_weight - sketch.total_weight)
@@ -269,7 +269,7 @@ def test_the_noise_that_is_added_has_the_variance_of_the_record(sketch, delta):
 
 
 def test_the_record(sketch):
-    private = sketch.privatise(0.5, bounds=BOUNDS, seed=0)
+    private = ds.privatise(sketch, 0.5, bounds=BOUNDS, seed=0)
     record = private.privacy
     m = MAP.n_frequencies
     a = (m / np.sqrt(2)) ** (1 / 3)
@@ -278,7 +278,7 @@ def test_the_record(sketch):
     assert record.moment_deviation == pytest.approx(np.sqrt(2) * record.sensitivity / 0.5, rel=1e-6)
     assert record.weight_deviation == pytest.approx(record.moment_deviation / a, rel=1e-6)
     assert (record.parts, record.seeded, record.max_weight) == (1, True, 1.0)
-    record = sketch.privatise(0.5, 1e-5, bounds=BOUNDS, group_size=3).privacy
+    record = ds.privatise(sketch, 0.5, 1e-5, bounds=BOUNDS, group_size=3).privacy
     assert record.mechanism == "gaussian"
     assert record.max_weight == 3.0
     assert record.sensitivity == pytest.approx(3 * np.sqrt(m + np.sqrt(m / 2)), rel=1e-4)
@@ -293,7 +293,7 @@ def test_nothing_else_of_the_data_is_told():
     x[7] = [123.456, -654.321]
     x[9] = np.nan
     sketch = ds.partial_sketch(x, MAP, nan_policy="omit")
-    private = sketch.privatise(1.0, bounds=BOUNDS)
+    private = ds.privatise(sketch, 1.0, bounds=BOUNDS)
     np.testing.assert_array_equal([private.minimum, private.maximum], BOUNDS)
     assert not private.first_steps.any()
     assert not private.second_steps.any()
@@ -316,7 +316,7 @@ def test_nothing_else_of_the_data_is_told():
 
 def test_bounds_without_bounds_are_those_of_the_map():
     fm = ds.FeatureMap(2, 20, covariances=[4.0, 9.0], center=[1.0, -1.0])
-    private = ds.partial_sketch(np.zeros((10, 2)), fm).privatise(1.0)
+    private = ds.privatise(ds.partial_sketch(np.zeros((10, 2)), fm), 1.0)
     np.testing.assert_allclose(private.minimum, [1 - 16.0, -1 - 24.0])
     np.testing.assert_allclose(private.maximum, [1 + 16.0, -1 + 24.0])
     middle, variances = private.extent
@@ -327,11 +327,11 @@ def test_bounds_without_bounds_are_those_of_the_map():
 def test_seeds():
     x = TRUTH.sample(500, seed=1)
     a, b = ds.partial_sketch(x, MAP), ds.partial_sketch(x[1:], MAP)
-    assert a.privatise(1.0, seed=1).identical(a.privatise(1.0, seed=1))
-    assert not a.privatise(1.0, seed=1).same_sums(a.privatise(1.0, seed=2))
-    assert not a.privatise(1.0).same_sums(a.privatise(1.0))
+    assert ds.privatise(a, 1.0, seed=1).identical(ds.privatise(a, 1.0, seed=1))
+    assert not ds.privatise(a, 1.0, seed=1).same_sums(ds.privatise(a, 1.0, seed=2))
+    assert not ds.privatise(a, 1.0).same_sums(ds.privatise(a, 1.0))
     # the noise of other data is other noise: it does not cancel
-    apart = a.privatise(1.0, seed=1).moment_sum - b.privatise(1.0, seed=1).moment_sum
+    apart = ds.privatise(a, 1.0, seed=1).moment_sum - ds.privatise(b, 1.0, seed=1).moment_sum
     assert np.abs(apart).max() > 10
 
 
@@ -339,10 +339,10 @@ def test_weights():
     x, w = TRUTH.sample(2000, seed=1), np.random.default_rng(0).uniform(0.2, 2.0, 2000)
     sketch = ds.partial_sketch(x, MAP, w)
     with pytest.raises(InputError, match="max_weight is needed"):
-        sketch.privatise(1.0)
+        ds.privatise(sketch, 1.0)
     with pytest.raises(InputError, match="less than the weights are"):
-        sketch.privatise(1.0, max_weight=0.5)
-    private = sketch.privatise(1.0, 1e-5, max_weight=2.0, group_size=2, bounds=BOUNDS)
+        ds.privatise(sketch, 1.0, max_weight=0.5)
+    private = ds.privatise(sketch, 1.0, 1e-5, max_weight=2.0, group_size=2, bounds=BOUNDS)
     assert private.privacy.max_weight == 4.0
     assert private.count == pytest.approx(private.total_weight / 2.0, abs=1)
     assert private.squared_weight == pytest.approx(2.0 * private.total_weight)
@@ -351,12 +351,12 @@ def test_weights():
 
 def test_few_samples_may_leave_nothing():
     sketch = ds.partial_sketch(TRUTH.sample(1, seed=1), MAP)
-    totals = [sketch.privatise(0.01, seed=seed).total_weight for seed in range(20)]
+    totals = [ds.privatise(sketch, 0.01, seed=seed).total_weight for seed in range(20)]
     assert min(totals) == 0.0
-    empty = next(sketch.privatise(0.01, seed=s) for s in range(20) if totals[s] == 0.0)
+    empty = next(ds.privatise(sketch, 0.01, seed=s) for s in range(20) if totals[s] == 0.0)
     with pytest.raises(DecodeError, match="empty"):
         ds.decode(empty, 1)
-    assert ds.Sketch.empty(MAP).privatise(1.0).privacy is not None
+    assert ds.privatise(ds.Sketch.empty(MAP), 1.0).privacy is not None
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_few_samples_may_leave_nothing():
 )
 def test_arguments(arguments, message, sketch):
     with pytest.raises(InputError, match=message):
-        sketch.privatise(**({"epsilon": 1.0} | arguments))
+        ds.privatise(sketch, **({"epsilon": 1.0} | arguments))
 
 
 # -- merging -------------------------------------------------------------------------------------
@@ -394,7 +394,9 @@ def test_arguments(arguments, message, sketch):
 
 def test_merging_is_counted(sketch):
     parts = [
-        ds.partial_sketch(TRUTH.sample(5000, seed=seed), MAP).privatise(eps, delta, bounds=BOUNDS)
+        ds.privatise(
+            ds.partial_sketch(TRUTH.sample(5000, seed=seed), MAP), eps, delta, bounds=BOUNDS
+        )
         for seed, (eps, delta) in enumerate([(1.0, 0.0), (0.5, 1e-6), (2.0, 1e-5)])
     ]
     whole = ds.merge(parts)
@@ -411,7 +413,7 @@ def test_merging_is_counted(sketch):
 
 
 def test_what_private_sketches_do_not_do(sketch):
-    private = sketch.privatise(1.0, bounds=BOUNDS)
+    private = ds.privatise(sketch, 1.0, bounds=BOUNDS)
     with pytest.raises(MergeError, match="some of the sketches are private and others are not"):
         _ = private + sketch
     for difference in (
@@ -424,21 +426,21 @@ def test_what_private_sketches_do_not_do(sketch):
     with pytest.raises(MergeError, match="cannot scale a private sketch"):
         private.scale(2.0)
     with pytest.raises(InputError, match="private already"):
-        private.privatise(1.0)
+        ds.privatise(private, 1.0)
 
 
 def test_a_ledger_takes_none(sketch):
-    from dask_sketch.ledger.stacked import stack
+    from dask_sketch.jobs.ledger.batch import stack
 
     with pytest.raises(LedgerError, match="private sketch"):
-        stack([sketch.privatise(1.0)], MAP)
+        stack([ds.privatise(sketch, 1.0)], MAP)
 
 
 # -- stored --------------------------------------------------------------------------------------
 
 
 def test_round_trip(sketch, tmp_path):
-    private = sketch.privatise(0.3, 1e-7, bounds=BOUNDS)
+    private = ds.privatise(sketch, 0.3, 1e-7, bounds=BOUNDS)
     private.to_zarr(tmp_path / "p.zarr")
     again = ds.open_sketch(tmp_path / "p.zarr")
     assert again.identical(private)
@@ -457,9 +459,9 @@ def test_round_trip(sketch, tmp_path):
 )  # fmt: skip
 def test_edited_records(changes, sketch, tmp_path):
     from dask_sketch.sketching.artifact import SCHEMA, VERSION, stored
-    from dask_sketch.storage import write_dataset
+    from dask_sketch.storage.artifact import write_dataset
 
-    dataset = stored(sketch.privatise(0.3, bounds=BOUNDS))
+    dataset = stored(ds.privatise(sketch, 0.3, bounds=BOUNDS))
     record = json.loads(dataset.attrs["privacy"]) | changes
     write_dataset(
         dataset.assign_attrs(privacy=json.dumps(record)), tmp_path / "p.zarr", SCHEMA, VERSION
@@ -477,7 +479,7 @@ def test_the_noise_level_holds_the_noise(epsilon, delta):
     found, stated = [], []
     for seed in range(60):
         x = TRUTH.sample(2000, seed=seed)
-        private = ds.partial_sketch(x, MAP).privatise(epsilon, delta, bounds=BOUNDS, seed=seed)
+        private = ds.privatise(ds.partial_sketch(x, MAP), epsilon, delta, bounds=BOUNDS, seed=seed)
         found.append(np.mean(np.abs(private.characteristic - expected) ** 2))
         stated.append(private.noise_level)
     # dividing by a noisy weight, and few samples: to first order
@@ -488,7 +490,7 @@ def test_the_noise_level_holds_the_noise(epsilon, delta):
 def test_decoding(sketch):
     heldout = TRUTH.sample(20_000, seed=9)
     best = TRUTH.score(heldout)
-    private = sketch.privatise(1.0, 1e-6, bounds=BOUNDS, seed=3)
+    private = ds.privatise(sketch, 1.0, 1e-6, bounds=BOUNDS, seed=3)
     for refine in (None, "efficient"):
         model = ds.decode(private, 3, refine=refine)
         assert best - model.score(heldout) < 0.02
@@ -496,8 +498,8 @@ def test_decoding(sketch):
     fit = ds.diagnose(model, private)
     assert 0.5 < fit.cost / fit.noise_level < 1.5
     assert fit.noise_level == pytest.approx(model.decoding.noise_level, rel=0.1)
-    other = ds.partial_sketch(TRUTH.sample(20_000, seed=4), MAP).privatise(
-        1.0, 1e-6, bounds=BOUNDS, seed=4
+    other = ds.privatise(
+        ds.partial_sketch(TRUTH.sample(20_000, seed=4), MAP), 1.0, 1e-6, bounds=BOUNDS, seed=4
     )
     apart = ds.diagnose(TRUTH, private, other).heldout
     assert abs(apart.squared) < 4 * apart.deviation
@@ -505,7 +507,7 @@ def test_decoding(sketch):
 
 
 def test_bounds_at_decoding(sketch):
-    private = sketch.privatise(1.0, 1e-6, seed=3)
+    private = ds.privatise(sketch, 1.0, 1e-6, seed=3)
     heldout = TRUTH.sample(5000, seed=9)
     narrow = [[-6.0, -6.0], [6.0, 6.0]]
     for bounds in (None, narrow, "data"):
@@ -520,10 +522,10 @@ def test_bounds_at_decoding(sketch):
 
 
 def test_how_many_components_and_a_warm_start(sketch):
-    private = sketch.privatise(1.0, 1e-6, bounds=BOUNDS, seed=3)
+    private = ds.privatise(sketch, 1.0, 1e-6, bounds=BOUNDS, seed=3)
     model = ds.decode(private)
     assert model.n_components == 3
-    again = ds.decode(sketch.privatise(1.0, 1e-6, bounds=BOUNDS, seed=4), start=model)
+    again = ds.decode(ds.privatise(sketch, 1.0, 1e-6, bounds=BOUNDS, seed=4), start=model)
     assert np.abs(np.sort(again.means, axis=0) - np.sort(model.means, axis=0)).max() < 0.1
 
 
@@ -532,7 +534,7 @@ def test_standard_errors_know_of_the_noise():
     truth = TRUTH.means[np.argsort(-TRUTH.weights)]
     for seed in range(20):
         x = TRUTH.sample(n, seed=seed)
-        private = ds.partial_sketch(x, MAP).privatise(0.5, 1e-6, bounds=BOUNDS, seed=seed)
+        private = ds.privatise(ds.partial_sketch(x, MAP), 0.5, 1e-6, bounds=BOUNDS, seed=seed)
         assert private.private_variance * n > 0.3  # at least as much as sampling
         model = ds.decode(private, refine="efficient", start=TRUTH)
         nearest = np.linalg.norm(model.means[:, None] - truth, axis=2).argmin(axis=1)
@@ -544,7 +546,7 @@ def test_standard_errors_know_of_the_noise():
 
 
 def test_the_command(sketch, tmp_path):
-    from dask_sketch.cli import cli
+    from dask_sketch.cli.main import cli
 
     sketch.to_zarr(tmp_path / "s.zarr")
 

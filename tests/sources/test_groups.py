@@ -296,8 +296,8 @@ def test_labels_in_the_paths_of_files(days, tmp_path):
 
 
 def test_speech_stores_have_speakers_and_files(tmp_path):
-    from dask_sketch.speech.frontend import FrontEnd
-    from dask_sketch.speech.shards import Shard, complete_store, create_store, write_rows
+    from dask_sketch.speech.feature_store import Shard, complete_store, create_store, write_rows
+    from dask_sketch.speech.mfcc import FrontEnd
 
     path, files = str(tmp_path / "x.zarr"), np.repeat([0, 1, 2], 30)
     speakers = np.array([1, 0, 1], dtype=np.int32)[files]

@@ -19,7 +19,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import partial_sketch
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.graph.one_pass import LazySketch
+from dask_sketch.graph.lazy import LazySketch
 
 NAMES = ["a", "b", "c"]
 N = 90

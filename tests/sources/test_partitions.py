@@ -15,7 +15,7 @@ import zarr
 
 from dask_sketch import open_samples
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.sources.partitions import partitions_of
+from dask_sketch.jobs.ledger.partitions import partitions_of
 
 LAYOUTS = {
     "v2": {"zarr_format": 2, "chunks": (5, 2)},

@@ -8,7 +8,7 @@ import zarr
 
 from dask_sketch import FeatureMap, sketch
 from dask_sketch.errors import ChunkError
-from dask_sketch.sources import zarr_store
+from dask_sketch.sources import zarr as zarr_store
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.errors import InputError
-from dask_sketch.speech.detection import error_rates
 
 
 def test_two_normal_distributions():

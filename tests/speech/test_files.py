@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.speech.files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
+from dask_sketch.speech.audio_files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
 
 
 @pytest.fixture

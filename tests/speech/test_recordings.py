@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dask_sketch.errors import InputError
-from dask_sketch.speech.recordings import main, run_recordings
+from tests.benchmarks.speech.recordings import main, run_recordings
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("librosa")

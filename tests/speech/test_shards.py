@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("librosa")
 pytest.importorskip("soundfile")
 
-from dask_sketch.speech.shards import plan_shards
+from dask_sketch.speech.feature_store import plan_shards
 
 
 @given(

@@ -12,21 +12,26 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("librosa")
 pytest.importorskip("sklearn")
 
-from dask_sketch.errors import ArtifactError, InputError  # noqa: E402
-from dask_sketch.speech import (  # noqa: E402
+from dask_sketch.cli.speech import main as verify
+from dask_sketch.errors import (
+    ArtifactError,
+    InputError,
+)
+from dask_sketch.speech import (
     enrol,
-    generate_voices,
     open_frames,
     read_trials,
     score_trials,
-    speakers,
-    voices,
     write_features,
     write_trials,
 )
-from dask_sketch.speech.speakers import main, run_speakers  # noqa: E402
-from dask_sketch.speech.universal import universal_model  # noqa: E402
-from dask_sketch.speech.verify import main as verify  # noqa: E402
+from dask_sketch.speech.ubm import universal_model
+from tests.benchmarks.speech import speakers, voices
+from tests.benchmarks.speech.speakers import (
+    main,
+    run_speakers,
+)
+from tests.benchmarks.speech.voices import generate_voices
 
 NEEDS_ESPEAK = pytest.mark.skipif(voices.synthesiser() is None, reason="espeak-ng is not installed")
 

@@ -9,9 +9,7 @@ import pytest
 
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture
-from dask_sketch.models.adaptation import adapt_means, adaptation_statistics
-from dask_sketch.models.expectation import expectation_statistics, maximised
-from dask_sketch.models.likelihood_ratio import LikelihoodRatios
+from dask_sketch.models.em import expectation_statistics, maximised
 from dask_sketch.speech import (
     Trial,
     enrol,
@@ -21,6 +19,8 @@ from dask_sketch.speech import (
     split_recordings,
     universal_model,
 )
+from dask_sketch.speech.enrolment import adapt_means, adaptation_statistics
+from dask_sketch.speech.scoring import LikelihoodRatios
 
 SPEAKERS = ("anna", "bert", "cleo", "dora")
 

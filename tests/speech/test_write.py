@@ -12,10 +12,14 @@ import zarr
 librosa = pytest.importorskip("librosa")
 soundfile = pytest.importorskip("soundfile")
 
-from dask_sketch.errors import ArtifactError, ChunkError, InputError  # noqa: E402
-from dask_sketch.speech import write  # noqa: E402
-from dask_sketch.speech.frontend import mfcc_of_file  # noqa: E402
-from dask_sketch.speech.write import write_features  # noqa: E402
+from dask_sketch.errors import (
+    ArtifactError,
+    ChunkError,
+    InputError,
+)
+from dask_sketch.speech import write
+from dask_sketch.speech.mfcc import mfcc_of_file
+from dask_sketch.speech.write import write_features
 
 SMALL = {"chunk_frames": 8, "shard_frames": 32}
 

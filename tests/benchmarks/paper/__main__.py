@@ -8,16 +8,16 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
-import time  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
-from pathlib import Path  # noqa: E402
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
-import click  # noqa: E402
+import click
 
-from tests.benchmarks.paper.acceptance import ROWS, Row, verdicts  # noqa: E402
-from tests.benchmarks.paper.catalogue import EXPERIMENTS, Experiment  # noqa: E402
-from tests.benchmarks.paper.records import Run, perform  # noqa: E402
-from tests.benchmarks.paper.tables import table  # noqa: E402
+from tests.benchmarks.paper.acceptance import ROWS, Row, verdicts
+from tests.benchmarks.paper.catalogue import EXPERIMENTS, Experiment
+from tests.benchmarks.paper.records import Run, perform
+from tests.benchmarks.paper.tables import table
 
 
 @click.command()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from dask_sketch.terminal import grid
+from dask_sketch.display.text import grid
 from tests.benchmarks.paper import cluster_cases, likelihood_cases
 from tests.benchmarks.paper.bandwidths import OURS
 from tests.benchmarks.paper.clusters import SPECTRAL

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dask_sketch import FeatureMap, Sketch, decode, sketch
-from dask_sketch.decoders.shift import sketch_and_shift
+from dask_sketch.decoders.sketch_and_shift import sketch_and_shift
 from tests.benchmarks.paper.clusters import N_SAMPLES, Clusters, drawn, spectral
 from tests.benchmarks.paper.records import Job, Run, timed
 

@@ -10,10 +10,10 @@ from scipy.optimize import linear_sum_assignment
 
 from dask_sketch import FeatureMap, GaussianMixture, Sketch, design, merge, partial_sketch, sketch
 from dask_sketch.models import random_mixture
-from dask_sketch.speech.recordings import run_recordings
 from tests.benchmarks.paper.anisotropy import stretched
 from tests.benchmarks.paper.mixtures import EFFICIENT, decoded, measure_kl, references
 from tests.benchmarks.paper.records import Job, Run, timed
+from tests.benchmarks.speech.recordings import run_recordings
 
 NORMAL_95 = 1.959964  # half width of a 95 % interval, in standard errors
 CHUNK = 250_000  # samples held at a time, where there are millions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask_sketch.terminal import grid
+from dask_sketch.display.text import grid
 from tests.benchmarks.paper.records import REFERENCES, Line, Run, lines
 
 

@@ -8,11 +8,11 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
-from pathlib import Path  # noqa: E402
+from pathlib import Path
 
-import click  # noqa: E402
+import click
 
-from tests.benchmarks.scale.walk import PARTS, Walk  # noqa: E402
+from tests.benchmarks.scale.walk import PARTS, Walk
 
 
 @click.command()

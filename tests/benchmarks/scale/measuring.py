@@ -18,9 +18,9 @@ import yaml
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
-from dask_sketch.diagnostics.watch import watch
-from dask_sketch.features.kernel import MomentKernel
-from dask_sketch.features.sums_kernel import SumsKernel
+from dask_sketch.features.kernels.dense import MomentKernel
+from dask_sketch.features.kernels.structured import SumsKernel
+from dask_sketch.graph.progress import watch
 from dask_sketch.sketching.partial import prepare
 
 SETTINGS = Path(__file__).parents[3] / "deploy" / "dask.yaml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_sketch.terminal import grid
+from dask_sketch.display.text import grid
 from tests.benchmarks.table import Row, row, table
 
 MB = 1e6

@@ -17,8 +17,8 @@ from pathlib import Path
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"  # CPU seconds are then those of one core
 
-import numpy as np  # noqa: E402
-import zarr  # noqa: E402
+import numpy as np
+import zarr
 
 K = 64
 MEMORY = 2**30

@@ -12,7 +12,7 @@ from distributed import as_completed
 from numpy.typing import NDArray
 
 from dask_sketch import GaussianMixture
-from dask_sketch.demo import draw
+from dask_sketch.cli.demo import draw
 from dask_sketch.models import random_mixture
 
 N_FEATURES = 12

@@ -8,9 +8,9 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
-import argparse  # noqa: E402
+import argparse
 
-from tests.benchmarks.structured.comparison import CASES, compare  # noqa: E402
+from tests.benchmarks.structured.comparison import CASES, compare
 
 NOTES = """\
 G pairs/s: moment sums alone, one core, CPU time. ln KL: symmetric divergence to the truth after

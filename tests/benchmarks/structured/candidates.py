@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import FeatureMap
-from dask_sketch.features.drawn import Drawn, kernel_for
-from dask_sketch.features.laws import adapted_radius, draw_frequencies
-from dask_sketch.features.sums import GROUP, SIDE, split
+from dask_sketch.features.distributions import adapted_radius, draw_frequencies
+from dask_sketch.features.frequencies import Drawn, kernel_for
+from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split
 from tests.benchmarks.structured import prototypes
 from tests.benchmarks.structured.prototypes import ROWS, Sums
 

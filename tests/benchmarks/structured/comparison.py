@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import decode, design, partial_sketch
+from dask_sketch.display.text import grid
 from dask_sketch.models import random_mixture
-from dask_sketch.terminal import grid
 from tests.benchmarks.paper.mixtures import ln_kl
 from tests.benchmarks.paper.records import timed
 from tests.benchmarks.paper.tables import number

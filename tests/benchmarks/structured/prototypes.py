@@ -1,6 +1,7 @@
 """Moment sums for frequencies that share work, each in a first good form.
 
-The library's own sums are in :mod:`dask_sketch.features.sums_kernel`. Here are features that most
+The sums of the library are in :mod:`dask_sketch.features.kernels.structured`. Here are features
+that most
 frequencies do not use left out (:func:`sparse`), multiples of one phase by the addition theorem
 (:func:`harmonics`), one matrix product of two sets (:func:`product`) and Hadamard-diagonal
 transforms (:func:`hadamard`). All take float32 samples, a multiple of ROWS of them.
@@ -19,9 +20,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_sketch.features.sums_kernel import pointer_at, turn_square
-from dask_sketch.features.vectors import Vectors
-from dask_sketch.features.waves import exchange, zeros
+from dask_sketch.features.kernels.llvm_vectors import Vectors
+from dask_sketch.features.kernels.structured import pointer_at, turn_square
+from dask_sketch.features.kernels.structured_code import exchange, zeros
 
 ROWS = 256  # of one block
 TRANSFORMED = 64  # of one block that is transformed: in the first cache, for 64 features

@@ -1,0 +1,381 @@
+"""The whole path on data made for it: two million speech-like frames to a mixture."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dask_sketch.cluster.connect import connect
+from dask_sketch.cluster.dashboard import address
+from dask_sketch.cluster.settings import ClusterSettings
+from dask_sketch.decoders.decode import decode
+from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, require_extras
+from dask_sketch.diagnostics.report import write_report
+from dask_sketch.errors import ArtifactError
+from dask_sketch.features.design import default_n_frequencies
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.design import design
+from dask_sketch.graph.plan import Plan, plan
+from dask_sketch.graph.progress import Watch, computed, watch
+from dask_sketch.graph.sketch import sketch
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.simulation import random_mixture
+from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.sketching.sketch import Sketch
+
+# The walk from a store to a mixture, timed and told step by step; demo and recordings share it.
+
+
+def _mute(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a walk came to."""
+
+    feature_map: FeatureMap
+    plan: Plan
+    happened: Watch
+    sketch: Sketch
+    model: GaussianMixture
+
+
+@dataclass
+class Walk:
+    """Where a walk keeps its files and how it tells of itself.
+
+    Attributes
+    ----------
+    folder
+        Place of data, sketch and model.
+    seed
+        Seed of frequencies and decoder.
+    progress
+        Whether to show progress on the standard error stream.
+    say
+        Called with each line of the story.
+    seconds
+        Time of each step, by name.
+    """
+
+    folder: Path
+    seed: int = 0
+    progress: bool = False
+    say: Callable[[str], object] = _mute
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def step(self, name: str, text: str) -> Iterator[None]:
+        """Tell of a step and time it."""
+        self.say(f"{text} ...")
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+    def fit(
+        self,
+        store: Path,
+        n_components: int,
+        n_frequencies: int,
+        *,
+        client: Any = None,
+        chunk_size: int | None = None,
+    ) -> Fitted:
+        """Design, plan, sketch and decode; sketch and model are stored in the folder.
+
+        Parameters
+        ----------
+        store
+            Zarr store of features of unlike size.
+        n_components, n_frequencies
+            Sizes.
+        client
+            Client of the cluster to use; the threads of this process by default.
+        chunk_size
+            Bytes that one task reads.
+
+        Returns
+        -------
+        fitted
+        """
+        with self.step("design", "designing a feature map from a few chunks"):
+            feature_map = design(
+                str(store), n_frequencies, n_components, seed=self.seed, chunk_size=chunk_size
+            )
+        deviations = np.sqrt(feature_map.mean_variances)
+        self.say(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")
+        planned = plan(str(store), feature_map, chunk_size=chunk_size, calibrate=True)
+        self.say(f"\nthe plan\n{planned}\n")
+        with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
+            lazy = sketch(str(store), feature_map, chunk_size=chunk_size)
+            with watch(client) as happened:
+                summary = lazy.compute(progress=self.progress)
+        summary.to_zarr(self.folder / "sketch.zarr")
+        with self.step("decode", f"decoding {n_components} components by splitting, refined"):
+            model = decode(
+                summary,
+                n_components,
+                method="splitting",
+                refine="efficient",
+                seed=self.seed,
+                progress=self.progress,
+            )
+        assert isinstance(model, GaussianMixture)  # which is what the method makes
+        model.to_zarr(self.folder / "model.zarr")
+        return Fitted(feature_map, planned, happened, summary, model)
+
+    @property
+    def fit_seconds(self) -> float:
+        """Time from the store to the mixture."""
+        return sum(self.seconds[name] for name in ("design", "sketch", "decode"))
+
+
+@contextlib.contextmanager
+def walk_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
+    """The folder given, which is kept, or a fresh one, which is not.
+
+    Parameters
+    ----------
+    directory
+        Path, or none.
+    data
+        Names of the data to come, beside the sketch and the model.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder holds something of those names.
+    """
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="dask-sketch-") as fresh:
+            yield Path(fresh)
+        return
+    folder = Path(directory)
+    for name in (*data, "sketch.zarr", "model.zarr"):
+        if (folder / name).exists():
+            raise ArtifactError(
+                f"directory={str(directory)!r} holds {name} of an earlier run: choose another one."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def bytes_of(path: str | Path) -> int:
+    """Bytes of all files of a local store."""
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+
+
+N_FEATURES = 12
+CHUNK_FRAMES = 62_500  # 3 MB in float32
+N_HELDOUT = 100_000
+N_REFERENCE = 100_000  # frames for scikit-learn: more take it minutes
+N_SHOWN = 20_000  # frames in the report's picture
+NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
+# keys of the streams of random numbers beside those of the chunks
+_HELDOUT = 2**31
+
+
+def speech_like_mixture(n_components: int, seed: int = 0) -> GaussianMixture:
+    """A mixture whose features have the unlike sizes of cepstral coefficients.
+
+    Parameters
+    ----------
+    n_components
+        Number of components.
+    seed
+        Seed of the draw.
+
+    Returns
+    -------
+    mixture
+        Of 12 features, the first five times as wide as the last; of weights that differ by a
+        factor of three or so; nearer to each other than those of :func:`random_mixture`.
+
+    Examples
+    --------
+    >>> mixture = speech_like_mixture(64)
+    >>> mixture.means.shape
+    (64, 12)
+    """
+    plain = random_mixture(n_components, N_FEATURES, seed=seed)
+    rng = np.random.default_rng((seed, n_components))
+    size = 25.0 / np.arange(1, N_FEATURES + 1) ** 0.65  # dB
+    offset = rng.normal(scale=2.0, size=N_FEATURES) * size
+    return GaussianMixture(
+        weights=rng.dirichlet(np.full(n_components, 20.0)),
+        means=0.8 * plain.means * size + offset,
+        covariances=plain.covariances * size**2,
+    )
+
+
+def write_frames(path: str | Path, mixture: GaussianMixture, n_frames: int, seed: int = 0) -> Any:
+    """Lazily write frames drawn from a mixture to a Zarr array, chunk by chunk.
+
+    Every chunk is drawn and written by one task, from a seed of its own, so the data depends
+    neither on the scheduler nor on the order, and is never in memory as a whole.
+
+    Parameters
+    ----------
+    path
+        Where to write.
+    mixture
+        What to draw from.
+    n_frames
+        Number of rows.
+    seed
+        Seed of all chunks.
+
+    Returns
+    -------
+    written
+        Lazy; its ``compute`` writes.
+    """
+    frames = da.map_blocks(
+        _draw_chunk,
+        chunks=(da.core.normalize_chunks(CHUNK_FRAMES, (n_frames,))[0], (mixture.n_features,)),
+        dtype=np.float32,
+        meta=np.empty((0, 0), dtype=np.float32),
+        token="frames",
+        mixture=mixture,
+        seed=seed,
+    )
+    target: Any = zarr.create_array(
+        str(path),
+        shape=frames.shape,
+        chunks=(CHUNK_FRAMES, mixture.n_features),
+        dtype=np.float32,
+        attributes={"meaning": "frames of a known mixture of Gaussians, in dB"},
+    )
+    return da.store(frames, target, lock=False, compute=False)
+
+
+def _draw_chunk(mixture: GaussianMixture, seed: int, block_info: Any = None) -> NDArray[Any]:
+    place = block_info[None]
+    return draw(mixture, place["chunk-shape"][0], (seed, place["chunk-location"][0]))
+
+
+def draw(mixture: GaussianMixture, n_frames: int, key: tuple[int, int]) -> NDArray[np.float32]:
+    """Frames of the stream ``key``, shape (n_frames, n_features), float32."""
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+    return mixture.sample(n_frames, seed=seed).astype(np.float32)
+
+
+def run_demo(
+    *,
+    directory: str | Path | None = None,
+    report: str | Path = ".demo/report.html",
+    n_frames: int = 2_000_000,
+    n_components: int = 64,
+    n_frequencies: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> Comparison:
+    """Write data, plan, sketch, decode, compare and report.
+
+    Parameters
+    ----------
+    directory
+        Keep data, sketch and model here; by default they are deleted in the end.
+    report
+        Where to write the report.
+    n_frames, n_components, n_frequencies
+        Sizes; ``5 (2 d + 1) K`` frequencies by default.
+    seed
+        Seed of data, frequencies and decoder.
+    progress
+        Show progress on the standard error stream.
+    say
+        Called with each line of the story.
+
+    Returns
+    -------
+    comparison
+        Of the true mixture, ours and scikit-learn's on frames that no one has seen.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn or matplotlib is missing.
+    ArtifactError
+        If there is data of an earlier run in ``directory``.
+    """
+    require_extras()
+    m = n_frequencies or default_n_frequencies(N_FEATURES, n_components)
+    truth = speech_like_mixture(n_components, seed)
+    here = ClusterSettings("local")
+    with walk_folder(directory, "frames.zarr") as folder, connect(here) as client:
+        walk = Walk(folder, seed, progress, say)
+        say(f"dashboard: {address(client)}")
+        store = folder / "frames.zarr"
+        with walk.step("write data", f"writing {n_frames:,} frames to {store}"):
+            computed([write_frames(store, truth, n_frames, seed)], client, progress, "write")
+        fitted = walk.fit(
+            store,
+            n_components,
+            m,
+            client=client,
+            chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # a task for each stored chunk
+        )
+        heldout = draw(truth, N_HELDOUT, (seed, _HELDOUT))
+        # rows are independent, so the first ones are as good as any
+        some = da.from_zarr(str(store))[: min(N_REFERENCE, n_frames)].compute()
+        with walk.step("scikit-learn", f"fitting scikit-learn's to {len(some):,} of the frames"):
+            reference, seconds, n_iter = fit_reference(some, n_components, seed)
+        with walk.step("score", f"scoring on {N_HELDOUT:,} fresh frames"):
+            contenders = (
+                Contender("the truth", truth.score(heldout), None, "drew the data"),
+                Contender(
+                    "ours",
+                    fitted.model.score(heldout),
+                    walk.fit_seconds,
+                    f"one pass over {fitted.sketch.count:,} frames, then the sketch alone",
+                ),
+                Contender(
+                    "scikit-learn",
+                    reference.score(heldout),
+                    seconds,
+                    f"{n_iter} passes over {len(some):,} frames in memory",
+                ),
+            )
+        comparison = Comparison(
+            contenders=contenders,
+            n_heldout=N_HELDOUT,
+            store_bytes=bytes_of(store),
+            sketch_bytes=bytes_of(folder / "sketch.zarr"),
+            seconds=walk.seconds,
+            report=str(report),
+        )
+        with walk.step("report", "writing the report"):
+            write_report(
+                report,
+                fitted.sketch,
+                fitted.model,
+                title=f"{n_frames:,} speech-like frames to {n_components} Gaussians",
+                source={
+                    "source": f"a known mixture of {n_components} Gaussians, seed {seed}",
+                    "store": "Zarr, float32, a task per stored chunk",
+                    "features": N_FEATURES,
+                },
+                feature_map=fitted.feature_map,
+                plan=fitted.plan,
+                happened=fitted.happened,
+                comparison=comparison,
+                heldout=partial_sketch(heldout, fitted.feature_map),
+                sample=heldout[:N_SHOWN],
+                names=NAMES,
+                command=f"dask-sketch demo --n-frames {n_frames} --seed {seed}",
+            )
+        say("")
+    return comparison

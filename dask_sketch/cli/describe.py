@@ -1,0 +1,302 @@
+"""What stands at a path: a feature map, a sketch, a model or data; and its fields."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from typing import Any
+
+import fsspec
+import zarr
+
+from dask_sketch.display.text import describe_bytes
+from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.models.artifact import SCHEMAS as MODELS
+from dask_sketch.models.artifact import open_model
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.artifact import SCHEMA as SKETCH
+from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.group_artifact import SCHEMA as GROUP
+from dask_sketch.sketching.group_artifact import open_group
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.samples import Samples
+from dask_sketch.storage.untrusted import guarded
+
+LARGEST_TEXT = 2**26  # characters of a feature map: whitening of 1800 features
+
+
+def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **opening: Any) -> Any:
+    """Open what stands at ``path``, whatever it is.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    storage_options, opening
+        As for :func:`open_samples`.
+
+    Returns
+    -------
+    found
+        FeatureMap, Sketch, SketchGroup, GaussianMixture, Centroids, or Samples for data.
+
+    Raises
+    ------
+    ArtifactError
+        If it is a feature map, sketch or model, but damaged.
+    InputError
+        If nothing is there, or nothing that can be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> place = pathlib.Path(tempfile.mkdtemp()) / "map.json"
+    >>> _ = place.write_text(FeatureMap(2, 10, scale=1.0).to_json())
+    >>> type(open_any(str(place))).__name__
+    'FeatureMap'
+    """
+    options = storage_options if "://" in path or "::" in path else None
+    if path.rstrip("/").lower().endswith(".json"):
+        return read_map(path, options)
+    schema = _schema(path, options)
+    if schema == SKETCH:
+        return open_sketch(path, storage_options=options)
+    if schema == GROUP:
+        return open_group(path, storage_options=options)
+    if schema in MODELS:
+        return open_model(path, storage_options=options)
+    return open_samples(path, storage_options=storage_options, **opening)
+
+
+def open_one(
+    path: str, group: str | None = None, *, storage_options: dict[str, Any] | None = None
+) -> Sketch:
+    """Open a sketch, or that of one group of those that stand at ``path``.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    group
+        The label as text, where there are sketches of groups.
+    storage_options
+        As for :func:`open_samples`.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no sketch, or it is damaged.
+    InputError
+        If there are groups and none is named, or not that one; or no groups and one is.
+    """
+    options = storage_options if "://" in path or "::" in path else None
+    if _schema(path, options) != GROUP:
+        if group is not None:
+            raise InputError(f"group {group!r}: {path} holds no sketches of groups.")
+        return open_sketch(path, storage_options=options)
+    found = open_group(path, storage_options=options)
+    if group is None:
+        raise InputError(
+            f"{path} holds sketches of groups: name one by --group, of {found._shown()}."
+        )
+    texts = {str(label): label for label in found}
+    if group not in texts:
+        raise InputError(f"{found.dim} {group!r} is not there; there are {found._shown()}.")
+    return found[texts[group]]
+
+
+def _schema(path: str, options: dict[str, Any] | None) -> str | None:
+    try:
+        root = zarr.open(guarded(path, options), mode="r")
+    except (OSError, KeyError, ValueError, TypeError):
+        return None  # no Zarr store: the door to data says what it is, or is not
+    return str(root.attrs.get("schema"))
+
+
+def read_map(path: str, storage_options: dict[str, Any] | None = None) -> FeatureMap:
+    """Read the feature map that ``design`` wrote.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    ArtifactError
+        If it is no feature map, or was edited.
+    """
+    try:
+        with fsspec.open(path, "rt", encoding="utf-8", **(storage_options or {})) as file:
+            text = file.read(LARGEST_TEXT + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"feature map {path!r} cannot be read ({type(error).__name__}); make one with "
+            "`dask-sketch design`."
+        ) from error
+    if len(text) > LARGEST_TEXT:
+        raise ArtifactError(f"{path} is over {LARGEST_TEXT:,} characters long: no feature map is.")
+    try:
+        return FeatureMap.from_json(text)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+
+
+def write_text(path: str, text: str, storage_options: dict[str, Any] | None = None) -> None:
+    """Write a text file, its folder too."""
+    fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+    fs.makedirs(fs._parent(place), exist_ok=True)
+    with fs.open(place, "wt", encoding="utf-8") as file:
+        file.write(text)
+
+
+@functools.singledispatch
+def values(found: Any) -> dict[str, Any]:
+    """What it is and its fields, for programs."""
+    raise InputError(f"{type(found).__name__} has no description.")
+
+
+@values.register
+def _(found: FeatureMap) -> dict[str, Any]:
+    return {
+        "kind": "feature map",
+        "n_features": found.n_features,
+        "n_frequencies": found.n_frequencies,
+        "law": found.law,
+        "scale": found.scale,
+        "mean_variances": found.mean_variances,
+        "whitened": found.whitening is not None,
+        "seed": found.seed,
+        "dtype": found.dtype,
+        "digest": found.digest,
+    }
+
+
+@values.register
+def _(found: Sketch) -> dict[str, Any]:
+    full = found.total_weight > 0
+    return {
+        "kind": "sketch",
+        "count": found.count,
+        "omitted": found.omitted,
+        "total_weight": found.total_weight,
+        "noise_level": found.noise_level if full else None,
+        "mean": found.mean if full and found.privacy is None else None,
+        "variance": found.variance if full and found.privacy is None else None,
+        "minimum": found.minimum,
+        "maximum": found.maximum,
+        "privacy": None if found.privacy is None else asdict(found.privacy),
+        "bytes": found.__sizeof__(),
+        "feature_map": values(found.feature_map),
+    }
+
+
+@values.register
+def _(found: SketchGroup) -> dict[str, Any]:
+    return {
+        "kind": "sketches of groups",
+        "dim": found.dim,
+        "n_groups": len(found),
+        "count": int(found.count.sum()),
+        "omitted": int(found.omitted.sum()),
+        "unlabelled": found.unlabelled,
+        "bytes": found.nbytes,
+        "feature_map": values(found.feature_map),
+    }
+
+
+@values.register
+def _(found: GaussianMixture) -> dict[str, Any]:
+    return _values_of_model("mixture", found) | {
+        "weights": found.weights,
+        "means": found.means,
+        "covariances": found.covariances,
+        "stderr": None if found.stderr is None else asdict(found.stderr),
+    }
+
+
+@values.register
+def _(found: Centroids) -> dict[str, Any]:
+    return _values_of_model("centroids", found) | {
+        "weights": found.weights,
+        "centers": found.centers,
+    }
+
+
+def _values_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, Any]:
+    names = ("method", "model", "refine", "cost", "noise_level", "converged", "seconds")
+    return {"kind": kind, "n_components": found.n_components, "n_features": found.n_features} | {
+        name: getattr(found.decoding, name) if found.decoding else None for name in names
+    }
+
+
+@values.register
+def _(found: Samples) -> dict[str, Any]:
+    return {
+        "kind": "data",
+        "source": found.label,
+        "n_samples": found.n_samples,
+        "n_features": found.n_features,
+        "feature_names": found.feature_names,
+        "n_chunks": found.n_chunks,
+        "bytes": found.bytes_read,
+        "largest_chunk": found.largest_chunk,
+    }
+
+
+@functools.singledispatch
+def fields(found: Any) -> dict[str, str]:
+    """What it is and its fields, in words."""
+    raise InputError(f"{type(found).__name__} has no description.")
+
+
+@fields.register
+def _(found: FeatureMap) -> dict[str, str]:
+    return {"kind": "feature map"} | found._fields()
+
+
+@fields.register
+def _(found: Sketch) -> dict[str, str]:
+    return {"kind": "sketch"} | found._fields() | found.feature_map._fields()
+
+
+@fields.register
+def _(found: SketchGroup) -> dict[str, str]:
+    return {"kind": "sketches of groups"} | found._fields() | found.feature_map._fields()
+
+
+@fields.register
+def _(found: GaussianMixture) -> dict[str, str]:
+    out = _fields_of_model("mixture", found)
+    if found.stderr is not None:
+        largest = {name: error.max() for name, error in asdict(found.stderr).items()}
+        out["standard errors"] = (
+            f"up to {largest['weights']:.2g} of weights, {largest['means']:.2g} of means, "
+            f"{largest['covariances']:.2g} of variances"
+        )
+    return out
+
+
+@fields.register
+def _(found: Centroids) -> dict[str, str]:
+    return _fields_of_model("centroids", found)
+
+
+def _fields_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, str]:
+    model = {"model": found.decoding.model} if found.decoding else {}
+    return {"kind": kind} | model | found._fields()
+
+
+@fields.register
+def _(found: Samples) -> dict[str, str]:
+    samples = "unknown before a pass" if found.n_samples is None else f"{found.n_samples:,}"
+    return {
+        "kind": "data",
+        "source": found.label,
+        "samples": samples,
+        "features": ", ".join(found.feature_names or [str(found.n_features)]),
+        "chunks": f"{found.n_chunks:,}",
+        "bytes": describe_bytes(found.bytes_read),
+        "largest chunk": describe_bytes(found.largest_chunk),
+    }

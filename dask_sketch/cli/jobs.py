@@ -1,0 +1,186 @@
+"""Commands about scheduled jobs: run one, check its ledger, tell of it, erase from it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dask_sketch.cli.options import Run, examples, run_options, storage_option
+from dask_sketch.errors import JobError, LedgerLocked
+
+if TYPE_CHECKING:
+    from dask_sketch.cli.options import Command
+
+USAGE, INCOMPLETE, ALARM, LOCKED = 2, 4, 5, 6
+CODES = (
+    "Exit codes: 0 done; 1 failed, with what was done kept: run again; 2 the job file is wrong; "
+    "3 refused by the plan; 4 incomplete, partitions are in quarantine; 5 the data has drifted "
+    "beyond the threshold; 6 another run is under way."
+)
+
+
+def with_codes(function: Command) -> Command:
+    """Exit codes of jobs, beside those of all commands; to be placed beneath ``run_options``."""
+
+    @functools.wraps(function)
+    def wrapper(**given: Any) -> None:
+        try:
+            function(**given)
+        except JobError as error:
+            for line in str(error).splitlines():
+                click.echo(f"error: {line}", err=True)
+            raise click.exceptions.Exit(USAGE) from error
+        except LedgerLocked as error:
+            click.echo(f"error: {error}", err=True)
+            raise click.exceptions.Exit(LOCKED) from error
+
+    return wrapper
+
+
+@contextlib.contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Asked to stop by a scheduler, end as after Ctrl-C: locks and clusters are given back."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command(
+    epilog=examples("run --dry-run job.toml", "run job.toml") + "\n\n" + CODES,
+)
+@click.argument("job")
+@click.option("--dry-run", is_flag=True,
+              help="Say what would be done; reads no samples, writes nothing.")  # fmt: skip
+@run_options
+@with_codes
+def run(run: Run, job: str, dry_run: bool) -> None:
+    """Bring the ledger of the job file JOB up to date, decode, score and report.
+
+    Only partitions that are new or have changed are read, those that are gone are subtracted; sums
+    are exact, so the result is, bit for bit, that of all data read at once. A run that is killed at
+    any moment loses nothing that it had committed: run again.
+
+    The first run designs the feature map, which the ledger keeps. Secrets come from the environment
+    or from files: key = { env = "NAME" } or { file = "PATH" }. Paths are relative to the job file.
+    """
+    if dry_run:
+        from dask_sketch.jobs.run import plan_job
+
+        plan = plan_job(job)
+        run.answer(plan.as_dict(), str(plan))
+        return
+    from dask_sketch.jobs.run import run_job
+
+    with _orderly_end():
+        made = run_job(job, progress=run.progress, say=partial(click.echo, err=True))
+    run.answer(made.as_dict(), str(made))
+    if made.quarantined:
+        raise click.exceptions.Exit(INCOMPLETE)
+    if made.alarm:
+        raise click.exceptions.Exit(ALARM)
+
+
+@click.command(
+    epilog=examples("verify job.toml", "verify job.toml --share 1") + "\n\n" + CODES,
+)
+@click.argument("job")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.05,
+              show_default=True, metavar="S",
+              help="Share of the partitions; 1 also compares the total.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), metavar="N",
+              help="Of the choice; by default another one each time.")  # fmt: skip
+@run_options
+@with_codes
+def verify(run: Run, job: str, share: float, seed: int | None) -> None:
+    """Sketch a random share of the partitions of JOB again, and compare with its ledger.
+
+    Partitions that have changed or gone since the last run are left out: `run` sees to those. Ends
+    with exit code 1 if a sketch has other bits than the ledger's.
+    """
+    from dask_sketch.jobs.verify import verify_job
+
+    found = verify_job(job, share, seed, progress=run.progress)
+    run.answer(found.as_dict(), str(found))
+    if not found.is_sound:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog=examples("history job.toml", "history nightly.ledger -n 3"))
+@click.argument("job")
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", default=20,
+              show_default=True, help="Runs to show.")  # fmt: skip
+@storage_option
+@run_options
+@with_codes
+def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | None) -> None:
+    """Tell of the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
+
+    A run that was killed has no record: what it had committed counts to the next one.
+    """
+    from dask_sketch.jobs.verify import open_named, records_text
+
+    with open_named(job, storage_options) as ledger:
+        records = ledger.history()[-last:]
+        forgotten, quarantined = sorted(ledger.forgotten), dict(ledger.quarantined)
+    told = {
+        "runs": [record.to_json() for record in records],
+        "forgotten": forgotten,
+        "quarantined": quarantined,
+    }
+    run.answer(told, records_text(records, forgotten, quarantined))
+
+
+@click.command(
+    epilog=examples(
+        "forget job.toml 'frames/speaker-17.parquet'",
+        "forget job.toml 'frames/speaker-17.parquet' --undo",
+    )
+)
+@click.argument("job")
+@click.argument("keys", nargs=-1, required=True, metavar="PARTITION...")
+@click.option("--undo", is_flag=True, help="Let the next run read them again.")
+@storage_option
+@run_options
+@with_codes
+def forget(
+    run: Run,
+    job: str,
+    keys: tuple[str, ...],
+    undo: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Erase partitions from the ledger of JOB, exactly, and never read them again.
+
+    The total has the bits of one that never saw them. Their sketches, and earlier totals that
+    contain them, are removed. Models and reports that were made before stay as they are: the next
+    run makes new ones. The data itself is not touched.
+    """
+    from dask_sketch.jobs.verify import open_named
+
+    with open_named(job, storage_options) as ledger:
+        before = len(ledger.entries)
+        ledger.forget(keys, undo=undo)
+        told = {
+            "forgotten": sorted(ledger.forgotten),
+            "erased": before - len(ledger.entries),
+            "partitions": len(ledger.entries),
+            "samples": ledger.total().count,
+        }
+    shown = {
+        "erased": f"{told['erased']:,} partitions",
+        "forgotten in all": f"{len(ledger.forgotten):,}",
+        "left": f"{told['partitions']:,} partitions, {told['samples']:,} samples",
+    }
+    run.answer(told, shown)

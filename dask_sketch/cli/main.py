@@ -1,0 +1,361 @@
+"""The command line: ``dask-sketch``, and ``dask sketch`` through Dask's own entry point.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
+2 wrong usage, 3 refused by the plan; 4 to 6 are those of jobs, see ``cli_jobs``.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any, Literal
+
+import click
+
+from dask_sketch.cli import jobs, models, release, report
+from dask_sketch.cli.options import (
+    Run,
+    by_option,
+    cluster_options,
+    device_option,
+    examples,
+    for_url,
+    input_options,
+    map_option,
+    nan_option,
+    output_options,
+    refuse_existing,
+    refuse_existing_file,
+    run_options,
+    seed_option,
+    size_options,
+    storage_option,
+)
+
+# as features.LAWS; importing it would load the numerics
+LAWS = [
+    "sparse-radius",
+    "sparse-sums",
+    "adapted-radius",
+    "folded-gaussian",
+    "gaussian",
+    "clustering",
+]
+Task = Literal["mixture", "clustering"]
+TASK: Task = "mixture"  # unless another is asked for
+
+
+@click.group(
+    "sketch",  # what Dask's command line lists it as
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "design frames.zarr -k 64 -o map.json",
+        "plan frames.zarr --map map.json",
+        "sketch frames.zarr --map map.json -o sketch.zarr",
+        "decode sketch.zarr -k 64 -o model.zarr",
+        "score heldout.zarr model.zarr",
+        "diagnose model.zarr sketch.zarr",
+        "run job.toml",
+        "report job.toml",
+    ),
+)
+@click.version_option(package_name="dask-sketch", prog_name="dask-sketch")
+def cli() -> None:
+    """Fit a mixture of Gaussians or centroids to data of any size in one pass.
+
+    The data (a Zarr store, Parquet files) is read once and reduced to a sketch of a few hundred
+    kilobytes. The model is found from the sketch alone. Sketches of parts of the data add up.
+
+    Nothing at hand to try it on? `dask-sketch demo` makes its own data.
+
+    Every night the same, on a store that grows: `dask-sketch run`.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan; `run --help` has those of
+    jobs.
+    """
+
+
+for command in (
+    models.decode,
+    models.score,
+    models.diagnose,
+    release.privatise,
+    release.certificates,
+    jobs.run,
+    jobs.verify,
+    jobs.history,
+    jobs.forget,
+    report.report,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of ``dask-sketch``."""
+    cli(prog_name="dask-sketch")
+
+
+@cli.command(
+    epilog=examples(
+        "plan frames.zarr -k 64", "plan frames.zarr --map map.json --calibrate --workers 2"
+    )
+)
+@click.argument("data")
+@map_option
+@size_options
+@input_options
+@by_option
+@click.option(
+    "--memory-per-thread",
+    metavar="SIZE",
+    help="Plan for this much, such as 2GiB; by default for what there is.",
+)
+@click.option("--calibrate", is_flag=True,
+              help="Estimate the time too: reads a few chunks, computes for seconds.")  # fmt: skip
+@cluster_options
+@run_options
+def plan(
+    run: Run,
+    data: str,
+    map_path: str | None,
+    n_components: int | None,
+    n_frequencies: int | None,
+    task: Task | None,
+    memory_per_thread: str | None,
+    calibrate: bool,
+    opening: dict[str, Any],
+) -> None:
+    """Say what sketching DATA will cost: tasks, bytes, memory. Reads no data.
+
+    With --calibrate also the time, here or on the cluster, and whether the kernel, reading or the
+    scheduler bounds it.
+
+    Ends with exit code 3 if a chunk cannot fit in the memory of a thread.
+    """
+    from dask_sketch.cli.describe import read_map
+    from dask_sketch.features.design import default_n_frequencies
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.graph.plan import plan as make_plan
+    from dask_sketch.sources.open import open_samples
+
+    _require_size(map_path, n_components, n_frequencies, task)
+    with run.cluster():
+        samples = open_samples(run.path(data), **opening)
+        if map_path is not None:
+            feature_map = read_map(map_path, opening["storage_options"])
+        else:
+            # the cost does not depend on the scale, so none is estimated
+            d = samples.n_features
+            assert d is not None  # every path tells
+            m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
+            feature_map = FeatureMap(d, m, scale=1.0)
+        made = make_plan(
+            samples, feature_map, memory_per_thread=memory_per_thread, calibrate=calibrate
+        )
+    run.answer(made.as_dict(), str(made))
+
+
+@cli.command(epilog=examples("design frames.zarr -k 64 -o map.json"))
+@click.argument("data")
+@output_options
+@size_options
+@click.option("--scale", type=float, metavar="S",
+              help="Deviation of a component; found by default, for each feature.")  # fmt: skip
+@click.option("--law", type=click.Choice(LAWS),
+              help="Law of the frequencies; that of the task by default.")  # fmt: skip
+@click.option("--whitening", type=click.Choice(["diagonal", "full"]),
+              help="For features of unlike size; `full` also where they correlate.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",
+              show_default=True, help="Precision of the pass; sums are float64.")  # fmt: skip
+@seed_option
+@input_options
+@by_option
+@cluster_options
+@run_options
+def design(
+    run: Run,
+    data: str,
+    output: str,
+    overwrite: bool,
+    n_components: int | None,
+    n_frequencies: int | None,
+    task: Task | None,
+    opening: dict[str, Any],
+    **choices: Any,
+) -> None:
+    """Choose a feature map for DATA, from a few chunks of it, and write it as JSON.
+
+    All sketches that are to be merged must be made with one feature map.
+    """
+    from dask_sketch.cli.describe import values, write_text
+    from dask_sketch.graph.design import design as make_map
+
+    _require_size(None, n_components, n_frequencies, task)
+    options = opening["storage_options"]
+    refuse_existing_file(output, overwrite, options)
+    with run.cluster():
+        feature_map = make_map(
+            run.path(data),
+            n_frequencies=n_frequencies,
+            n_components=n_components,
+            task=task or TASK,
+            progress=run.progress,
+            **choices,
+            **opening,
+        )
+    write_text(output, feature_map.to_json() + "\n", options)
+    shown = feature_map._fields() | {"written to": output}
+    run.answer(values(feature_map) | {"output": output}, shown)
+
+
+@cli.command(
+    epilog=examples(
+        "sketch frames.zarr -k 64 -o sketch.zarr",
+        "sketch 'part-*.parquet' --map map.json -o sketch.zarr --workers 8",
+        "sketch frames.zarr -k 8 --by speaker -o speakers.zarr",
+    )
+)
+@click.argument("data")
+@output_options
+@map_option
+@size_options
+@input_options
+@by_option
+@nan_option
+@click.option("--split-every", type=click.IntRange(min=2), metavar="N",
+              help="Partial sketches that a task merges; 16 by default, 4 with --by.")  # fmt: skip
+@device_option
+@seed_option
+@cluster_options
+@run_options
+def sketch(
+    run: Run,
+    data: str,
+    output: str,
+    overwrite: bool,
+    map_path: str | None,
+    n_components: int | None,
+    n_frequencies: int | None,
+    task: Task | None,
+    nan_policy: str,
+    split_every: int | None,
+    device: str | None,
+    seed: int,
+    opening: dict[str, Any],
+) -> None:
+    """Read DATA once and write its sketch.
+
+    With --map, for the feature map that `design` wrote; else one is designed first, for -k
+    components. With --by, one sketch for each label, in the same pass.
+    """
+    from dask_sketch.cli.describe import read_map, values
+    from dask_sketch.graph.design import design as make_map
+    from dask_sketch.graph.sketch import sketch as make_sketch
+
+    _require_size(map_path, n_components, n_frequencies, task)
+    options = opening["storage_options"]
+    refuse_existing(output, overwrite, options)
+    with run.cluster():
+        if map_path is not None:
+            feature_map = read_map(map_path, options)
+        else:
+            feature_map = make_map(
+                run.path(data),
+                n_frequencies=n_frequencies,
+                n_components=n_components,
+                task=task or TASK,
+                seed=seed,
+                **opening,
+            )
+        lazy = make_sketch(
+            run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
+            device=device, **opening,
+        )  # fmt: skip
+        start = time.perf_counter()
+        result = lazy.compute(progress=run.progress)
+        seconds = time.perf_counter() - start
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
+    shown = result._fields() | {"seconds": f"{seconds:.1f}", "written to": output}
+    run.answer(values(result) | {"seconds": seconds, "output": output}, shown)
+
+
+@cli.command(epilog=examples("merge monday.zarr tuesday.zarr -o both.zarr"))
+@click.argument("sketches", nargs=-1, required=True)
+@output_options
+@storage_option
+@run_options
+def merge(
+    run: Run,
+    sketches: tuple[str, ...],
+    output: str,
+    overwrite: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Add SKETCHES of parts of the data to the sketch of all of it, exactly.
+
+    Sketches of groups are added label by label.
+    """
+    from dask_sketch.cli.describe import open_any, values
+    from dask_sketch.sketching.group import SketchGroup
+    from dask_sketch.sketching.group_merge import merge_groups
+    from dask_sketch.sketching.sketch import merge as add
+
+    refuse_existing(output, overwrite, storage_options)
+    found = [open_any(path, storage_options=storage_options) for path in sketches]
+    grouped = all(isinstance(each, SketchGroup) for each in found)
+    result = merge_groups(found) if grouped else add(found)
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    shown = {"sketches": len(sketches)} | result._fields() | {"written to": output}
+    run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)
+
+
+@cli.command(epilog=examples("info sketch.zarr"))
+@click.argument("path")
+@input_options
+@run_options
+def info(run: Run, path: str, opening: dict[str, Any]) -> None:
+    """Say what stands at PATH: a sketch, a model, a feature map or data."""
+    from dask_sketch.cli.describe import fields, open_any, values
+
+    found = open_any(path, **opening)
+    run.answer(values(found), fields(found))
+
+
+@cli.command(epilog=examples("demo"))
+@click.option("--directory", metavar="DIR", type=click.Path(file_okay=False),
+              help="Keep the data, sketch and model here; by default nothing is kept.")  # fmt: skip
+@click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
+              default=".demo/report.html", show_default=True,
+              help="Where to write the report.")  # fmt: skip
+@click.option("--n-frames", type=click.IntRange(min=1000), default=2_000_000, show_default=True,
+              metavar="N", help="Frames to write.")  # fmt: skip
+@click.option("--n-components", type=click.IntRange(min=1), default=64, hidden=True)
+@click.option("--n-frequencies", type=click.IntRange(min=1), default=None, hidden=True)
+@seed_option
+@run_options
+def demo(run: Run, **choices: Any) -> None:
+    """Show the whole path on data made for it: speech-like frames to a mixture, and a report.
+
+    Takes a few minutes. Writes a store of 2 million frames, sketches it on a local cluster,
+    decodes 64 Gaussians and compares them with the true ones and with those of scikit-learn.
+    """
+    from dask_sketch.cli.demo import run_demo
+
+    result = run_demo(progress=run.progress, say=partial(click.echo, err=run.as_json), **choices)
+    run.answer(result.as_dict(), str(result))
+
+
+def _require_size(
+    map_path: str | None, n_components: int | None, n_frequencies: int | None, task: Task | None
+) -> None:
+    """Refuse a sketch of no known size, and one of two."""
+    if map_path is None and n_components is None and n_frequencies is None:
+        raise click.UsageError(
+            "say what to sketch: -k for the number of components, or -m for that of frequencies."
+        )
+    if map_path is not None and (n_components, n_frequencies, task) != (None, None, None):
+        raise click.UsageError("--map has its own size and task: leave -k, -m and --task out.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Commands about models: decode one from a sketch, hold it against samples, against the sketch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from dask_sketch.cli.options import (
+    Run,
+    cluster_options,
+    device_option,
+    examples,
+    for_url,
+    group_option,
+    input_options,
+    numbers,
+    output_options,
+    refuse_existing,
+    run_options,
+    seed_option,
+    storage_option,
+)
+
+# as decoders.METHODS and MODELS; importing them would load the numerics
+METHODS = ["cl-ompr", "cl-omp", "splitting", "density", "sketch-shift", "iht"]
+MODELS = ["gaussian", "isotropic", "known", "dirac"]
+
+
+@click.command(
+    epilog=examples(
+        "decode sketch.zarr -k 10 --refine efficient -o model.zarr",
+        "decode sketch.zarr -k 64 --method splitting --variance-floor 0.3 -o model.zarr",
+        "decode sketch.zarr -k 10 --model dirac -o centroids.zarr",
+        "decode grown.zarr --start model.zarr -o new.zarr",
+        "decode speakers.zarr --group ann -k 8 -o ann.zarr",
+    )
+)
+@click.argument("sketch")
+@output_options
+@click.option("-k", "--n-components", type=click.IntRange(min=1), metavar="K",
+              help="Number of components; by default that of --start, or what the sketch "
+              "tells.")  # fmt: skip
+@click.option("--method", type=click.Choice(METHODS), help="How to search; see above.")
+@click.option("--model", type=click.Choice(MODELS), help="What a component is; see above.")
+@click.option("--refine", type=click.Choice(["efficient"]),
+              help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
+@click.option("--start", metavar="MODEL",
+              help="Begin at this earlier model, in place of a method.")  # fmt: skip
+@click.option("--merge", is_flag=True, help="Make one of components that coincide.")
+@click.option("--bounds", type=click.Choice(["data"]),
+              help="Keep means within the range of the data.")  # fmt: skip
+@click.option("--covariance", metavar="V,V,...", callback=numbers,
+              help="The variance of each feature, for --model known.")  # fmt: skip
+@click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Independent fits, of which the best is kept.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+              help="Threads; by default as many as cores, at most 16.")  # fmt: skip
+@click.option("--variance-floor", type=float, metavar="F",
+              help="Least variance of a component, as a share of that which the map expects; 0.1 "
+              "by default, 0.3 suits data without clusters.")  # fmt: skip
+@device_option
+@group_option
+@seed_option
+@storage_option
+@run_options
+def decode(
+    run: Run,
+    sketch: str,
+    output: str,
+    overwrite: bool,
+    group: str | None,
+    n_components: int | None,
+    start: str | None,
+    variance_floor: float | None,
+    storage_options: dict[str, Any] | None,
+    **choices: Any,
+) -> None:
+    """Find the mixture of Gaussians, or the centroids, in SKETCH.
+
+    The data is not needed any more. Takes as long for a thousand samples as for a billion.
+
+    \b
+    Methods
+      cl-ompr       the most reliable; the default with -k
+      cl-omp        without replacement; the default without -k, stops by itself
+      splitting     for many components and smooth densities
+      iht           a baseline
+      density       for centroids, the most precise; the default for dirac; with --model gaussian
+                    for data that is no mixture of so few, such as speech
+      sketch-shift  for centroids, as published
+
+    \b
+    Models
+      gaussian   a mean, and a variance for each feature; the default
+      isotropic  a mean, and one variance
+      known      a mean; all have the variances of --covariance
+      dirac      a point, which makes centroids; the default of their methods
+    """  # noqa: D301  (not for Python but for click: lines to be left as they are)
+    from dask_sketch.cli.describe import fields, open_one, values
+    from dask_sketch.decoders.decode import decode as find_model
+    from dask_sketch.models.artifact import open_model
+
+    refuse_existing(output, overwrite, storage_options)
+    source = open_one(sketch, group, storage_options=storage_options)
+    if start is not None:
+        choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
+    if variance_floor is not None:
+        choices["variance_floor"] = variance_floor
+    model = find_model(source, n_components, progress=run.progress, **choices)
+    model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    run.answer(values(model) | {"output": output}, fields(model) | {"written to": output})
+
+
+@click.command(epilog=examples("score heldout.zarr model.zarr"))
+@click.argument("data")
+@click.argument("model")
+@input_options
+@cluster_options
+@run_options
+def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
+    """How well MODEL fits the rows of DATA.
+
+    For a mixture, the mean log-likelihood of a row, in nats; higher is better. For centroids, the
+    mean squared distance of a row to the nearest one; lower is better.
+
+    Only comparable between models scored on the same rows, best on rows they were not fitted to.
+    """
+    from dask_sketch.graph.apply import map_rows
+    from dask_sketch.graph.progress import computed
+    from dask_sketch.models.artifact import open_model
+    from dask_sketch.models.centroids import Centroids
+
+    options = opening["storage_options"]
+    fitted = open_model(model, storage_options=for_url(model, options))
+    if isinstance(fitted, Centroids):
+        method, name, unit = "inertia", "mean squared distance", "squared units of the data"
+    else:
+        method, name, unit = "score", "mean log-likelihood", "nats per row"
+    with run.cluster() as client:
+        lazy = map_rows(fitted, method, run.path(data), **opening)
+        begun = time.perf_counter()
+        result = float(computed([lazy], client, run.progress, method)[0])
+        seconds = time.perf_counter() - begun
+    key = "score" if method == "score" else "mean_squared_distance"
+    run.answer(
+        {key: result, "unit": unit, "seconds": seconds},
+        {name: f"{result:.6g} {unit}", "seconds": f"{seconds:.1f}"},
+    )
+
+
+@click.command(
+    epilog=examples(
+        "diagnose model.zarr sketch.zarr",
+        "diagnose model.zarr sketch.zarr --heldout other.zarr",
+    )
+)
+@click.argument("model")
+@click.argument("sketch")
+@click.option("--heldout", metavar="SKETCH",
+              help="Sketch by the same map of samples that the model has not seen.")  # fmt: skip
+@group_option
+@storage_option
+@run_options
+def diagnose(
+    run: Run,
+    model: str,
+    sketch: str,
+    group: str | None,
+    heldout: str | None,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Say how good a fit MODEL is, from nothing but the SKETCH it was decoded from.
+
+    Ends with exit code 0 also if something is wrong with it.
+    """
+    from dask_sketch.cli.describe import open_one
+    from dask_sketch.diagnostics.fit import diagnose as examine
+    from dask_sketch.models.artifact import open_model
+    from dask_sketch.sketching.artifact import open_sketch
+
+    fitted = open_model(model, storage_options=for_url(model, storage_options))
+    seen = open_one(sketch, group, storage_options=storage_options)
+    unseen = None
+    if heldout is not None:
+        unseen = open_sketch(heldout, storage_options=for_url(heldout, storage_options))
+    found = examine(fitted, seen, unseen)
+    result = asdict(found) | {
+        "cost_ratio": found.cost_ratio,
+        "misfit": found.misfit,
+        "findings": dict(found.findings),
+    }
+    if found.heldout is not None:
+        result["heldout"]["squared"] = found.heldout.squared
+    run.answer(result, repr(found))

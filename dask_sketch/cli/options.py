@@ -1,0 +1,372 @@
+"""Options that commands share: how to open data, where to run, how to answer and to fail."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dask_sketch.display.text import fields_text, first_line, in_options, jsonable, printable
+from dask_sketch.errors import ArtifactError, PlanError
+
+FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a command computes and how it answers."""
+
+    scheduler: str | None
+    workers: int | None
+    tls: str | None
+    progress: bool
+    as_json: bool
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[Any]:
+        """The client to compute with, ``None`` for the threads of this process."""
+        from dask_sketch.cluster.connect import connect
+        from dask_sketch.cluster.settings import ClusterSettings
+
+        if self.scheduler is not None:
+            settings = ClusterSettings("address", address=self.scheduler, tls=self.tls)
+        elif self.workers is not None:
+            settings = ClusterSettings("local", n_workers=self.workers)
+        else:
+            settings = ClusterSettings("threads")
+        with connect(settings) as client:
+            if self.workers is not None:
+                from dask_sketch.cluster.dashboard import address
+
+                click.echo(f"dashboard: {address(client)}", err=True)
+            yield client
+
+    def path(self, data: str) -> str:
+        """The path as workers need it: absolute, since they may run in another folder."""
+        if self.scheduler is None or "://" in data or "::" in data:
+            return data
+        return str(Path(data).absolute())
+
+    def answer(self, result: Mapping[str, Any], text: str | Mapping[str, object]) -> None:
+        """Write the result to standard output: JSON where asked for, else the text."""
+        if self.as_json:
+            click.echo(json.dumps(jsonable(result), indent=2, allow_nan=False))
+        else:
+            shown = text if isinstance(text, str) else fields_text(text)
+            click.echo(printable(shown, keep="\n"))
+
+
+def run_options(function: Command) -> Command:
+    """Add ``--json``, ``--progress`` and ``--debug``, and turn errors into exit codes.
+
+    The command gets ``run``, a :class:`Run`.
+    """
+
+    @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON, for programs.")
+    @click.option(
+        "--progress/--no-progress",
+        default=None,
+        help="Show progress on standard error; by default if that is a terminal.",
+    )
+    @click.option("--debug", is_flag=True, help="Show the log, and the traceback of an error.")
+    @functools.wraps(function)
+    def wrapper(
+        *,
+        as_json: bool,
+        progress: bool | None,
+        debug: bool,
+        scheduler: str | None = None,
+        workers: int | None = None,
+        tls: str | None = None,
+        **rest: Any,
+    ) -> None:
+        if scheduler is not None and workers is not None:
+            raise click.UsageError("give --scheduler or --workers, not both.")
+        if tls is not None and scheduler is None:
+            raise click.UsageError("--tls goes with --scheduler; --workers needs no certificates.")
+        shown = sys.stderr.isatty() if progress is None else progress
+        run = Run(scheduler=scheduler, workers=workers, tls=tls, progress=shown, as_json=as_json)
+        with _notices(debug):
+            try:
+                function(run=run, **rest)
+            except (click.ClickException, click.Abort, click.exceptions.Exit):
+                raise
+            except Exception as error:
+                if debug:
+                    traceback.print_exc()
+                click.echo(f"error: {in_options(first_line(error), _options())}", err=True)
+                code = REFUSED if isinstance(error, PlanError) else FAILED
+                raise click.exceptions.Exit(code) from error
+
+    return wrapper
+
+
+def _options() -> dict[str, str]:
+    """How the arguments of the library are called as options of the command that runs."""
+    given = click.get_current_context().command.params
+    found = {p.name or "": max(p.opts, key=len) for p in given if isinstance(p, click.Option)}
+    return found | ({"groups": found["by"]} if "by" in found else {})
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: commands that can be copied."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    # click keeps the line breaks of a paragraph that starts with a backspace
+    return "\n".join(["\b", head, *(f"  dask-sketch {line}" for line in lines)])
+
+
+@contextlib.contextmanager
+def _notices(debug: bool) -> Iterator[None]:
+    """Warnings as one line each, and with ``debug`` the log, on standard error."""
+    logger = logging.getLogger("dask_sketch")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        if debug:
+            logger.addHandler(handler)
+            logger.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+
+
+def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+    click.echo(f"warning: {printable(' '.join(str(message).split()))}", err=True)
+
+
+def cluster_options(function: Command) -> Command:
+    """Add ``--scheduler``, ``--tls`` and ``--workers``; placed above :func:`run_options`."""
+    for option in (
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Start N worker processes of one thread here; by default, threads of this one.",
+        ),
+        click.option(
+            "--tls",
+            metavar="DIR",
+            help="Certificates for --scheduler tls://..., as `dask-sketch certificates` writes.",
+        ),
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Use the Dask cluster at this address."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def input_options(function: Command) -> Command:
+    """Add the options of ``open_samples``; the command gets them as ``opening``."""
+
+    @click.option("--weights", metavar="NAME", help="Column or array with a weight for each row.")
+    @click.option(
+        "--columns",
+        metavar="A,B,...",
+        multiple=True,
+        help="Columns that are features; all by default, which must be numeric. May be repeated.",
+    )
+    @click.option("--array", metavar="NAME", help="Which array of a Zarr group holds the rows.")
+    @click.option("--chunk-size", metavar="SIZE", help="What one task reads, such as 64MiB.")
+    @storage_option
+    @functools.wraps(function)
+    def wrapper(
+        *,
+        weights: str | None,
+        columns: tuple[str, ...],
+        array: str | None,
+        chunk_size: str | None,
+        storage_options: dict[str, Any] | None,
+        **rest: Any,
+    ) -> None:
+        names = [name.strip() for given in columns for name in given.split(",") if name.strip()]
+        function(
+            opening={
+                "weights": weights,
+                "columns": names or None,
+                "array": array,
+                "chunk_size": chunk_size,
+                "storage_options": storage_options,
+            },
+            **rest,
+        )
+
+    return wrapper
+
+
+def by_option(function: Command) -> Command:
+    """Add ``--by``, which goes into ``opening``; placed above :func:`input_options`."""
+
+    @click.option(
+        "--by",
+        metavar="NAME",
+        help="Column or array of labels, such as speaker: one sketch for each. It is no feature.",
+    )
+    @functools.wraps(function)
+    def wrapper(*, by: str | None, opening: dict[str, Any], **rest: Any) -> None:
+        function(opening={**opening, "groups": by}, **rest)
+
+    return wrapper
+
+
+def group_option(function: Command) -> Command:
+    """Add ``--group``: which sketch of a store that ``sketch --by`` wrote."""
+    return click.option(
+        "--group", metavar="LABEL", help="Which group, of a SKETCH of groups (`sketch --by`)."
+    )(function)
+
+
+def device_option(function: Command) -> Command:
+    """Add ``--device``."""
+    return click.option(
+        "--device", type=click.Choice(["cuda"]), help="Compute on the GPU; needs CuPy."
+    )(function)
+
+
+def numbers(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> list[float] | None:
+    """Callback of an option that takes numbers, with commas between them."""
+    if value is None:
+        return None
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: give numbers, such as -1.0,2.5.") from error
+
+
+def storage_option(function: Command) -> Command:
+    """Add ``--storage-options``."""
+    return click.option(
+        "--storage-options",
+        metavar="JSON",
+        callback=_json_object,
+        help="Options of the file system, for URLs; such as '{\"anon\": true}'.",
+    )(function)
+
+
+def map_option(function: Command) -> Command:
+    """Add ``--map``."""
+    return click.option(
+        "--map", "map_path", metavar="JSON", help="Feature map that `design` wrote."
+    )(function)
+
+
+def size_options(function: Command) -> Command:
+    """Add ``-k``, ``-m`` and ``--task``: what sets the size of a sketch."""
+    function = click.option(
+        "--task",
+        type=click.Choice(["mixture", "clustering"]),
+        help="What the sketch is for: a mixture, by default, or centroids.",
+    )(function)
+    function = click.option(
+        "-m",
+        "--n-frequencies",
+        type=click.IntRange(min=1),
+        metavar="M",
+        help="Size of the sketch; 5(2d+1)K by default, 5(d+1)K for clustering.",
+    )(function)
+    return click.option(
+        "-k",
+        "--n-components",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="Number of components that will be decoded.",
+    )(function)
+
+
+def nan_option(function: Command) -> Command:
+    """Add ``--nan-policy``."""
+    return click.option(
+        "--nan-policy",
+        type=click.Choice(["raise", "omit"]),
+        default="raise",
+        show_default=True,
+        help="At a row with NaN or infinite values: stop, or leave the row out and count it.",
+    )(function)
+
+
+def output_options(function: Command) -> Command:
+    """Add ``-o`` and ``--overwrite``."""
+    function = click.option("--overwrite", is_flag=True, help="Replace what stands there.")(
+        function
+    )
+    return click.option(
+        "-o", "--output", metavar="PATH", required=True, help="Where to write the result."
+    )(function)
+
+
+def seed_option(function: Command) -> Command:
+    """Add ``--seed``."""
+    return click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="The same seed gives the same result.",
+    )(function)
+
+
+def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] | None) -> None:
+    """Say before a long run, not after it, that a sketch or a model has no place to go.
+
+    Raises
+    ------
+    ArtifactError
+        If something stands at ``path`` and is not to be replaced, or it cannot be written to.
+    """
+    from dask_sketch.storage.overwrite import require_place
+
+    require_place(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
+
+
+def refuse_existing_file(
+    path: str, overwrite: bool, storage_options: dict[str, Any] | None
+) -> None:
+    """The same of a text file.
+
+    Raises
+    ------
+    ArtifactError
+        If something stands at ``path`` and is not to be replaced.
+    """
+    import fsspec
+
+    fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
+    if not overwrite and fs.exists(found):
+        raise ArtifactError(f"{path} exists already: choose another path, or pass --overwrite.")
+
+
+def for_url(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Storage options where there is a URL to use them; a local path takes none."""
+    return storage_options if "://" in path or "::" in path else None
+
+
+def _json_object(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(f"not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise click.BadParameter("give a JSON object, such as '{\"anon\": true}'.")
+    return parsed

@@ -1,0 +1,142 @@
+"""The command that makes a sketch to be released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dask_sketch.cli.options import (
+    Run,
+    examples,
+    for_url,
+    group_option,
+    numbers,
+    output_options,
+    refuse_existing,
+    run_options,
+    storage_option,
+)
+
+
+@click.command(
+    epilog=examples(
+        "privatise sketch.zarr -o release.zarr --epsilon 1 --delta 1e-6",
+        "privatise sketch.zarr -o release.zarr --epsilon 1 --low 0 --high 120,250",
+    )
+)
+@click.argument("sketch")
+@output_options
+@click.option("--epsilon", type=float, required=True, metavar="E",
+              help="How much more probable an individual's data may make anything: exp(E) "
+              "times.")  # fmt: skip
+@click.option("--delta", type=float, default=0.0, show_default=True, metavar="D",
+              help="Probability beside; with it, less noise. Well under one over the number of "
+              "individuals.")  # fmt: skip
+@click.option("--low", metavar="V,V,...", callback=numbers,
+              help="Lowest value of each feature, or of all, known without the data.")  # fmt: skip
+@click.option("--high", metavar="V,V,...", callback=numbers,
+              help="Highest value, likewise.")  # fmt: skip
+@click.option("--max-weight", type=float, metavar="W",
+              help="Largest weight of a sample, known without the data; 1 by default.")  # fmt: skip
+@click.option("--group-size", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Most samples of one individual.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), metavar="N",
+              help="For tests only: whoever knows it can take the noise away.")  # fmt: skip
+@group_option
+@storage_option
+@run_options
+def privatise(
+    run: Run,
+    sketch: str,
+    output: str,
+    overwrite: bool,
+    group: str | None,
+    low: list[float] | None,
+    high: list[float] | None,
+    storage_options: dict[str, Any] | None,
+    **choices: Any,
+) -> None:
+    """Make a differentially private sketch of SKETCH, to be given to others.
+
+    Noise hides whether an individual is among the data; what else would tell (minimum, maximum,
+    moments, counts) is left out. The feature map is released as it is: what `design` found in the
+    data is not hidden. Every release about the same individuals adds to what they give away.
+    """
+    import numpy as np
+
+    from dask_sketch.cli.describe import open_one, values
+    from dask_sketch.sketching.privatise import privatise
+
+    if (low is None) != (high is None):
+        raise click.UsageError("give both --low and --high, or neither.")
+    refuse_existing(output, overwrite, storage_options)
+    found = open_one(sketch, group, storage_options=storage_options)
+    bounds = None
+    if low is not None and high is not None:
+        d = found.feature_map.n_features
+        for name, given in (("--low", low), ("--high", high)):
+            if len(given) not in (1, d):
+                raise click.UsageError(f"{name}: give one number, or one for each of {d} features.")
+        bounds = np.stack([np.broadcast_to(given, d) for given in (low, high)])
+    result = privatise(found, bounds=bounds, **choices)
+    result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    shown = result._fields() | {"written to": output}
+    run.answer(values(result) | {"output": output}, shown)
+
+
+# The command that makes certificates for a cluster.
+
+
+@click.command(
+    epilog=examples(
+        "certificates certificates",
+        "certificates certificates --days 90 --host scheduler.example.org --host 10.1.2.3",
+    )
+)
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
+              metavar="N", help="How long the certificates hold.")  # fmt: skip
+@click.option("--host", "hosts", multiple=True, metavar="NAME",
+              help="Name or address to put in them, for browsers of the dashboard; may be "
+              "repeated. Dask does not look at it.")  # fmt: skip
+@click.option("--mounted-at", metavar="PATH",
+              help="Where the processes will find DIR, as in a container; by default where it is "
+              "now.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what stands there.")
+@run_options
+def certificates(
+    run: Run, directory: str, days: int, hosts: tuple[str, ...], mounted_at: str | None,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    """Make the certificates of one cluster in DIR: encryption and mutual authentication.
+
+    Writes ca.pem, and certificate and key of scheduler, worker and client: scheduler.pem,
+    scheduler.key and so on. The keys are readable by you alone. The key of the authority is not
+    kept, so to renew is to make all of them again.
+
+    Writes tls.env too, the environment variables by which `dask scheduler`, `dask worker` and
+    clients use them and refuse connections without encryption. Copy to each machine ca.pem and
+    the pair that it needs. Whoever holds one of the keys can use the cluster.
+    """
+    from dask_sketch.cluster.certificates import make_certificates
+
+    made = make_certificates(
+        directory, days=days, hosts=hosts, mounted_at=mounted_at, overwrite=overwrite
+    )
+    until = made.not_after.isoformat(" ", "minutes").removesuffix("+00:00") + " UTC"
+    run.answer(
+        {
+            "folder": str(made.folder),
+            "not_before": made.not_before.isoformat(),
+            "not_after": made.not_after.isoformat(),
+            "hosts": list(made.hosts),
+            "environment": dict(made.environment),
+        },
+        f"certificates in {made.folder}, valid until {until}\n\n"
+        "to use them, in every shell that starts a part of the cluster:\n"
+        f"  set -a; . {made.folder}/tls.env; set +a\n"
+        "  dask scheduler\n"
+        "  dask worker tls://HOST:8786\n"
+        f"  dask-sketch sketch ... --scheduler tls://HOST:8786 --tls {made.folder}",
+    )

@@ -1,0 +1,98 @@
+"""Lists of recordings in, scores out: verification of speakers as one command.
+
+``python -m dask_sketch.cli.speech STORE ENROLMENT TRIALS -o SCORES``
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dask_sketch.cli.options import (
+    Run,
+    output_options,
+    refuse_existing_file,
+    run_options,
+    seed_option,
+)
+from dask_sketch.diagnostics.detection import error_rates
+from dask_sketch.errors import InputError
+from dask_sketch.models.artifact import open_model
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.speech.enrolment import RELEVANCE, enrol
+from dask_sketch.speech.frames import open_frames
+from dask_sketch.speech.scoring import score_trials
+from dask_sketch.speech.trials import read_enrolment, read_trials, write_trials
+from dask_sketch.speech.ubm import universal_model
+
+
+@click.command()
+@click.argument("store")
+@click.argument("enrolment")
+@click.argument("trials")
+@click.option("--universal", metavar="ZARR",
+              help="Stored universal mixture; by default one of what enrols.")  # fmt: skip
+@click.option("-k", "--n-components", type=click.IntRange(min=1), default=64, metavar="K",
+              show_default=True, help="Components of the universal mixture.")  # fmt: skip
+@click.option("-m", "--n-frequencies", type=click.IntRange(min=1), metavar="M",
+              help="Size of the sketch; 5(2d+1)K by default.")  # fmt: skip
+@click.option("--relevance", type=float, default=RELEVANCE, show_default=True, metavar="N",
+              help="Frames that count as much as the universal mean.")  # fmt: skip
+@seed_option
+@output_options
+@run_options
+def main(
+    run: Run,
+    store: str,
+    enrolment: str,
+    trials: str,
+    universal: str | None,
+    n_components: int,
+    n_frequencies: int | None,
+    relevance: float,
+    seed: int,
+    output: str,
+    overwrite: bool,
+) -> None:
+    """Score the TRIALS of speakers in the list ENROLMENT, over the frames in STORE.
+
+    Lists are CSV (model,recording and model,test,target) or lines of words; scores are CSV, in nats
+    per frame. If the list tells which trials are of the claimed speaker, the equal error rate is
+    shown.
+    """
+    refuse_existing_file(output, overwrite, None)
+    enrolled, listed = read_enrolment(enrolment), read_trials(trials)
+    frames = open_frames(store)
+    mixture = _mixture(universal)
+    if mixture is None:
+        names = sorted({name for part in enrolled.values() for name in part})
+        mixture = universal_model(
+            frames, names, n_components, n_frequencies, seed=seed, progress=run.progress
+        ).mixture
+    models = enrol(frames, enrolled, mixture, relevance).compute()
+    scores = score_trials(frames, models, listed).compute()
+    write_trials(Path(output), listed, scores)
+    told: dict[str, Any] = {
+        "models": len(models), "trials": len(listed), "components": mixture.n_components,
+        "scores": output,
+    }  # fmt: skip
+    kinds = [trial.target for trial in listed if trial.target is not None]
+    if len(kinds) == len(listed) and len(set(kinds)) == 2:
+        rates = error_rates(scores, kinds, [trial.model for trial in listed])
+        told |= {"equal_error_rate": rates.equal_error_rate, "interval": rates.interval}
+    run.answer(told, {name.replace("_", " "): value for name, value in told.items()})
+
+
+def _mixture(path: str | None) -> GaussianMixture | None:
+    if path is None:
+        return None
+    found = open_model(path)
+    if not isinstance(found, GaussianMixture):
+        raise InputError(f"{path} holds no mixture of Gaussians.")
+    return found
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m dask_sketch.cli.speech")

@@ -1,0 +1,1 @@
+"""Connect to Dask clusters and watch them."""

@@ -1,0 +1,272 @@
+"""Where Dask computes: threads of this process, workers started here, or a cluster elsewhere.
+
+The one place that makes a cluster or reaches one. Every cluster made here has the worker settings
+of ``cluster.yaml``, and its processes talk over TLS. Dask's workers run whatever a client sends
+them, so whoever can connect without a certificate can do what the account of the workers can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import logging
+import shlex
+import ssl
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+import yaml
+from dask.utils import parse_bytes
+
+from dask_sketch.cluster.certificates import make_certificates, security_of
+from dask_sketch.cluster.settings import ClusterSettings
+from dask_sketch.errors import InputError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["ClusterSettings", "connect", "worker_settings"]
+WORKER_SETTINGS = Path(__file__).parent / "cluster.yaml"
+CONNECT_SECONDS = 10.0
+QUEUE_SECONDS = 600.0
+_PLAIN = (
+    "is neither encrypted nor authenticated: {who} can read the traffic and run code as the "
+    "account of the workers. {way}"
+)
+
+
+@contextlib.contextmanager
+def connect(settings: ClusterSettings) -> Iterator[Any]:
+    """Make or reach the cluster, for the length of a ``with`` block.
+
+    What is computed inside uses it. At the end the client is closed, and a cluster that was
+    started here is stopped; one that ran already goes on.
+
+    Parameters
+    ----------
+    settings
+        Which cluster.
+
+    Yields
+    ------
+    Client or None
+        ``None`` for the threads of this process.
+
+    Raises
+    ------
+    InputError
+        If no scheduler answers, no worker comes in time, a certificate or a package is missing.
+
+    Warns
+    -----
+    UserWarning
+        If others could read the traffic and run code on the workers.
+
+    Examples
+    --------
+    >>> with connect(ClusterSettings("threads")) as client:
+    ...     print(client)
+    None
+    """
+    if settings.kind == "threads":
+        yield None
+    elif settings.kind == "address":
+        with _reach(settings) as client:
+            yield client
+    else:
+        from distributed import Client
+
+        make = {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[settings.kind]
+        with worker_settings(), make(settings) as cluster, Client(cluster) as client:
+            if settings.kind != "local":
+                _wait_for_a_worker(client, settings)
+            yield client
+
+
+@contextlib.contextmanager
+def worker_settings() -> Iterator[None]:
+    """Inside this block, clusters that are started take the settings of ``cluster.yaml``.
+
+    They replace Dask's defaults; what the user has set (files in ``~/.config/dask``, environment
+    variables, ``dask.config.set``) stays.
+
+    Examples
+    --------
+    >>> import dask, distributed
+    >>> with worker_settings():
+    ...     dask.config.get("distributed.worker.memory.spill")
+    False
+    """
+    import distributed  # noqa: F401  (its defaults are registered)
+
+    config = dask.config.merge(dask.config.config)
+    dask.config.update(
+        config,
+        yaml.safe_load(WORKER_SETTINGS.read_text()),
+        priority="new-defaults",
+        defaults=dask.config.merge(*dask.config.defaults),
+    )
+    with dask.config.set(config):
+        yield
+
+
+@contextlib.contextmanager
+def _reach(settings: ClusterSettings) -> Iterator[Client]:
+    from distributed import Client
+    from distributed.comm.addressing import parse_address
+    from distributed.security import Security
+
+    address = settings.address or dask.config.get("scheduler-address", None)
+    if not address:
+        raise InputError(
+            "address: no scheduler is named. Give its address, such as tls://host:8786, or set "
+            "DASK_SCHEDULER_ADDRESS."
+        )
+    timeout = settings.timeout or CONNECT_SECONDS
+    try:
+        security = Security() if settings.tls is None else security_of(str(settings.tls))
+        scheme, place = parse_address(address)
+        if scheme == "tls" and security.get_connection_args("client")["ssl_context"] is None:
+            raise InputError(
+                f"{address}: the scheduler asks for a certificate. Give the folder of "
+                "certificates (--tls DIR), or set distributed.comm.tls in Dask's configuration."
+            )
+        if scheme != "tls" and not _here(place):
+            way = "Use tls://, with certificates from `dask-sketch certificates DIR`."
+            who = "everyone on the network in between"
+            warnings.warn(f"{address} {_PLAIN.format(who=who, way=way)}", stacklevel=4)
+        client = Client(address, timeout=timeout, security=security)
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{address}: {_why_not(error, timeout)}") from error
+    with client:
+        yield client
+
+
+def _local(settings: ClusterSettings) -> Any:
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
+    return LocalCluster(
+        n_workers=settings.n_workers or CPU_COUNT,
+        threads_per_worker=settings.threads_per_worker,
+        host="127.0.0.1",
+        security=Security.temporary() if settings.tls is None and _can_encrypt() else None,
+        dashboard_address=settings.dashboard,
+        silence_logs=logging.CRITICAL,  # a failed task is told once, by whoever asked for it
+        **limit,
+    )
+
+
+@contextlib.contextmanager
+def _slurm(settings: ClusterSettings) -> Iterator[Any]:
+    jobqueue = _package("dask_jobqueue", "slurm", "SLURM jobs as workers")
+    # Dask's configuration may hold those too; what it has of the rest, SLURMCluster takes itself
+    configured = dask.config.get("jobqueue.slurm")
+    options = {
+        name.replace("-", "_"): configured[name]
+        for name in ("scheduler-options", "job-script-prologue", "shared-temp-directory")
+        if configured.get(name)
+    } | dict(settings.options)
+    scheduler = {"dashboard_address": settings.dashboard, **options.pop("scheduler_options", {})}
+    prologue = [
+        f"export DASK_CONFIG={shlex.quote(str(WORKER_SETTINGS))}",
+        *options.pop("job_script_prologue", []),
+    ]
+    shared = Path(options.pop("shared_temp_directory", "")).expanduser().absolute()
+    with contextlib.ExitStack() as stack:
+        folder = str(settings.tls) if settings.tls else None
+        if settings.tls is None and _can_encrypt():
+            # for as long as the cluster lives; the jobs read it under the same path
+            made = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
+            folder = stack.enter_context(made)
+            make_certificates(folder)
+        cluster = stack.enter_context(
+            jobqueue.SLURMCluster(
+                n_workers=settings.n_workers,
+                cores=settings.threads_per_worker,
+                processes=1,
+                memory=f"{parse_bytes(settings.memory_limit or 0)}B",  # settings require it
+                security=security_of(folder) if folder else None,
+                scheduler_options=scheduler,
+                job_script_prologue=prologue,
+                **options,
+            )
+        )
+        # always as many: a job whose time is over is replaced by another one
+        cluster.adapt(minimum=settings.n_workers, maximum=settings.n_workers)
+        yield cluster
+
+
+def _kubernetes(settings: ClusterSettings) -> Any:
+    operator = _package("dask_kubernetes.operator", "kubernetes", "clusters on Kubernetes")
+    way = (
+        "Apply the DaskCluster of the folder `deploy`, which uses TLS, and connect to its address."
+    )
+    text = _PLAIN.format(who="whatever the network policy lets reach the pods", way=way)
+    warnings.warn(f"a cluster that KubeCluster makes {text}", stacklevel=4)
+    options = {"quiet": True, **settings.options}
+    return operator.KubeCluster(n_workers=settings.n_workers, **options)
+
+
+def _can_encrypt() -> bool:
+    """Whether credentials can be made; warns where not."""
+    if importlib.util.find_spec("cryptography") is not None:
+        return True
+    way = "For TLS: pip install 'dask-sketch[tls]'."
+    text = _PLAIN.format(who="everyone who reaches its ports, all users here too,", way=way)
+    warnings.warn(f"this cluster {text}", stacklevel=5)
+    return False
+
+
+def _wait_for_a_worker(client: Client, settings: ClusterSettings) -> None:
+    timeout = settings.timeout or QUEUE_SECONDS
+    try:
+        client.wait_for_workers(1, timeout=timeout)
+    except TimeoutError as error:
+        raise InputError(
+            f"timeout={timeout:g}: no worker has come in that many seconds. See whether the "
+            f"jobs or pods wait or fail (kind {settings.kind!r}), or allow more time."
+        ) from error
+
+
+def _package(name: str, extra: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0].replace("_", "-")
+        raise InputError(
+            f"kind={extra!r}: {what} need the package {package} "
+            f"({error}): pip install 'dask-sketch[{extra}]'."
+        ) from error
+
+
+def _why_not(error: Exception, timeout: float) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"the certificates were refused ({cause.verify_message}). Client and scheduler need "
+            "those of one run of `dask-sketch certificates`, and before they end."
+        )
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (
+        f"no scheduler answers there within {timeout:g} s ({said}). Check the address, such as "
+        "tls://host:8786: one that uses TLS answers to tls:// alone."
+    )
+
+
+def _here(place: str) -> bool:
+    """Whether an address without its scheme is one of this machine's own loopback."""
+    host = place.rsplit(":", 1)[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("", "localhost") or "/" in place  # inproc://host/process/number

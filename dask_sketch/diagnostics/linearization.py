@@ -1,0 +1,248 @@
+"""What a sketch says about a mixture to first order: expected cost, errors, lost likelihood (ours).
+
+Near the law of the samples the sketch ``A P`` of a mixture moves along its derivatives ``J`` by the
+parameters, and the noise of the data's sketch is the mean of ``n`` draws ``v``, the sketch of a
+sample less that of the law. Least squares takes the projection of the noise on the span of ``J``
+for a change of parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and leaves the rest,
+``Q v``, as cost. Means over points drawn from the mixture then give mean and spread of the cost at
+the best fit, the standard error of every parameter, and the Kullback-Leibler divergence to the
+truth that is to be expected. Parameters that the sketch says nothing of count as off by their own
+size: a deviation, a factor of e for a variance. Time grows as the number of frequencies times the
+square of that of parameters: two CPU seconds for 64 components, 12 features, 8000 frequencies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.diagnostics.degenerate_components import held_variances
+from dask_sketch.diagnostics.mmd import N_POINTS, halves, private_noise
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.model import StandardErrors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dask_sketch.sketching.sketch import Sketch
+
+Array = NDArray[np.float64]
+# Of the noise per parameter: a parameter that is known to a tenth of its size is not held at all.
+_RIDGE = 1e-3
+_NOTHING = 1e-12  # a weight that is none: nothing depends on where such a component is
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """First-order statistics of least squares at a mixture.
+
+    Attributes
+    ----------
+    reducible
+        What one least-squares step would take off the cost.
+    expected_cost, cost_deviation
+        Mean and standard deviation of the cost that such a step leaves, if the mixture is the law
+        of the samples. Variances at their floor stay where they are in this step, but count among
+        the errors below.
+    weights, weight_errors
+        The weights and their standard errors, shape (K,).
+    variance_errors
+        Standard errors of the natural logarithms of the variances, shape (K, n_features); nan
+        where they are not fitted. Both errors are nan for components without weight.
+    divergence
+        Expected symmetric Kullback-Leibler divergence between the fit and the truth, in nats, of
+        least squares on the sketch.
+    attainable
+        The same of maximum likelihood on the samples: the number of free parameters over ``n``.
+    """
+
+    reducible: float
+    expected_cost: float
+    cost_deviation: float
+    weights: Array
+    weight_errors: Array
+    variance_errors: Array
+    divergence: float
+    attainable: float
+
+
+class Atoms:
+    """A mixture in the coordinates of the decoders' objective, its variances by their logarithms.
+
+    Parameters
+    ----------
+    model
+        All of its weights positive.
+    sketch
+        Of at least one sample.
+    """
+
+    def __init__(self, model: GaussianMixture, sketch: Sketch) -> None:
+        name = _family(model)
+        known = model.covariances[0] if name == "known" else None
+        objective = Objective(sketch, name, covariance=known)
+        self.scale, self.shift, self.omega = objective.scale, objective.shift, objective.omega
+        self.weights, self.groups = model.weights, variance_groups(model)
+        self.means = (model.means - self.shift) / self.scale
+        self.variances = model.covariances / self.scale**2
+        self.amplitude = objective.feature_weights / np.sqrt(objective.n_frequencies)
+        self.target = objective.target[0] + 1j * objective.target[1]
+        self.n_parameters = len(self.weights) * (1 + objective.n_parameters)
+        self._objective = objective
+        self._theta = objective.from_data_units(model.means, model.covariances)
+
+    def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
+        """Blocks of frequencies, with derivatives (P, 2B) and the mixture's sketch (B,) there.
+
+        Derivatives are by weight, means and log variances of one component after the other.
+        """
+        k, d = len(self.weights), self._objective.n_features
+        shapes = self._theta[:, d:, None, None]
+        for block, rows in self._objective.jacobian_blocks(self.weights, self._theta):
+            atoms = rows[:k]
+            by_theta = rows[k:].reshape(k, -1, *rows.shape[1:])
+            by_theta[:, d:] *= shapes
+            by_atom = np.concatenate([atoms[:, None], by_theta], axis=1)
+            mixture = np.tensordot(self.weights, atoms, axes=1)
+            yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
+
+    def sizes(self) -> Array:
+        """Sizes (P,) of the parameters: weights, deviations for the means, 1 for log variances."""
+        deviations = np.sqrt(self.variances)
+        ones = np.ones((len(self.weights), len(self.groups)))
+        return np.concatenate([self.weights[:, None], deviations, ones], axis=1).ravel()
+
+    def scores(self, x: Array) -> Array:
+        """Derivatives (P, n) of the log-density at points by the same parameters."""
+        density = RowDensity(self.weights, self.means, self.variances)
+        share = density.posterior(x).T
+        away = (x - self.means[:, None]).transpose(0, 2, 1)
+        by_mean = share[:, None] * away / self.variances[:, :, None]
+        squares = away**2 / self.variances[:, :, None] - 1.0
+        by_shape = share[:, None] * (0.5 * self.groups @ squares)
+        by_weight = share / self.weights[:, None] - 1.0  # less a constant: weights sum to one
+        rows = np.concatenate([by_weight[:, None], by_mean, by_shape], axis=1)
+        return np.asarray(rows.reshape(self.n_parameters, -1))
+
+
+def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
+    """The mixture of some of the components, with its weights made to sum to one."""
+    weights = model.weights[chosen]
+    return replace(
+        model,
+        weights=weights / weights.sum(),
+        means=model.means[chosen],
+        covariances=model.covariances[chosen],
+        stderr=None if model.stderr is None else _part_of_errors(model.stderr, chosen),
+    )
+
+
+def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp]) -> StandardErrors:
+    return StandardErrors(errors.weights[chosen], errors.means[chosen], errors.covariances[chosen])
+
+
+def variance_groups(model: GaussianMixture) -> Array:
+    """Features whose variances are one parameter, as rows of ones, shape (q, n_features)."""
+    d = model.n_features
+    return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
+
+
+def _family(model: GaussianMixture) -> str:
+    """The family of atoms that a mixture was decoded as."""
+    return "gaussian" if model.decoding is None else model.decoding.model
+
+
+def count_parameters(model: GaussianMixture | Centroids) -> int:
+    """Number of free parameters, the weights summing to one."""
+    n_shapes = len(variance_groups(model)) if isinstance(model, GaussianMixture) else 0
+    return model.n_components * (1 + model.n_features + n_shapes) - 1
+
+
+def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearised:
+    """Linearise the sketch of a mixture around it.
+
+    Parameters
+    ----------
+    model
+        Parameters that its decoder held fixed (``model="isotropic"``, ``"known"``) stay fixed.
+    sketch
+        Of at least one sample, with as many features.
+    seed
+        Seed of the points that stand for the mixture.
+    """
+    alive = np.flatnonzero(model.weights > _NOTHING)
+    part = _part(model, alive)
+    atoms = Atoms(part, sketch)
+    n, n_points, p = sketch.effective_count, N_POINTS, atoms.n_parameters
+    points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
+    gram, right = np.zeros((p, p)), np.zeros(p)
+    inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
+    for block, rows, mixture in atoms.blocks():
+        waves = np.exp(-1j * (points @ atoms.omega[:, block]))
+        waves += private_noise(sketch, waves.shape, seed, block.start)
+        noise = atoms.amplitude[block] * waves - mixture
+        residual = atoms.target[block] - mixture
+        draws = halves(noise)
+        gram += rows @ rows.T
+        right += rows @ halves(residual)
+        inner += rows @ draws.T
+        products += draws @ draws.T
+
+    # in the parameters' own sizes, which the ridge takes for their prior deviations
+    sizes = atoms.sizes()
+    gram *= sizes
+    gram *= sizes[:, None]
+    inner *= sizes[:, None]
+    right *= sizes
+    noise_share = float(np.trace(products)) / n_points / n / p
+    rounding = 10.0 * p * np.finfo(float).eps * float(np.diagonal(gram).max())
+    ridge = max(_RIDGE * noise_share, rounding)
+    gram.reshape(-1)[:: p + 1] += ridge
+    inverse = cho_solve(cho_factor(gram), np.eye(p))
+    influence = inverse @ inner  # of each point on the parameters, times n
+
+    # The cost could fall only along parameters that are not held at a bound.
+    held = held_variances(part, sketch) @ atoms.groups.T > 0
+    stays = np.pad(held, ((0, 0), (1 + part.n_features, 0))).ravel()
+    moves = np.flatnonzero(~stays)
+    free = cho_factor(gram[np.ix_(moves, moves)])
+    reducible = float(right[moves] @ cho_solve(free, right[moves]))
+    products -= inner[moves].T @ cho_solve(free, inner[moves])
+    pairs = products - np.diag(np.diagonal(products))
+    n_pairs = n_points * (n_points - 1)
+
+    # What no data says stays as far off as the prior: for those directions the ridge's bias.
+    inverse *= ridge
+    scores = atoms.scores(points) * sizes[:, None]
+    # E (s'u)^2 over independent scores s and influences u: Fisher's information times spread
+    lost = scores.T @ influence
+    np.fill_diagonal(lost, 0.0)
+    divergence = float(np.sum(lost**2)) / n_pairs / n
+    divergence += float(np.mean(np.sum((inverse @ scores) ** 2, axis=0)))
+
+    k, d = atoms.means.shape
+    influence *= sizes[:, None]
+    by_atom = influence.reshape(k, -1, n_points)
+    by_atom[:, 0] -= atoms.weights[:, None] * by_atom[:, 0].sum(axis=0)  # weights sum to one
+    bias = (sizes**2 * np.sum(inverse**2, axis=1)).reshape(k, -1)
+    errors = np.full((model.n_components, p // k), np.nan)
+    errors[alive] = np.sqrt(np.mean(by_atom**2, axis=2) / n + bias)
+    variance_errors = np.full((model.n_components, d), np.nan)
+    for row, group in zip(errors[:, 1 + d :].T, atoms.groups, strict=True):
+        variance_errors[:, group > 0] = row[:, None]
+    return Linearised(
+        reducible=reducible,
+        expected_cost=max(float(np.trace(products)), 0.0) / n_points / n,
+        cost_deviation=float(np.sqrt(2.0 * np.sum(pairs**2) / n_pairs)) / n,
+        weights=model.weights,
+        weight_errors=errors[:, 0],
+        variance_errors=variance_errors,
+        divergence=divergence,
+        attainable=(p - 1) / n,
+    )

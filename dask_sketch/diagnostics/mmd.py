@@ -1,0 +1,284 @@
+"""How far a model is from the law of a sketch's samples: MMD without its noise, and its spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from dask_sketch.errors import InputError
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.sketching.group import GroupAverages
+    from dask_sketch.sketching.sketch import Sketch
+
+# Small measures of sketches, weights and feature maps.
+
+
+def noise_level(sketch: Sketch) -> float:
+    """Expected squared distance of a sketch from that of its samples' law, unbiased.
+
+    ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
+    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``; of a private sketch, and the noise added.
+
+    Raises
+    ------
+    InputError
+        If the sketch has less than two samples, so that there is no noise to be estimated.
+    """
+    n = sketch.effective_count
+    if not n > 1.0 + 1e-9:
+        raise InputError(
+            f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
+            "two there is no saying what is noise."
+        )
+    weights = feature_weights(sketch.feature_map)
+    added = 2.0 * sketch.private_variance
+    energy = np.square(weights) * (1.0 + added - np.abs(sketch.characteristic) ** 2)
+    private = added * float(np.mean(np.square(weights)))
+    return max(float(np.mean(energy)), 0.0) / (n - 1.0) + private
+
+
+def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
+    """Weights that decoders give the features, shape (n_frequencies,); ones if the law has none."""
+    weights = feature_map.feature_weights
+    return np.ones(feature_map.n_frequencies) if weights is None else weights
+
+
+def effective_components(weights: ArrayLike) -> float:
+    """Exponential of the entropy of the weights: ``K`` when all are equal, 1 when one has all.
+
+    Examples
+    --------
+    >>> round(effective_components([0.25, 0.25, 0.25, 0.25]), 6)
+    4.0
+    """
+    share = np.asarray(weights, dtype=np.float64)
+    share = share[share > 0] / share.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+Array = NDArray[np.float64]
+N_POINTS = 256  # drawn from a model to stand for its noise: 4 % on a standard deviation
+_NUMBERS = 2**21  # of the points' sketches that are held at once (32 MiB)
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """Squared maximum mean discrepancy of a model and a law, estimated from a sketch of the law.
+
+    Attributes
+    ----------
+    cost
+        ``||z - A P||**2``, which holds the noise of the sketch too.
+    noise_level
+        What the noise adds to the cost on average, from the number of samples alone.
+    deviation
+        Standard deviation of the cost over draws of the samples.
+    """
+
+    cost: float
+    noise_level: float
+    deviation: float
+
+    @property
+    def squared(self) -> float:
+        """The cost less its noise level: unbiased, and so below zero now and then."""
+        return self.cost - self.noise_level
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.differences import difference_card
+
+        return difference_card("Discrepancy", self.cost, self.noise_level, self.deviation)
+
+
+def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0) -> Discrepancy:
+    """Estimate the squared discrepancy of a model from a sketch that it was *not* decoded from.
+
+    Of the sketch that the model was decoded from, the result is biased downward: the model has
+    bent to its noise.
+
+    Parameters
+    ----------
+    model
+        With as many features as the sketch.
+    sketch
+        Of at least two samples. Its feature map sets the kernel, eq. (23) of Keriven et al. (2018),
+        with the weights of its features if it has them.
+    seed
+        Seed of the points that stand for the samples' law in the deviation.
+
+    Raises
+    ------
+    InputError
+        If the sketch is too small or the numbers of features differ.
+
+    Examples
+    --------
+    >>> from dask_sketch.features import FeatureMap
+    >>> from dask_sketch.sketching import partial_sketch
+    >>> truth = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    >>> sketch = partial_sketch(truth.sample(10_000, seed=0), FeatureMap(2, 50, scale=1.0))
+    >>> found = discrepancy(truth, sketch)
+    >>> abs(found.squared) < 4 * found.deviation
+    True
+    """
+    with one_blas_thread():
+        return _measured(model, sketch, seed)
+
+
+def _measured(model: GaussianMixture | Centroids, sketch: Sketch, seed: int) -> Discrepancy:
+    level, n = noise_level(sketch), sketch.effective_count
+    residual = weighted_residual(model, sketch)
+    along = np.zeros(N_POINTS)
+    products = np.zeros((N_POINTS, N_POINTS))
+    for block, noise in noise_blocks(model, sketch, seed):
+        along += noise @ halves(residual[block])
+        products += noise @ noise.T
+    # e = z - A P* has covariance C / n; the cost is |d|^2 + 2 d.e + |e|^2 with d = A P* - A P,
+    # of which the residual is d + e
+    np.fill_diagonal(products, 0.0)
+    own = 2.0 * float(np.sum(products**2)) / (N_POINTS * (N_POINTS - 1)) / n**2
+    cross = 4.0 * float(np.mean(along**2)) / n
+    return Discrepancy(
+        cost=float(np.vdot(residual, residual).real),
+        noise_level=level,
+        deviation=float(np.sqrt(max(cross - own, own))),
+    )
+
+
+def weighted_residual(model: GaussianMixture | Centroids, sketch: Sketch) -> NDArray[np.complex128]:
+    """``z - A P``, shape (n_frequencies,), times the weights of the features."""
+    features = sketch.feature_map
+    unit = feature_weights(features) / np.sqrt(features.n_frequencies)
+    return np.asarray(unit * (sketch.characteristic - model.characteristic(features.frequencies)))
+
+
+def one_blas_thread() -> threadpool_limits:
+    """Small matrices are multiplied no slower by one, and rounding does not depend on how many."""
+    return threadpool_limits(1, user_api="blas")
+
+
+def halves(values: NDArray[np.complex128]) -> Array:
+    """Real parts, then imaginary parts, along the last axis."""
+    return np.concatenate([values.real, values.imag], axis=-1)
+
+
+def noise_blocks(
+    model: GaussianMixture | Centroids, sketch: Sketch, seed: int
+) -> Iterator[tuple[slice, Array]]:
+    """Blocks of frequencies with the noise (n_points, 2B) of single samples there.
+
+    A draw is the sketch of a point of the model less that of the model. Of centroids, whose points
+    have no noise but that of their labels, the points spread as much around the centres as the
+    variances of the data say.
+    """
+    features = sketch.feature_map
+    law = samples_law(model, sketch)
+    points = law.sample(N_POINTS, seed=seed)
+    unit = feature_weights(features) / np.sqrt(features.n_frequencies)
+    width = _NUMBERS // N_POINTS
+    for start in range(0, features.n_frequencies, width):
+        block = slice(start, start + width)
+        omega = features.frequencies[:, block]
+        noise = np.exp(-1j * (points @ omega)) - law.characteristic(omega)
+        noise += private_noise(sketch, noise.shape, seed, start)
+        yield block, halves(unit[block] * noise)
+
+
+def private_noise(
+    sketch: Sketch, shape: tuple[int, ...], seed: int, start: int
+) -> NDArray[np.complex128] | float:
+    """What privatising adds to the features of single samples, were it theirs; 0 if nothing.
+
+    As good as white: a draw for each of the samples that stand for the noise.
+    """
+    if not sketch.private_variance:
+        return 0.0
+    rng = np.random.default_rng((seed, start))
+    deviation = np.sqrt(sketch.effective_count * sketch.private_variance)
+    draws: NDArray[np.float64] = rng.standard_normal((2, *shape))
+    return np.asarray(deviation * (draws[0] + 1j * draws[1]))
+
+
+def samples_law(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianMixture:
+    """The mixture that stands for the law of the samples: the model, or its blurred centres."""
+    if isinstance(model, GaussianMixture):
+        return model
+    mean = model.weights @ model.centers
+    between = model.weights @ (model.centers - mean) ** 2
+    variance = sketch.extent[1]
+    least = np.finfo(float).eps * np.maximum(variance, np.finfo(float).tiny / np.finfo(float).eps)
+    within = np.maximum(variance - between, least)
+    return GaussianMixture(
+        model.weights, model.centers, np.broadcast_to(within, model.centers.shape)
+    )
+
+
+# How far the laws of groups are apart: all pairs at once, from their sketches.
+
+_BLOCK_NUMBERS = 2**22  # of a block of sketch vectors in float64
+
+
+def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
+    """See :meth:`~dask_sketch.SketchGroup.mmd`.
+
+    ``||z_a - z_b||**2`` less the expected noise of both, ``(mean(w**2) - |w z|**2) / (n - 1)``
+    with the effective count ``n`` and weights ``w`` of the features.
+    """
+    import xarray as xr
+
+    n, m = len(group.labels), group.feature_map.n_frequencies
+    if 8 * n * n > psutil.virtual_memory().available // 2:
+        raise InputError(
+            f"a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than half of the "
+            "memory that there is: select() some of the groups."
+        )
+    weights = group.feature_map.feature_weights
+    unit = (np.ones(m) if weights is None else weights) / np.sqrt(m)
+    step = max(_BLOCK_NUMBERS // (2 * m), 1)
+    blocks = [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    out = np.empty((n, n))
+    count = group.effective_count
+    energy, noise = np.empty(n), np.full(n, np.nan)
+    # one thread: rounding does not depend on how many there are
+    with threadpool_limits(1, user_api="blas"):
+        for k, block in enumerate(blocks):
+            mine = _vectors(group, unit, block)
+            energy[block] = np.einsum("ij,ij->i", mine, mine)
+            for other in blocks[: k + 1]:
+                theirs = mine if other == block else _vectors(group, unit, other)
+                out[block, other] = mine @ theirs.T
+                out[other, block] = out[block, other].T
+    enough = count > 1.0 + 1e-9
+    spread = float(unit @ unit) - energy[enough]
+    noise[enough] = np.maximum(spread, 0.0) / (count[enough] - 1.0)
+    for block in blocks:
+        cost = (energy[block, None] + energy) - 2.0 * out[block]
+        out[block] = cost - (noise[block, None] + noise)
+    np.fill_diagonal(out, np.where(enough, 0.0, np.nan))
+    if not squared:
+        np.sqrt(np.maximum(out, 0.0, out=out), out=out)
+    dims = (group.dim, f"other_{group.dim}")
+    return xr.DataArray(
+        out,
+        dict.fromkeys(dims, group.labels),
+        dims,
+        name="squared_mmd" if squared else "mmd",
+    )
+
+
+def _vectors(group: GroupAverages, unit: Array, block: slice) -> Array:
+    """Real and imaginary parts of the sketch vectors of some groups, side by side."""
+    vectors = unit * group.characteristic(block)
+    return np.concatenate([vectors.real, vectors.imag], axis=1)

@@ -1,0 +1,139 @@
+"""Pictures of a report, in the colours of the page that they stand in (extra ``plot``)."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numpy.typing import ArrayLike
+
+from dask_sketch.display import plots
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.models.centroids import Centroids
+    from dask_sketch.sketching.sketch import Sketch
+
+# colours that nothing else has: they stand for those of the page
+_INK, _PAPER = "#010203", "#040506"
+_SIZE = (4.6, 3.5)  # inches: small, so that letters are large enough in a narrow window
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as an SVG element, whose ink and paper are those of the page around it."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def draw_pictures(
+    sketch: Sketch | None,
+    model: GaussianMixture | Centroids | None,
+    feature_map: FeatureMap | None,
+    sample: ArrayLike | None,
+    names: list[str],
+) -> list[Picture]:
+    """All pictures that there is something for.
+
+    Parameters
+    ----------
+    sketch, model, feature_map, sample, names
+        As for :func:`~dask_sketch.diagnostics.report.write_report`.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing, or something does not fit the model.
+    """
+    pictures = []
+    if feature_map is not None and feature_map.scale_fit is not None:
+        pictures.append(
+            _picture(
+                "Scale fit",
+                "|z| of the pilot samples, each feature in units of the components' deviation that "
+                "was found in it: below the envelope of one component, and the further below the "
+                "more they overlap.",
+                plots.plot_scale_fit(feature_map.scale_fit),
+            )
+        )
+    if sketch is not None:
+        mixture = model if isinstance(model, GaussianMixture) else None
+        pictures.append(
+            _picture(
+                "|z| against radius",
+                "Where the sketch lies in the noise it says nothing; "
+                + ("mixture and sketch should agree above." if mixture else "above it, it does."),
+                plots.plot_modulus(sketch, mixture),
+            )
+        )
+    if model is not None:
+        what = (
+            "Components as ellipses of two standard deviations, bold if heavy"
+            if isinstance(model, GaussianMixture)
+            else "Centroids, large if heavy"
+        )
+        pictures.append(
+            _picture(
+                "The model",
+                what
+                + (", over a data sample" if sample is not None else "")
+                + "; the two features of largest variance.",
+                plots.plot_mixture(model, sample, names=names),
+            )
+        )
+    if model is not None and model.decoding is not None and len(model.decoding.trace) > 1:
+        pictures.append(
+            _picture(
+                "Decoder",
+                "Cost after each step. A fit that stays well above the noise level has missed "
+                "something, or the data is no such mixture.",
+                plots.plot_trace(model.decoding),
+            )
+        )
+    return pictures
+
+
+def _picture(title: str, caption: str, ax: Axes) -> Picture:
+    import matplotlib as mpl
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.set_size_inches(*_SIZE)
+    _paint(ax)
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": title}):  # the same picture has the same text
+        figure.savefig(buffer, format="svg", dpi=150)
+    return Picture(title, caption, _element(buffer.getvalue(), title.encode().hex()))
+
+
+def _element(text: str, mark: str) -> str:
+    """What stands in a page: without what is for a file, with names that are its own."""
+    text = text[text.index("<svg") :]
+    for needless in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r"<style.*?</style>"):
+        text = re.sub(needless, "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{mark}-", text)
+    return text.replace(_INK, "currentColor").replace(_PAPER, "var(--paper)")
+
+
+def _paint(ax: Axes) -> None:
+    if ax.figure is not None:
+        ax.figure.set_facecolor("none")
+    ax.set_facecolor("none")
+    for spine in ax.spines.values():
+        spine.set_color(_INK)
+    ax.tick_params(which="both", colors=_INK)
+    for label in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        label.set_color(_INK)
+    legend = ax.get_legend()
+    if legend is not None:
+        legend.get_frame().set(facecolor=_PAPER, edgecolor=_INK, alpha=0.85)
+        for text in legend.get_texts():
+            text.set_color(_INK)
+            text.set_fontsize(8)

@@ -1,0 +1,449 @@
+"""What the estimators share: check the input, sketch it, decode; at once or batch by batch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar, Literal
+
+import dask
+import numpy as np
+from dask.base import is_dask_collection
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    DensityMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_sketch.decoders.decode import decode
+from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.design import design
+from dask_sketch.graph.sketch import sketch
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_unmasked, whole_number
+from dask_sketch.validation.device import on_device
+
+
+def number(value: Any) -> float:
+    """A score as scikit-learn wants it: computed, where the samples were lazy."""
+    return float(dask.compute(value)[0])
+
+
+def is_lazy(x: Any) -> bool:
+    """Whether samples stay where they are, rather than being an array-like of scikit-learn's."""
+    kept = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
+    return kept or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
+
+
+class SketchEstimator(BaseEstimator):
+    """Base of the estimators: a sketch that grows, and a model decoded from it.
+
+    Input in memory is checked as scikit-learn does. Anything lazy (Dask array, DataFrame or bag,
+    xarray, Zarr, a path) is sketched in one pass where it lies, never gathered.
+    """
+
+    _task: ClassVar[Literal["mixture", "clustering"]]
+    _size: ClassVar[str]  # name of the parameter that holds the number of components
+
+    feature_map_: FeatureMap
+    sketch_: Sketch
+    model_: Any
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
+        """Sketch ``X`` in one pass and decode.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features), or anything that :func:`dask_sketch.sketch`
+            takes.
+        y
+            Ignored.
+        sample_weight
+            Non-negative weight of each sample; for lazy input also lazy, or the name of a column.
+
+        Returns
+        -------
+        self
+        """
+        return self._learn(X, sample_weight, fresh=True)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
+        """Add samples to the sketch and decode again.
+
+        The first call chooses the feature map, which then stays: its samples should be like the
+        others. In how many batches the samples come makes no difference to the sketch, and so none
+        to the model.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        self
+        """
+        return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
+
+    def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
+        n_components = whole_number(self._size, getattr(self, self._size), 1)
+        x, weights = self._checked(x, sample_weight, n_components, reset=fresh)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if fresh:
+            self.feature_map_ = design(
+                x, self.n_frequencies, n_components, task=self._task, seed=seed, weights=weights,
+                **self._design(),
+            )  # fmt: skip
+        part = sketch(x, self.feature_map_, weights)
+        found = part if isinstance(part, Sketch) else part.compute()
+        if not fresh:
+            found = self.sketch_ + found
+        model = decode(found, n_components, seed=seed, replicates=self.n_init, **self._decoding())
+        # only now: an error above leaves what was fitted before
+        self.sketch_, self.model_ = found, model
+        self.n_features_in_ = self.feature_map_.n_features
+        self._told(model, x)
+        return self
+
+    def _checked(
+        self, x: Any, weights: Any, n_components: int, *, reset: bool
+    ) -> tuple[Any, NDArray[np.floating] | Any]:
+        if is_lazy(x):
+            return x, weights
+        rows = self._validated(x, reset=reset)
+        if reset and len(rows) < max(n_components, 2):
+            raise InputError(
+                f"n_samples={len(rows)} is too few for {self._size}={n_components}: give at least "
+                f"{max(n_components, 2)}."
+            )
+        if weights is None:
+            return rows, None
+        require_unmasked(weights, "weights", "sample_weight")
+        share = check_array(
+            weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
+            ensure_non_negative=True,
+        )  # fmt: skip
+        if share.shape != rows.shape[:1]:
+            raise InputError(
+                f"sample_weight has shape {share.shape}, X has {len(rows)} rows: give one for each."
+            )
+        return rows, share
+
+    def _given(self, x: Any) -> Any:
+        """Input of a method that needs the model: checked if it is in memory."""
+        check_is_fitted(self)
+        if is_lazy(x):
+            return x
+        return self._validated(x, reset=False)
+
+    def _validated(self, x: Any, *, reset: bool) -> NDArray[np.floating]:
+        require_unmasked(x, "rows", "the values of X")  # scikit-learn drops the mask
+        rows: NDArray[np.floating] = validate_data(
+            self, x, reset=reset, dtype=[np.float64, np.float32]
+        )
+        return rows
+
+    def _design(self) -> dict[str, Any]:
+        """Further arguments of :func:`dask_sketch.design`."""
+        raise NotImplementedError
+
+    def _decoding(self) -> dict[str, Any]:
+        """Further arguments of :func:`dask_sketch.decode`."""
+        raise NotImplementedError
+
+    def _told(self, model: GaussianMixture | Centroids, x: Any) -> None:
+        """Set the fitted attributes; ``x`` are the samples of the last fit."""
+        raise NotImplementedError
+
+
+# k-means from a sketch, with the interface of scikit-learn.
+
+
+class SketchKMeans(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, SketchEstimator
+):
+    """Centroids of data of any size, from one pass over it.
+
+    Parameters
+    ----------
+    n_clusters
+        Number of centroids.
+    n_frequencies
+        Size of the sketch; ``5 (d + 1) n_clusters`` by default.
+    scale
+        Deviation within a cluster, in units of the data; found by default.
+    method
+        Decoder, as of :func:`dask_sketch.decode`.
+    n_init
+        Independent decodings, of which the best is kept.
+    random_state
+        Seed, or an instance of ``RandomState``; the same seed gives the same result.
+
+    Attributes
+    ----------
+    cluster_centers_
+        Shape (n_clusters, n_features), by decreasing weight.
+    weights_
+        Share of each cluster, shape (n_clusters,).
+    labels_
+        Cluster of each sample given to the last fit; lazy for lazy input.
+    sketch_
+        All that was kept of the samples, a :class:`dask_sketch.Sketch`.
+    feature_map_, model_
+        What was averaged, and the :class:`dask_sketch.Centroids` decoded.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> x = np.concatenate([np.random.default_rng(0).normal(c, 1, (500, 2)) for c in (-9, 0, 9)])
+    >>> found = SketchKMeans(3).fit(x)
+    >>> np.sort(found.cluster_centers_[:, 0]).round().astype(int)
+    array([-9,  0,  9])
+    """
+
+    _task = "clustering"
+    _size = "n_clusters"
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_frequencies: int | None = None,
+        scale: float | None = None,
+        method: str = "density",
+        n_init: int = 1,
+        random_state: Any = 0,
+    ):
+        self.n_clusters = n_clusters
+        self.n_frequencies = n_frequencies
+        self.scale = scale
+        self.method = method
+        self.n_init = n_init
+        self.random_state = random_state
+
+    def predict(self, X: Any) -> Any:
+        """Nearest centroid of each sample.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+
+        Returns
+        -------
+        labels
+            Shape (n_samples,), int32; lazy if ``X`` is.
+        """
+        rows = self._given(X)
+        return self.model_.predict(rows).astype(np.int32)
+
+    def transform(self, X: Any) -> Any:
+        """Distance of each sample to every centroid.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+
+        Returns
+        -------
+        distances
+            Shape (n_samples, n_clusters); lazy if ``X`` is.
+        """
+        rows = self._given(X)
+        return self.model_.distances(rows)
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Minus the sum of squared distances to the nearest centroids, as in scikit-learn.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+        y
+            Ignored.
+        sample_weight
+            Weight of each sample.
+
+        Returns
+        -------
+        score
+            A number, in squared units of the data; lazy samples are passed over at once.
+        """
+        rows = self._given(X)
+        values = self.model_.squared_distances(rows)
+        return -number((values if sample_weight is None else values * sample_weight).sum())
+
+    def _design(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def _decoding(self) -> dict[str, Any]:
+        return {"method": self.method, "model": "dirac"}
+
+    def _told(self, model: Any, x: Any) -> None:
+        assert isinstance(model, Centroids)
+        self.cluster_centers_, self.weights_ = model.centers, model.weights
+        self._n_features_out = model.n_components
+        self.labels_ = model.predict(x).astype(np.int32)
+
+
+# Mixtures of Gaussians from a sketch, with the interface of scikit-learn.
+
+
+class SketchGaussianMixture(DensityMixin, SketchEstimator):
+    """A mixture with diagonal covariances of data of any size, from one pass over it.
+
+    Parameters
+    ----------
+    n_components
+        Number of components.
+    n_frequencies
+        Size of the sketch; ``5 (2 d + 1) n_components`` by default.
+    scale
+        Deviation of a component, in units of the data; found for each feature by default.
+    method, refine, variance_floor
+        Of the decoder, see :func:`dask_sketch.decode`.
+    n_init
+        Independent decodings, of which the best is kept.
+    random_state
+        Seed, or an instance of ``RandomState``; the same seed gives the same result.
+
+    Attributes
+    ----------
+    weights_, means_, covariances_
+        Shapes (n_components,), (n_components, n_features) and (n_components, n_features), of which
+        the last holds variances: what scikit-learn calls ``covariance_type="diag"``.
+    precisions_
+        One over ``covariances_``.
+    converged_
+        Whether the decoder did.
+    sketch_
+        All that was kept of the samples, a :class:`dask_sketch.Sketch`.
+    feature_map_, model_
+        What was averaged, and the :class:`dask_sketch.GaussianMixture` decoded.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.concatenate([np.random.default_rng(0).normal(c, 1, (2000, 2)) for c in (-5, 5)])
+    >>> found = SketchGaussianMixture(2).fit(x)
+    >>> np.sort(found.means_[:, 0]).round().astype(int)
+    array([-5,  5])
+    """
+
+    _task = "mixture"
+    _size = "n_components"
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        n_frequencies: int | None = None,
+        scale: float | None = None,
+        method: str = "cl-ompr",
+        refine: str | None = None,
+        variance_floor: float = 0.1,
+        n_init: int = 1,
+        random_state: Any = 0,
+    ):
+        self.n_components = n_components
+        self.n_frequencies = n_frequencies
+        self.scale = scale
+        self.method = method
+        self.refine = refine
+        self.variance_floor = variance_floor
+        self.n_init = n_init
+        self.random_state = random_state
+
+    def predict(self, X: Any) -> Any:
+        """Most probable component of each sample.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+
+        Returns
+        -------
+        labels
+            Shape (n_samples,); lazy if ``X`` is.
+        """
+        rows = self._given(X)
+        return self.model_.predict(rows)
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Fit, and give the most probable component of each sample."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probability of each component given each sample.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+
+        Returns
+        -------
+        probability
+            Shape (n_samples, n_components); lazy if ``X`` is.
+        """
+        rows = self._given(X)
+        return self.model_.predict_proba(rows)
+
+    def score_samples(self, X: Any) -> Any:
+        """Log-likelihood of each sample, shape (n_samples,), in nats; lazy if ``X`` is."""
+        rows = self._given(X)
+        return self.model_.logpdf(rows)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of the samples, in nats; lazy samples are passed over at once."""
+        rows = self._given(X)
+        return number(self.model_.score(rows))
+
+    def sample(self, n_samples: int = 1) -> tuple[Any, Any]:
+        """Draw samples.
+
+        Parameters
+        ----------
+        n_samples
+            Number of samples.
+
+        Returns
+        -------
+        X, y
+            Shape (n_samples, n_features), and the component of each, most probable given it.
+        """
+        check_is_fitted(self)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = self.model_.sample(n_samples, seed=seed)
+        return drawn, self.model_.predict(drawn)
+
+    def _design(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def _decoding(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "refine": self.refine,
+            "variance_floor": self.variance_floor,
+        }
+
+    def _told(self, model: Any, x: Any) -> None:
+        assert isinstance(model, GaussianMixture)
+        assert model.decoding is not None
+        self.weights_, self.means_ = model.weights, model.means
+        self.covariances_, self.precisions_ = model.covariances, 1.0 / model.covariances
+        self.converged_ = model.decoding.converged

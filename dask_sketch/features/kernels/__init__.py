@@ -1,0 +1,1 @@
+"""Compiled kernels that sum random Fourier features."""

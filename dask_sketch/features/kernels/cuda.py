@@ -1,0 +1,344 @@
+"""Chunks to sums on the GPU: what ``moments.cu`` needs prepared, and the order of its kernels.
+
+CuPy is imported when a chunk asks for it, and nothing here touches a GPU before. The frequencies
+are drawn on the host, as ever, and only their parts travel; what comes back is a few float64 sums.
+A chunk is read in batches, so that the memory used beyond it is bounded; one synchronisation ends
+each of them. The order of all sums depends on the numbers of rows and frequencies alone: the same
+chunk has the same bits in every run, and on every device whose tensor cores round alike.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.validation.device import cupy, on_device
+
+if TYPE_CHECKING:
+    from dask_sketch.features.feature_map import FeatureMap
+
+DEPTH, TILE, FLUSH, SLAB = 16, 16, 4, 8192  # as in the source
+GROUP = 128  # frequencies of one block
+EXACT_GROUP = 512  # the same, of the float64 kernel
+BLOCKS = 8192  # of one launch, so that every device of today is full to the end
+BATCH_BYTES = 128 * 1024**2  # of one batch's rows as the kernel wants them
+_RAW = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "uint32": "unsigned int",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+}
+_TAKEN, _FAR_AWAY = 0, 3  # states of rows in the source
+
+
+@dataclass(frozen=True)
+class ChunkSums:
+    """What a chunk adds to a sketch; the fields are those of the sketch.
+
+    Attributes
+    ----------
+    refused
+        Index of the first row refused for its values or its weight; -1 if there is none. Nothing
+        else counts otherwise.
+    """
+
+    moment_sum: NDArray[np.complex128]
+    total_weight: float
+    squared_weight: float
+    count: int
+    omitted: int
+    minimum: NDArray[np.float64]
+    maximum: NDArray[np.float64]
+    first_moment: NDArray[np.float64]
+    second_moment: NDArray[np.float64]
+    refused: int
+
+
+def cut(values: NDArray[np.float64], axis: int) -> NDArray[np.uint16]:
+    """Three bfloat16 parts of each value, as bits, stacked on a new first axis.
+
+    The first two are whole multiples of a power of two that is common to a line of the array:
+    ``2**-7`` and ``2**-16`` of that of its largest value.
+    """
+    _, exponents = np.frexp(np.abs(values).max(axis=axis, keepdims=True))
+    exponents = np.maximum(exponents - 1, -100)
+    first = np.ldexp(np.rint(np.ldexp(values, 7 - exponents)), exponents - 7)
+    rest = values - first
+    second = np.ldexp(np.rint(np.ldexp(rest, 16 - exponents)), exponents - 16)
+    bits = np.stack([first, second, rest - second]).astype(np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> 16 & 1)  # changes none of the first two
+    return (rounded >> 16).astype(np.uint16)
+
+
+def arrange(turns: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """Frequencies (n_features, n_frequencies) in the order of the tensor cores.
+
+    Shape (columns, steps, 3, 32, 2): 8 frequencies, 16 features, a part, a lane, two words of two
+    features. Padded with zeros to whole blocks of frequencies.
+    """
+    d, m = turns.shape
+    steps, width = -(-d // DEPTH), -(-m // GROUP) * GROUP
+    padded = np.zeros((steps * DEPTH, width))
+    padded[:d, :m] = turns
+    parts = cut(padded, axis=0).reshape(3, steps, 2, 4, 2, width // 8, 8)
+    # part, step, side, member, low or high, column, frequency
+    ordered = np.ascontiguousarray(parts.transpose(5, 1, 0, 6, 3, 2, 4), dtype="<u2")
+    return ordered.reshape(width // 8, steps, 3, 32, 4).view("<u4").astype(np.uint32, copy=False)
+
+
+class DeviceFrequencies:
+    """The frequencies of one map in the memory of one device."""
+
+    def __init__(self, cp: Any, feature_map: FeatureMap):
+        self.feature_map = feature_map
+        self.center = cp.asarray(feature_map.center)
+        turns = feature_map.frequencies / (2 * np.pi)
+        if feature_map.row_whitening is None:
+            turns = turns.astype(np.float32).astype(np.float64)  # the division was rounded
+        # powers of two that make the largest frequency of each feature less than one
+        largest = np.abs(turns).max(axis=1)
+        exponents = np.clip(np.frexp(largest)[1], -126, 127)
+        self.scales = cp.asarray(np.where(largest > 0, np.ldexp(1.0, exponents), 0).astype("f4"))
+        self.arranged = None
+        if feature_map.dtype == "float32":
+            self.arranged = cp.asarray(arrange(np.ldexp(turns, -exponents[:, None])))
+        self._host_turns = turns
+        self._turns: Any = None
+        self._cp = cp
+
+    @property
+    def turns(self) -> Any:
+        """In float64, shape (n_features, n_frequencies)."""
+        if self._turns is None:
+            self._turns = self._cp.asarray(self._host_turns)
+        return self._turns
+
+
+_LOCK = threading.Lock()
+
+
+@lru_cache(maxsize=8)
+def _frequencies(feature_map: FeatureMap, device: int) -> DeviceFrequencies:
+    return DeviceFrequencies(cupy(), feature_map)
+
+
+@lru_cache(maxsize=64)
+def _module(n_features: int, raw: str, dtype: str, device: int) -> Any:
+    return cupy().RawModule(code=source(n_features, raw, dtype), options=OPTIONS)
+
+
+def forget() -> None:
+    """Drop the kernels and frequencies that are kept on devices."""
+    with _LOCK:
+        _frequencies.cache_clear()
+        _module.cache_clear()
+
+
+OPTIONS = ("--std=c++17", "--fmad=false")
+
+
+def source(n_features: int, raw: str, dtype: str) -> str:
+    """CUDA source for rows of one width and type, and one precision.
+
+    Examples
+    --------
+    >>> print(source(12, "float32", "float64").splitlines()[0])
+    #define N_FEATURES 12
+    """
+    real = {"float32": "float", "float64": "double"}[dtype]
+    given = f"#define N_FEATURES {n_features}\n#define RAW {_RAW[raw]}\n#define REAL {real}\n"
+    return given + files("dask_sketch.features.kernels").joinpath("moments.cu").read_text("utf-8")
+
+
+def sum_chunk(samples: Any, weights: Any, feature_map: FeatureMap, *, omit: bool) -> ChunkSums:
+    """Sums of one chunk, on the GPU where it lies, or the current one.
+
+    Parameters
+    ----------
+    samples
+        Shape (n, n_features), real; of CuPy, or of NumPy: then it is copied batch by batch.
+    weights
+        Shape (n,), real, or none; anywhere.
+    feature_map
+        What to sum.
+    omit
+        Leave rows with NaN or infinite values out instead of refusing them.
+
+    Raises
+    ------
+    DeviceError
+        If there is no GPU to use.
+    """
+    cp = cupy()
+    if on_device(samples):
+        with samples.device:
+            return _sum_chunk(cp, samples, weights, feature_map, omit)
+    return _sum_chunk(cp, samples, weights, feature_map, omit)
+
+
+def prepare_device(feature_map: FeatureMap, dtype: np.dtype[Any]) -> None:
+    """Compile for rows of one type, and send the frequencies, before the first chunk is there.
+
+    Raises
+    ------
+    DeviceError
+        If there is no GPU to use.
+    """
+    module, _ = _prepared(cupy(), feature_map, dtype)
+    module.compile()
+
+
+def _prepared(cp: Any, feature_map: FeatureMap, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    device = int(cp.cuda.Device().id)
+    with _LOCK:
+        frequencies = _frequencies(feature_map, device)
+        raw = native_type(dtype).name
+        return _module(feature_map.n_features, raw, feature_map.dtype, device), frequencies
+
+
+def _sum_chunk(cp: Any, samples: Any, weights: Any, feature_map: FeatureMap, omit: bool) -> Any:
+    module, frequencies = _prepared(cp, feature_map, samples.dtype)
+    raw = native_type(samples.dtype)
+    chunk = _Chunk(cp, module, frequencies)
+    n = len(samples)
+    step = batch_rows(feature_map.n_features)
+    for start in range(0, n, step):
+        rows = samples[start : start + step]
+        if not on_device(rows):
+            rows = cp.asarray(np.ascontiguousarray(rows, dtype=raw))
+        rows = cp.ascontiguousarray(rows.astype(raw, copy=False))
+        share = None
+        if weights is not None:
+            share = cp.asarray(weights[start : start + step]).astype(np.float64, copy=False)
+            share = cp.ascontiguousarray(share)
+        refused = chunk.add(rows, share, omit)
+        if refused >= 0:
+            return chunk.sums(weights is not None, start + refused)
+    return chunk.sums(weights is not None, -1)
+
+
+def batch_rows(n_features: int) -> int:
+    """Rows of one batch, a multiple of all that the kernels count in."""
+    return max(BATCH_BYTES // (6 * DEPTH * -(-n_features // DEPTH)) // SLAB, 1) * SLAB
+
+
+class _Chunk:
+    """Sums over the batches of one chunk."""
+
+    def __init__(self, cp: Any, module: Any, frequencies: DeviceFrequencies):
+        self._cp, self._module, self._frequencies = cp, module, frequencies
+        d = frequencies.feature_map.n_features
+        m = frequencies.feature_map.n_frequencies
+        self._shape = d, m
+        self._width = -(-m // GROUP) * GROUP
+        # half the angle: sums of w sin**2 and w sin cos; and sums of w cos and w sin as they are
+        self._halves = cp.zeros(2 * self._width, dtype=np.float64)
+        self._exact = cp.zeros(2 * m, dtype=np.float64)
+        self._counts: list[NDArray[np.float64]] = []
+        self._features: list[NDArray[np.float64]] = []
+
+    def _run(self, name: str, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
+        self._module.get_function(name)(grid, (block,), arguments)
+
+    def add(self, rows: Any, weights: Any, omit: bool) -> int:
+        """Add one batch; gives the first refused row of it, or -1."""
+        cp, d, frequencies = self._cp, self._shape[0], self._frequencies
+        n, single = len(rows), frequencies.arranged is not None
+        n_tiles = -(-n // (TILE * FLUSH)) * FLUSH
+        steps = -(-d // DEPTH)
+        parts = cp.empty(n_tiles * steps * 3 * 32 * 4 if single else 4, dtype=np.uint32)
+        shares = cp.empty(n_tiles * TILE, dtype=np.float64)
+        states = cp.empty(n_tiles * TILE, dtype=np.uint8)
+        self._run(
+            "take_rows", (-(-n_tiles // 8),), 256, rows, np.int64(n), frequencies.center,
+            shares if weights is None else weights, np.int32(weights is not None),
+            frequencies.scales, np.int64(n_tiles), parts, shares, states,
+        )  # fmt: skip
+        slabs = -(-n // SLAB)
+        counts = cp.empty((slabs, 8), dtype=np.float64)
+        described = cp.empty((slabs, 4, d), dtype=np.float64)
+        self._run("count_rows", (slabs,), 256, shares, states, np.int64(n), counts)
+        self._run(
+            "describe_features", (slabs, -(-d // 256)), 256,
+            rows, np.int64(n), frequencies.center, shares, described,
+        )  # fmt: skip
+        if single:
+            self._add_halves(parts, shares, weights is not None, n_tiles)
+        else:
+            self._add_exact(rows, shares, states, _TAKEN)
+        found = counts.get()  # waits
+        refused = min(found[:, 7].min(), math.inf if omit else found[:, 6].min())
+        if refused < n:
+            return int(refused)
+        if found[:, 1].any():
+            self._add_exact(rows, shares, states, _FAR_AWAY)
+        self._counts.append(found)
+        self._features.append(described.get())
+        return -1
+
+    def _add_halves(self, parts: Any, shares: Any, weighted: bool, n_tiles: int) -> None:
+        groups = self._width // GROUP
+        splits = min(max(BLOCKS // groups, 1), n_tiles // FLUSH)
+        per_split = -(-n_tiles // (splits * FLUSH)) * FLUSH
+        splits = -(-n_tiles // per_split)
+        partial = self._cp.empty(splits * 2 * self._width, dtype=np.float64)
+        self._run(
+            "sum_weighted" if weighted else "sum_moments", (groups, splits), GROUP,
+            parts, self._frequencies.arranged, shares, np.int64(n_tiles), np.int32(per_split),
+            np.int64(self._width), partial,
+        )  # fmt: skip
+        self._collect(partial, splits, self._halves)
+
+    def _add_exact(self, rows: Any, shares: Any, states: Any, state: int) -> None:
+        m = self._shape[1]
+        groups = -(-m // EXACT_GROUP)
+        per_split = -(-len(rows) // (2 * max(BLOCKS // groups, 1))) * 2
+        splits = -(-len(rows) // per_split)
+        partial = self._cp.empty(splits * 2 * m, dtype=np.float64)
+        self._run(
+            "sum_exact", (groups, splits), 128, rows, np.int64(len(rows)), self._frequencies.center,
+            shares, states, np.int32(state), self._frequencies.turns, np.int32(per_split),
+            np.int64(m), partial,
+        )  # fmt: skip
+        self._collect(partial, splits, self._exact)
+
+    def _collect(self, partial: Any, splits: int, sums: Any) -> None:
+        n = sums.size
+        self._run(
+            "add_partials", (-(-n // 128),), 128, partial, np.int32(splits), np.int64(n), sums
+        )
+
+    def sums(self, weighted: bool, refused: int) -> ChunkSums:
+        """What was added so far."""
+        d, m = self._shape
+        counts = np.concatenate([np.empty((0, 8)), *self._counts])
+        features = np.concatenate([np.empty((0, 4, d)), *self._features])
+        near, far = math.fsum(counts[:, 3]), math.fsum(counts[:, 4])
+        squares, products = self._halves.get().reshape(2, -1)[:, :m]
+        cosine, sine = self._exact.get().reshape(2, m)
+        taken = int(counts[:, 0].sum() + counts[:, 1].sum())
+        if self._frequencies.arranged is not None:
+            cosine = near - 2.0 * squares + cosine
+            sine = 2.0 * products + sine
+        return ChunkSums(
+            moment_sum=cosine - 1j * sine,
+            total_weight=near + far if weighted else float(taken),
+            squared_weight=math.fsum(counts[:, 5]) if weighted else float(taken),
+            count=taken,
+            omitted=int(counts[:, 2].sum()),
+            minimum=features[:, 0].min(axis=0, initial=np.inf),
+            maximum=features[:, 1].max(axis=0, initial=-np.inf),
+            first_moment=features[:, 2].sum(axis=0),
+            second_moment=features[:, 3].sum(axis=0),
+            refused=refused,
+        )

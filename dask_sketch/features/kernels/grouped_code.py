@@ -1,0 +1,567 @@
+"""The arithmetic of sums in lanes: each lane of a vector adds up rows of a group of its own.
+
+Sums over the rows of one group would have to be brought together from the lanes of vectors that
+stand along its rows, and padded to whole ones: with a hundred rows in a group that takes as long as
+a third of the rest. Here vectors stand across groups, the ``n``-th for the ``n``-th row of each, so
+that nothing is brought together. What a row adds is what :mod:`dask_sketch.features.kernels.row_loop`,
+:mod:`dask_sketch.features.kernels.dense` and :mod:`dask_sketch.features.kernels.structured_code` have it add, bit for bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dask_sketch.features.kernels import dense, llvm_vectors, structured_code
+from dask_sketch.features.kernels.dense import TOGETHER
+from dask_sketch.features.kernels.llvm_vectors import PRODUCT, SQUARE, VECTOR_BITS, Vectors, real
+from dask_sketch.features.kernels.row_loop import ROOT
+from dask_sketch.features.kernels.structured import WAVES
+from dask_sketch.features.kernels.structured_code import exchange, number, zeros
+
+PIECE = 4  # features of a row that are fetched together
+_SHORT, _WORD, _DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+
+
+def _place(b: Any, pointer: Any, kind: Any, n: int) -> Any:
+    """Pointer to the nth vector of a type, from one to scalars."""
+    return b.gep(pointer, [number(n * kind.count)])
+
+
+def _load(b: Any, pointer: Any, kind: Any) -> Any:
+    return b.load(b.bitcast(pointer, kind.as_pointer()), align=_size(kind))
+
+
+def _store(b: Any, value: Any, pointer: Any) -> None:
+    b.store(value, b.bitcast(pointer, value.type.as_pointer()), align=_size(value.type))
+
+
+def _size(kind: Any) -> int:
+    element = kind.element
+    return element.width // 8 if isinstance(element, ir.IntType) else 8 if element == _DOUBLE else 4
+
+
+def _sums(b: Any, pointer: Any, kind: Any, count: int) -> list[Any]:
+    """Variables that start as vectors in memory."""
+    slots = [cgutils.alloca_once(b, kind) for _ in range(count)]
+    for n, slot in enumerate(slots):
+        b.store(_load(b, _place(b, pointer, kind, n), kind), slot)
+    return slots
+
+
+def _keep(b: Any, slots: list[Any], pointer: Any, kind: Any) -> None:
+    for n, slot in enumerate(slots):
+        _store(b, b.load(slot), _place(b, pointer, kind, n))
+
+
+def take_column(
+    vec: Vectors,
+    raw_kind: str,
+    raw: Any,
+    out: Any,
+    n_steps: Any,
+    constants: tuple[Any, Any, Any],
+    bounds: Any,
+    moments: Any,
+    shares: Any,
+    ends: Any,
+) -> None:
+    """Emit the reading of one feature: centred, with bounds and moments of each lane.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand, and the type of centred rows.
+    raw_kind
+        Type of raw rows.
+    raw, out
+        Pointers to raw and to centred vectors, one for each step.
+    n_steps
+        Number of steps.
+    constants
+        Center, scale, and root of the steps of a moment, as in the loop of ungrouped rows.
+    bounds
+        Pointer to minima, then maxima, in the type of raw rows.
+    moments
+        Pointer to first, then second moments, float64.
+    shares
+        Pointer to the weights of the rows, or none.
+    ends
+        Pointer to the step, int32, where each lane ends: it stands at the center from there on.
+        The rows that are given for it then are some of its own, for the bounds.
+    """
+    b, lanes = vec.builder, vec.lanes
+    given, double = ir.VectorType(real(raw_kind), lanes), ir.VectorType(_DOUBLE, lanes)
+    narrow = vec.type
+    rint = cgutils.get_or_insert_function(
+        b.module, ir.FunctionType(double, [double]), f"llvm.rint.v{lanes}f64"
+    )
+    center, scale, root = (vec.spread(value, double) for value in constants)
+    low, high = _sums(b, bounds, given, 2)
+    first, second = _sums(b, moments, double, 2)
+    counts = ir.VectorType(_SHORT, lanes)
+    last = _load(b, ends, counts)
+    with cgutils.for_range_slice(b, number(0), n_steps, number(1)) as (step, _):
+        at = b.mul(step, number(lanes))
+        x = _load(b, b.gep(raw, [at]), given)
+        wide = x if raw_kind == "float64" else b.fpext(x, double)
+        inside = b.icmp_signed("<", vec.spread(b.trunc(step, _SHORT), counts), last)
+        away = b.select(inside, b.fsub(wide, center), ir.Constant(double, None))
+        centred = away if vec.kind == "float64" else b.fptrunc(away, narrow)
+        units = b.fmul(away, scale)
+        parts = [b.fmul(units, root), b.fmul(units, units)]
+        if shares is not None:
+            share = _load(b, b.gep(shares, [at]), narrow)
+            share = share if vec.kind == "float64" else b.fpext(share, double)
+            parts = [b.fmul(share, part) for part in parts]
+        lower = b.select(b.fcmp_ordered("<", x, b.load(low)), x, b.load(low))
+        higher = b.select(b.fcmp_ordered(">", x, b.load(high)), x, b.load(high))
+        totals = [
+            b.fadd(b.load(slot), b.call(rint, [part]))
+            for slot, part in zip((first, second), parts, strict=True)
+        ]
+        for slot, result in zip((low, high, first, second), [lower, higher, *totals], strict=True):
+            b.store(result, slot)
+        _store(b, centred, b.gep(out, [at]))
+    _keep(b, [low, high], bounds, given)
+    _keep(b, [first, second], moments, double)
+
+
+def add_products(
+    vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, row: int, side: int
+) -> None:
+    """Emit sums, lane by lane, of the products of ``side`` waves with as many others.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand.
+    one, other
+        Pointers to the first wave of each side.
+    pitch
+        From wave to wave.
+    n_rows
+        Number of rows, that fill whole vectors.
+    sums
+        Pointer to vectors of integers as wide as the numbers: the steps of the products are added
+        to them, and as often the bits of PRODUCT.
+    row
+        Vectors from the products of one wave to those of the next.
+    side
+        As many as registers hold the sums of.
+    """
+    b = vec.builder
+    sides = [
+        [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (one, other)
+    ]
+    starts = [_place(b, sums, vec.integers, n * row) for n in range(side)]
+    slots = [_sums(b, start, vec.integers, side) for start in starts]
+    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.lanes)) as (at, _):
+        u, v = ([vec.part(b.gep(wave, [at]), 0) for wave in waves] for waves in sides)
+        for n, along in enumerate(slots):
+            for k, slot in enumerate(along):
+                b.store(vec.add_in_order(b.load(slot), vec.steps(u[n], v[k], PRODUCT)), slot)
+    for along, start in zip(slots, starts, strict=True):
+        _keep(b, along, start, vec.integers)
+
+
+def _phases(
+    vec: Vectors,
+    x: Any,
+    pitch: Any,
+    turns: Any,
+    stride: Any,
+    n_features: Any,
+    count: int,
+    ahead: int,
+) -> list[Any]:
+    """Phases in turns, added up in the order of :mod:`dask_sketch.features.kernels.dense`."""
+    b = vec.builder
+    slots = zeros(b, vec.type, count * ahead)
+
+    def add(first: Any, last: Any) -> None:
+        with cgutils.for_range_slice(b, first, last, number(1)) as (feature, _):
+            column = b.gep(x, [b.mul(feature, pitch)])
+            rows = [vec.part(column, n) for n in range(ahead)]
+            place = b.gep(turns, [b.mul(feature, stride)])
+            for k in range(count):
+                turn = vec.spread(b.load(b.gep(place, [number(k)])))
+                for n, row in enumerate(rows):
+                    slot = slots[k * ahead + n]
+                    b.store(vec.multiply_add(turn, row, b.load(slot)), slot)
+
+    # few features, apart from many: so their phases never leave the registers
+    few = b.icmp_signed("<=", n_features, number(2 * TOGETHER))
+    with b.if_else(few) as (then, otherwise):
+        with then:
+            add(number(0), n_features)
+        with otherwise:
+            totals = zeros(b, vec.type, count * ahead)
+            with cgutils.for_range_slice(b, number(0), n_features, number(TOGETHER)) as (first, _):
+                end = b.add(first, number(TOGETHER))
+                add(first, b.select(b.icmp_signed("<", end, n_features), end, n_features))
+                for slot, total in zip(slots, totals, strict=True):
+                    b.store(b.fadd(b.load(total), b.load(slot)), total)
+                    b.store(ir.Constant(vec.type, None), slot)
+            for slot, total in zip(slots, totals, strict=True):
+                b.store(b.load(total), slot)
+    return [b.load(slot) for slot in slots]
+
+
+def add_features(
+    vec: Vectors,
+    x: Any,
+    pitch: Any,
+    n_rows: Any,
+    turns: Any,
+    stride: Any,
+    n_features: Any,
+    weights: Any,
+    sums: tuple[Any, Any],
+    count: int,
+    ahead: int,
+) -> None:
+    """Emit sums, lane by lane, of ``1 - cos`` and of ``sin`` at ``count`` frequencies.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand.
+    x
+        Pointer to the rows in the column of the first feature.
+    pitch
+        From column to column.
+    n_rows
+        Number of rows, that fill ``ahead`` vectors a whole number of times.
+    turns
+        Pointer to the first feature of the frequencies, side by side.
+    stride
+        From there to the next feature.
+    n_features
+        Number of features.
+    weights
+        Pointer to the weights of the rows, or none.
+    sums
+        Pointers to vectors of integers, one for each frequency, of ``1 - cos`` and of ``sin``,
+        with bits as in :func:`dask_sketch.features.kernels.dense.add_rows`.
+    count, ahead
+        Frequencies and vectors of rows whose phases are held in registers.
+    """
+    b = vec.builder
+    versines, sines = (_sums(b, place, vec.integers, count) for place in sums)
+    with cgutils.for_range_slice(b, number(0), n_rows, number(ahead * vec.lanes)) as (at, _):
+        here = b.gep(x, [at])
+        phases = _phases(vec, here, pitch, turns, stride, n_features, count, ahead)
+        for m, turned in enumerate(phases):
+            k, n = divmod(m, ahead)
+            s, c = vec.half_angle(turned)
+            share = s
+            if weights is not None:
+                share = b.fmul(s, vec.part(b.gep(weights, [at]), n))
+            for slot, factor, start in ((versines[k], s, SQUARE), (sines[k], c, PRODUCT)):
+                b.store(vec.add_in_order(b.load(slot), vec.steps(share, factor, start)), slot)
+    for slots, place in zip((versines, sines), sums, strict=True):
+        _keep(b, slots, place, vec.integers)
+
+
+def _turned(vec: Vectors, values: list[Any]) -> list[Any]:
+    """Some vectors, a power of two: squares of as many lanes, transposed."""
+    stride = len(values) // 2
+    while stride:
+        for n in range(len(values)):
+            if not n & stride:
+                values[n], values[n + stride] = exchange(vec, values[n], values[n + stride], stride)
+        stride //= 2
+    return values
+
+
+def fetch_rows(
+    vec: Vectors,
+    raw: Any,
+    rows: Any,
+    first: Any,
+    n_features: Any,
+    out: Any,
+    pitch: Any,
+) -> None:
+    """Emit the transposition of PIECE features, from as many rows anywhere as lanes, to columns.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand, and the type of raw rows.
+    raw
+        Pointer to all rows.
+    rows
+        Pointer to their numbers, int64.
+    first, n_features
+        The first feature, and the number of all: nothing beyond is read. Pieces are small, for a
+        load that reaches into a line of the cache takes it there, wanted or not.
+    out
+        Pointer to the rows in the column of feature 0; a column beyond the last one is overwritten.
+    pitch
+        From column to column.
+    """
+    b = vec.builder
+    piece, counts = ir.VectorType(vec.type.element, PIECE), ir.VectorType(_WORD, PIECE)
+    lanes = ir.Constant(counts, list(range(PIECE)))
+    wanted = b.icmp_signed("<", lanes, vec.spread(b.sub(n_features, first), counts))
+    signature = ir.FunctionType(piece, [piece.as_pointer(), _SHORT, wanted.type, piece])
+    name = f"llvm.masked.load.v{PIECE}f{vec.bits}.p0"
+    load = cgutils.get_or_insert_function(b.module, signature, name)
+    align, nothing = ir.Constant(_SHORT, vec.bits // 8), ir.Constant(piece, None)
+    pieces = []
+    for n in range(vec.lanes):
+        row = b.load(b.gep(rows, [number(n)]))
+        place = b.gep(raw, [b.add(b.mul(row, n_features), first)])
+        pointer = b.bitcast(place, piece.as_pointer())
+        pieces.append(b.call(load, [pointer, align, wanted, nothing]))
+    # every PIECE-th row in one vector; then squares of PIECE by PIECE are transposed
+    values = [_joined(b, pieces[n::PIECE]) for n in range(PIECE)]
+    for n, value in enumerate(_turned(vec, values)):
+        feature = b.add(first, number(n))
+        column = b.select(b.icmp_signed("<", feature, n_features), feature, n_features)
+        vec.put(value, b.gep(out, [b.mul(pitch, column)]))
+
+
+def _joined(b: Any, parts: list[Any]) -> Any:
+    """Vectors of one length, of which there are 2, 4, ..., as one."""
+    while len(parts) > 1:
+        length = 2 * parts[0].type.count
+        mask = ir.Constant(ir.VectorType(_SHORT, length), list(range(length)))
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [b.shuffle_vector(one, other, mask) for one, other in pairs]
+    return parts[0]
+
+
+def fold_products(
+    vec: Vectors, sums: tuple[Any, Any, Any, Any], extra: Any, blanks: Any, parts: tuple[Any, Any]
+) -> None:
+    """Emit two frequencies, ``u + v`` and ``u - v``, from sums of products.
+
+    Parameters
+    ----------
+    vec
+        Where the code shall stand.
+    sums
+        Pointers to the sums of the products of both cosines, of the cosine of ``u`` with the sine
+        of ``v``, of the sine with the cosine, and of both sines.
+    extra
+        What the bits of PRODUCT add to each.
+    blanks
+        Pointer to what empty rows add to the first.
+    parts
+        Pointers to two vectors of real parts, and of imaginary parts.
+    """
+    b = vec.builder
+    common = vec.spread(extra, vec.integers)
+    cc, cs, sc, ss = (b.sub(_load(b, place, vec.integers), common) for place in sums)
+    cc = b.sub(cc, _load(b, blanks, vec.integers))
+    zero = ir.Constant(vec.integers, None)
+    real, imaginary = parts
+    for n, value in enumerate((b.sub(cc, ss), b.add(cc, ss))):
+        _store(b, value, _place(b, real, vec.integers, n))
+    for n, value in enumerate((b.sub(zero, b.add(sc, cs)), b.sub(cs, sc))):
+        _store(b, value, _place(b, imaginary, vec.integers, n))
+
+
+def turn_sums(vec: Vectors, sums: Any, rows: Any, pitch: Any) -> None:
+    """Emit a transposition: as many vectors of sums as there are lanes, to a row for each lane."""
+    b = vec.builder
+    values = [_load(b, _place(b, sums, vec.integers, n), vec.integers) for n in range(vec.lanes)]
+    for n, value in enumerate(_turned(vec, values)):
+        _store(b, value, b.gep(rows, [b.mul(pitch, number(n))]))
+
+
+def prefetch(b: Any, pointer: Any, write: bool) -> None:
+    """Emit a hint that memory will be read or written soon."""
+    byte = ir.IntType(8).as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [byte, _SHORT, _SHORT, _SHORT])
+    function = cgutils.get_or_insert_function(b.module, signature, "llvm.prefetch.p0")
+    hints = [ir.Constant(_SHORT, value) for value in (int(write), 3, 1)]
+    b.call(function, [b.bitcast(pointer, byte), *hints])
+
+
+# What the loops over groups of rows call, and the sizes that they share.
+#
+# Rows of a group are cut into *segments*. As many of them as a vector has lanes, of about one length,
+# are a *batch*, and STEPS rows of each lane of a batch are a *block*: columns of features, each of
+# ``STEPS`` vectors and PITCH numbers from the next.
+
+STEPS = 16  # rows of each lane in a block: its waves stay in the first cache
+_LONGEST = 256  # rows of a segment: their sums fit in 32 bits
+_BATCH_BYTES = 2**18  # of the columns of a batch, at most: they stay in the second cache
+# numba looks at the file of a loop when it loads it from its cache: the arithmetic is told by this
+MARK = crc32(
+    "".join(
+        map(inspect.getsource, (sys.modules[__name__], dense, llvm_vectors, structured_code))
+    ).encode()
+)
+
+
+def lanes_of(dtype: str) -> int:
+    """Segments of a batch."""
+    return VECTOR_BITS // (8 * np.dtype(dtype).itemsize)
+
+
+def pitch_of(dtype: str) -> int:
+    """From column to column of a block; not a power of two."""
+    return (STEPS + 1) * lanes_of(dtype)
+
+
+def longest_segment(n_features: int, dtype: str) -> int:
+    """Rows of a segment, at most."""
+    block = pitch_of(dtype) * n_features * np.dtype(dtype).itemsize
+    return STEPS * min(max(_BATCH_BYTES // block, 1), _LONGEST // STEPS)
+
+
+def _at(context: Any, b: Any, sig: Any, args: Any, array: int) -> Any:
+    """Pointer to an element of an array, whose number is the next argument."""
+    data = context.make_array(sig.args[array])(context, b, args[array]).data
+    return b.gep(data, [args[array + 1]])
+
+
+@intrinsic(prefer_literal=True)
+def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, center: Any,
+                 scale: Any, bounds: Any, k: Any, moments: Any, shares: Any, v: Any, ends: Any,
+                 weighted: Any, mark: Any) -> Any:  # fmt: skip
+    """Read one feature of a block: ``raw[i:]`` to ``out[j:]``; ``bounds[k:]``, ``moments[k:]``."""
+    signature = types.void(raw, i, out, j, n_steps, center, scale, bounds, k, moments, shares, v,
+                           ends, weighted, mark)  # fmt: skip
+    raw_kind, kind = raw.dtype.name, out.dtype.name
+    use = bool(weighted.literal_value)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        def at(array: int, offset: int) -> Any:
+            data = context.make_array(sig.args[array])(context, b, args[array]).data
+            return b.gep(data, [args[offset]])
+
+        ends_at = context.make_array(sig.args[12])(context, b, args[12]).data
+        take_column(
+            Vectors(b, kind), raw_kind, at(0, 1), at(2, 3), args[4],
+            (args[5], args[6], ir.Constant(ir.DoubleType(), ROOT)), at(7, 8), at(9, 8),
+            at(10, 11) if use else None, ends_at,
+        )  # fmt: skip
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic(prefer_literal=True)
+def multiply_waves(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
+                   k: Any,
+              side: Any, mark: Any) -> Any:  # fmt: skip
+    """Add products, lane by lane, of waves from ``waves[i:]`` with those from ``waves[j:]``."""
+    kind, count = waves.dtype.name, side.literal_value
+    signature = types.void(waves, i, j, pitch, n_rows, sums, k, side, mark)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, b, args[0]).data
+        one, other = (b.gep(data, [offset]) for offset in args[1:3])
+        place = _at(context, b, sig, args, 5)
+        add_products(Vectors(b, kind), one, other, args[3], args[4], place, WAVES, count)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic(prefer_literal=True)
+def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, turns: Any, j: Any,
+              stride: Any, n_features: Any, weights: Any, v: Any, sums: Any, k: Any, m: Any,
+              weighted: Any, count: Any, ahead: Any, mark: Any) -> Any:  # fmt: skip
+    """Add ``1 - cos`` and ``sin``, lane by lane, of ``count`` frequencies at ``turns[j:]``."""
+    signature = types.void(x, i, pitch, n_rows, turns, j, stride, n_features, weights, v, sums, k,
+                           m, weighted, count, ahead, mark)  # fmt: skip
+    kind, use = x.dtype.name, bool(weighted.literal_value)
+    together = count.literal_value, ahead.literal_value
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        def at(array: int) -> Any:
+            return _at(context, b, sig, args, array)
+
+        add_features(
+            Vectors(b, kind), at(0), args[2], args[3], at(4), args[6], args[7],
+            at(8) if use else None, (at(10), b.gep(at(10), [b.sub(args[12], args[11])])), *together,
+        )  # fmt: skip
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic(prefer_literal=True)
+def fetch_features(typing: Any, raw: Any, rows: Any, first: Any, n_features: Any, out: Any,
+                   j: Any, n_lanes: Any, raw_kind: Any, mark: Any) -> Any:  # fmt: skip
+    """Transpose PIECE features, from the first on, of some rows to ``out[j:]``; both are bytes."""
+    kind, lanes = raw_kind.literal_value, n_lanes.literal_value
+    signature = types.void(raw, rows, first, n_features, out, j, n_lanes, raw_kind, mark)
+    bits = np.dtype(kind).itemsize * 8
+    together = min(VECTOR_BITS // bits, lanes)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        data = [context.make_array(sig.args[n])(context, b, args[n]).data for n in (0, 1, 4)]
+        values, columns = (b.bitcast(data[n], llvm_vectors.real(kind).as_pointer()) for n in (0, 2))
+        columns = b.gep(columns, [args[5]])
+        for start in range(0, lanes, together):
+            fetch_rows(
+                Vectors(b, kind, bits * together), values, b.gep(data[1], [structured_code.number(start)]),
+                args[2], args[3], b.gep(columns, [structured_code.number(start)]),
+                structured_code.number((STEPS + 1) * lanes),
+            )  # fmt: skip
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def fold(typing: Any, sums: Any, cc: Any, cs: Any, sc: Any, ss: Any, extra: Any, blanks: Any,
+          parts: Any, i: Any, j: Any) -> Any:  # fmt: skip
+    """Two frequencies, ``parts[i:]`` and ``parts[j:]``, of four sums of products."""
+    kind = sums.dtype.name.replace("int", "float")
+    signature = types.void(sums, cc, cs, sc, ss, sums.dtype, blanks, parts, i, j)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        def at(array: int, offset: int) -> Any:
+            data = context.make_array(sig.args[array])(context, b, args[array]).data
+            return b.gep(data, [args[offset]])
+
+        blank = context.make_array(sig.args[6])(context, b, args[6]).data
+        products = (at(0, 1), at(0, 2), at(0, 3), at(0, 4))
+        fold_products(Vectors(b, kind), products, args[5], blank, (at(7, 8), at(7, 9)))
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def turn(typing: Any, sums: Any, i: Any, rows: Any, j: Any, pitch: Any) -> Any:
+    """Transpose as many vectors of ``sums[i:]`` as there are lanes to ``rows[j:]``."""
+    kind = sums.dtype.name.replace("int", "float")
+    signature = types.void(sums, i, rows, j, pitch)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        place, row = (_at(context, b, sig, args, array) for array in (0, 2))
+        turn_sums(Vectors(b, kind), place, row, args[4])
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic(prefer_literal=True)
+def call_for(typing: Any, array: Any, i: Any, write: Any) -> Any:
+    """Fetch ``array[i]`` and its neighbours into the cache, to be written soon or read."""
+    signature = types.void(array, i, write)
+    soon = bool(write.literal_value)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        prefetch(b, _at(context, b, sig, args, 0), soon)
+        return context.get_dummy_value()
+
+    return signature, emit

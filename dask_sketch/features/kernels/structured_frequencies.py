@@ -1,0 +1,150 @@
+"""Frequencies in groups of sums and differences, ``u_i + v_j`` and ``u_i - v_j`` (ours).
+
+A group of 32 frequencies comes from eight base frequencies, four ``u`` and four ``v``, and so do
+its features: ``exp(-i (u + v) . x)`` is a product of two. The sketch of a group is one matrix
+product, of the cosines and sines of the ``u`` with those of the ``v``, over the samples
+(:mod:`dask_sketch.features.kernels.structured`).
+
+The frequencies are all that is stored. The base frequencies follow from them, exactly, since
+drawn ones lie on a grid: see :func:`settle`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
+
+SIDE = 4  # base frequencies of one side; with eight, least squares loses 0.1 in ln KL
+GROUP = 2 * SIDE * SIDE
+_BITS = 23  # of a base frequency; a sum has one more, which is what float32 holds
+Array = NDArray[np.float64]
+
+
+def n_groups(n_frequencies: int) -> int:
+    """Groups that hold ``n_frequencies``; the last may be cut off.
+
+    Examples
+    --------
+    >>> n_groups(32), n_groups(33)
+    (1, 2)
+    """
+    return -(-n_frequencies // GROUP)
+
+
+def combine(bases: Array, n_frequencies: int) -> Array:
+    """The frequencies of groups of base frequencies.
+
+    Parameters
+    ----------
+    bases
+        Shape (n_groups, 2, SIDE, n_features): every ``u`` of a group, then every ``v``.
+    n_frequencies
+        How many of them to give.
+
+    Returns
+    -------
+    frequencies
+        Shape (n_features, n_frequencies): ``u_0 + v_0, u_0 - v_0, u_0 + v_1, ...``
+
+    Examples
+    --------
+    >>> bases = np.zeros((1, 2, SIDE, 1))
+    >>> bases[0, 0, 0], bases[0, 1, :2, 0] = 5.0, [1.0, 2.0]
+    >>> combine(bases, 4)
+    array([[6., 4., 7., 3.]])
+    """
+    u, v = bases[:, 0, :, None], bases[:, 1, None]
+    pairs = np.stack([u + v, u - v], axis=3)  # (n_groups, SIDE, SIDE, 2, n_features)
+    return np.ascontiguousarray(pairs.reshape(-1, bases.shape[-1])[:n_frequencies].T)
+
+
+def split(frequencies: NDArray[np.floating]) -> Array:
+    """The base frequencies of frequencies in the order of :func:`combine`.
+
+    Parameters
+    ----------
+    frequencies
+        Shape (n_features, n_frequencies).
+
+    Returns
+    -------
+    bases
+        Shape (n_groups, 2, SIDE, n_features), zero where a last group that was cut off does not
+        tell. Exact for settled frequencies.
+    """
+    d, m = frequencies.shape
+    whole = np.zeros((n_groups(m) * GROUP, d))
+    whole[:m] = frequencies.T
+    pairs = whole.reshape(-1, SIDE, SIDE, 2, d)
+    known = (np.arange(len(whole)) < m).reshape(-1, SIDE, SIDE, 2)
+    bases = np.zeros((len(pairs), 2, SIDE, d))
+    first = np.where(known[:, 0, 0, 1, None], (pairs[:, 0, 0, 0] - pairs[:, 0, 0, 1]) / 2, 0.0)
+    bases[:, 0] = np.where(known[:, :, 0, 0, None], pairs[:, :, 0, 0] - first[:, None], 0.0)
+    bases[:, 1] = np.where(known[:, 0, :, 0, None], pairs[:, 0, :, 0] - bases[:, 0, :1], 0.0)
+    bases[:, 1, 0] = first
+    return bases
+
+
+def settle(turns: Array) -> Array:
+    """Round frequencies so that each sum is a float32 number, and its two parts are known from it.
+
+    Base frequencies are cut to a grid for each feature, ``2**-23`` of the power of two above the
+    largest; sums and differences then fit in the 24 bits of float32.
+
+    Parameters
+    ----------
+    turns
+        Shape (n_features, n_frequencies), in the order of :func:`combine`.
+
+    Returns
+    -------
+    turns
+        Shape (n_features, n_frequencies). What is settled stays as it is.
+
+    Examples
+    --------
+    >>> turns = combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30)
+    >>> settled = settle(turns)
+    >>> bool((settled == settled.astype(np.float32)).all() and (settle(settled) == settled).all())
+    True
+    """
+    bases = split(turns)
+    exponents = np.frexp(np.abs(bases).max(axis=(0, 1, 2)))[1]
+    grid = np.ldexp(1.0, exponents - _BITS)
+    return combine(np.trunc(bases / grid) * grid, turns.shape[1])
+
+
+def settle_nearest(turns: Array) -> Array:
+    """Settled frequencies from what rounding in float64 has moved a little.
+
+    Examples
+    --------
+    >>> turns = settle(combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30))
+    >>> bool((settle_nearest(turns * (1 + 1e-12)) == turns).all())
+    True
+    """
+    bases = split(turns)
+    exponents = np.frexp(np.abs(bases).max(axis=(0, 1, 2)))[1]
+    # the largest may have come to the other side of a power of two: then the grid is a finer one,
+    # and has the same numbers
+    grid = np.ldexp(1.0, exponents - _BITS)
+    return combine(np.rint(bases / grid) * grid, turns.shape[1])
+
+
+def split_exactly(turns: NDArray[np.floating]) -> Array:
+    """:func:`split`, for frequencies that must be sums.
+
+    Raises
+    ------
+    InputError
+        If they are not.
+    """
+    bases = split(turns)
+    if not np.array_equal(combine(bases, turns.shape[1]), turns):
+        raise InputError(
+            "the frequencies are not sums and differences in groups of "
+            f"{GROUP}, as the law 'sparse-sums' has them."
+        )
+    return bases

@@ -1,0 +1,128 @@
+"""Rows that are whitened before their phases are computed, each by arithmetic of its own.
+
+A matrix product of a library is no choice: its order of additions depends on the number of rows,
+and so would the last bits of a sketch. Vectors run along the rows here, as in
+:mod:`dask_sketch.features.kernels.structured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from dask_sketch.features.kernels.dense import COMPILING
+from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
+from dask_sketch.features.kernels.structured import pointer_at, turn_square
+from dask_sketch.features.kernels.structured_code import products_module, put_products
+
+BLOCK = 128  # rows: their columns stay in the first cache
+TOGETHER = 4  # new features, and vectors of rows, whose products are held in registers
+
+
+@intrinsic
+def mix_columns(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: Any, n_features: Any,
+         out: Any, k: Any, mark: Any) -> Any:  # fmt: skip
+    """TOGETHER new features at ``out[k:]``, by rows of ``matrix[j:]``, for as many vectors."""
+    kind = columns.dtype.name
+    signature = types.void(columns, i, pitch, matrix, j, n_features, out, k, mark)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        px, pm, po = (pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3, 6))
+        put_products(Vectors(b, kind), px, args[2], pm, args[5], po, TOGETHER, TOGETHER)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@lru_cache(maxsize=2)
+def _whitener(dtype: str) -> Callable[..., None]:
+    """The loop for one precision; compiled now, and cached on disk."""
+    lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
+    pitch = BLOCK + lanes  # not a power of two: columns do not share one place in the cache
+    mark = crc32(str(products_module(dtype, TOGETHER)).encode())
+
+    def whiten(rows, matrix, out):  # type: ignore[no-untyped-def]
+        n, d = rows.shape
+        samples, mixed = rows.reshape(-1), matrix.reshape(-1)
+        columns = np.zeros((d + lanes - 1) // lanes * lanes * pitch, rows.dtype)
+        new = np.empty(matrix.shape[0] * pitch, rows.dtype)
+        for start in range(0, n, BLOCK):
+            used = min(BLOCK, n - start)
+            # squares of lanes by lanes; they may reach over the end of a row, not of the samples
+            whole = max(min(used, n - start - (lanes + d - 1) // d) // lanes * lanes, 0)
+            for r in range(0, whole, lanes):
+                for f in range(0, d, lanes):
+                    place = (start + r) * d + f
+                    turn_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+            for r in range(whole, used):
+                for f in range(d):
+                    columns[f * pitch + r] = samples[(start + r) * d + f]
+            for g in range(0, matrix.shape[0], TOGETHER):
+                for r in range(0, used, TOGETHER * lanes):
+                    mix_columns(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)  # type: ignore[call-arg]
+            for r in range(used):
+                for g in range(d):
+                    out[start + r, g] = new[g * pitch + r]
+
+    real = numba.from_dtype(np.dtype(dtype))
+    given = [types.Array(real, dimensions, "C", readonly=True) for dimensions in (2, 3)]
+    compiled: Callable[..., None] = numba.njit(
+        types.void(*given, real[:, ::1]), nogil=True, cache=True, error_model="numpy"
+    )(whiten)
+    return compiled
+
+
+class RowWhitener:
+    """Multiplies rows with a matrix, in the precision of a kernel.
+
+    Parameters
+    ----------
+    matrix
+        Whitening ``L``, shape (n_features, n_features).
+    dtype
+        Of the rows, ``"float32"`` or ``"float64"``.
+
+    Attributes
+    ----------
+    matrix
+        Its lines, TOGETHER by TOGETHER, each as the numbers of the features, then what they count.
+
+    Examples
+    --------
+    >>> whiten = RowWhitener(np.array([[1.0, 1.0], [0.0, 3.0]]), "float32")
+    >>> whiten(np.array([[1.0, 2.0]], np.float32))
+    array([[3., 6.]], dtype=float32)
+    """
+
+    def __init__(self, matrix: NDArray[np.float64], dtype: str):
+        d = len(matrix)
+        # as base frequencies are packed: the features of each new one, and what they count
+        self.matrix = np.zeros((-(-d // TOGETHER) * TOGETHER, 2, d), dtype)
+        self.matrix[:, 0], self.matrix[:d, 1] = np.arange(d), matrix
+        with COMPILING:
+            self._whiten = _whitener(dtype)
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """``L @ x`` of each row; its bits depend on that row alone.
+
+        Parameters
+        ----------
+        rows
+            Shape (n, n_features), C-contiguous, of the precision that was asked for.
+
+        Returns
+        -------
+        whitened
+            Of the same shape and type.
+        """
+        out = np.empty_like(rows)
+        self._whiten(rows, self.matrix, out)
+        return out

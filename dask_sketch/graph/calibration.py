@@ -1,0 +1,358 @@
+"""How long a pass will take, and what holds it up: from a few seconds of the real work."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.utils import format_time
+
+from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.validation.arrays import whole_number
+
+# How fast this process sketches and merges: what a plan needs to tell the time of a pass.
+
+_FIRST_ROWS = 256
+_LARGEST = 2**25  # bytes of random rows
+_MERGED = 16
+
+
+def pairs_per_second(
+    feature_map: FeatureMap, n_rows: int, dtype: Any = np.float32, seconds: float = 1.0
+) -> float:
+    """(sample, frequency) pairs that one thread sketches in a second of wall time, measured.
+
+    Parameters
+    ----------
+    feature_map
+        What is averaged.
+    n_rows
+        Rows of a chunk, ``>= 1``: what a chunk costs beside its rows is measured too. Fewer are
+        taken where they would need too long.
+    dtype
+        Type of the rows.
+    seconds
+        About how long to measure, after compiling.
+
+    Examples
+    --------
+    >>> pairs_per_second(FeatureMap(2, 20, scale=1.0), 1000, seconds=0.01) > 1e4
+    True
+    """
+    d = feature_map.n_features
+    most = max(min(n_rows, _LARGEST // (8 * d)), 1)
+    rows = min(_FIRST_ROWS, most)
+    noise = np.random.default_rng(0).standard_normal((most, d), dtype=np.float32)
+    x = (noise + feature_map.center).astype(dtype)
+    partial_sketch(x[:rows], feature_map)  # compiles
+    calls, start = 0, time.perf_counter()
+    while True:
+        begin = time.perf_counter()
+        partial_sketch(x[:rows], feature_map)
+        now = time.perf_counter()
+        calls += 1
+        if rows < most and now - begin < seconds / 8:
+            rows = min(2 * rows, most)
+            calls, start = 0, time.perf_counter()
+        elif now - start >= seconds:
+            return calls * rows * feature_map.n_frequencies / (now - start)
+
+
+def merge_seconds(feature_map: FeatureMap) -> float:
+    """Seconds for one partial sketch to be sent, received and added, measured.
+
+    Examples
+    --------
+    >>> merge_seconds(FeatureMap(2, 20, scale=1.0)) > 0
+    True
+    """
+    sent = pickle.dumps(Sketch.empty(feature_map), protocol=5)
+    start = time.perf_counter()
+    received = [pickle.loads(sent) for _ in range(_MERGED)]
+    pickle.dumps(merge(received), protocol=5)
+    return (time.perf_counter() - start) / _MERGED
+
+
+SCHEDULER_SECONDS = 1e-3  # for each task, of a cluster that was not measured
+KERNEL_SECONDS = 1.0  # of measuring
+READ_SECONDS = 1.0
+READ_CHUNKS = 4  # of each thread, at most
+EMPTY_TASKS = 400
+MOST_THREADS = 64  # that measure the kernel at once
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured, on the machines that would do the pass.
+
+    Attributes
+    ----------
+    pairs_per_second
+        (sample, frequency) pairs of one thread, with all threads at work.
+    read_seconds
+        For one thread to read one chunk of the input, with all threads reading.
+    rows_per_chunk
+        Mean rows of those chunks.
+    merge_seconds
+        For one partial sketch to be sent, received and added.
+    task_seconds
+        For one task that does nothing: what the scheduler needs.
+    on_cluster
+        Whether a cluster was measured, and not the threads of this process.
+    """
+
+    pairs_per_second: float
+    read_seconds: float
+    rows_per_chunk: float
+    merge_seconds: float
+    task_seconds: float
+    on_cluster: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pairs_per_second / 1e9:.2f} G pairs/s a thread; a chunk is read in "
+            f"{format_time(self.read_seconds)}, a task scheduled in "
+            f"{format_time(self.task_seconds)}"
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of one pass, and where they go.
+
+    Attributes
+    ----------
+    n_cores
+        Threads that work.
+    seconds
+        Wall time: the largest of ``working_seconds``, ``scheduler_seconds`` and ``store_seconds``,
+        which pass at the same time.
+    bottleneck
+        What to change first: ``"kernel"``, ``"read"`` (the threads that read), ``"store"`` (its
+        bandwidth), ``"scheduler"``, or ``"chunks"``: there are too few for so many cores.
+    working_seconds
+        Of the thread that has most to do: reading, sketching and merging its chunks.
+    kernel_seconds, read_seconds, merge_seconds
+        Of all chunks, over all cores; their sum is ``working_seconds`` where chunks divide evenly.
+    scheduler_seconds
+        Of the scheduler, for all tasks.
+    store_seconds
+        All bytes over the bandwidth of the store; 0 if none was given.
+    """
+
+    n_cores: int
+    seconds: float
+    bottleneck: str
+    working_seconds: float
+    kernel_seconds: float
+    read_seconds: float
+    merge_seconds: float
+    scheduler_seconds: float
+    store_seconds: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds that each part would take by itself, by its name; those that take any."""
+        parts = {
+            "kernel": self.kernel_seconds,
+            "reading": self.read_seconds + self.merge_seconds,
+            "scheduler": self.scheduler_seconds,
+            "store": self.store_seconds,
+        }
+        return {name: seconds for name, seconds in parts.items() if seconds}
+
+    @property
+    def held_up_by(self) -> str:
+        """The bottleneck, in words."""
+        return {"chunks": "too few chunks", "read": "reading"}.get(self.bottleneck, self.bottleneck)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {format_time(s)}" for name, s in self.parts.items())
+        return (
+            f"{format_time(self.seconds)} on {self.n_cores:,} core{'s' * (self.n_cores > 1)} "
+            f"({shown}); bound by {self.held_up_by}"
+        )
+
+
+def estimate_pass(
+    calibration: Calibration,
+    *,
+    n_samples: int,
+    n_frequencies: int,
+    n_chunks: int,
+    n_tasks: int,
+    n_cores: int,
+    bytes_read: int | None = None,
+    bandwidth: float | None = None,
+    task_seconds: float | None = None,
+) -> Estimate:
+    """Time of a pass of this size, at measured rates.
+
+    Parameters
+    ----------
+    calibration
+        From :func:`measure`.
+    n_samples, n_frequencies, n_chunks, n_tasks
+        Size of the pass.
+    n_cores
+        Threads that work, ``>= 1``.
+    bytes_read, bandwidth
+        Bytes in all, and bytes per second that the store gives to all readers together; without
+        a bandwidth every thread reads as fast as the one that was measured.
+    task_seconds
+        Of the scheduler for each task, in place of what was measured.
+
+    Raises
+    ------
+    InputError
+        If ``n_cores``, ``bandwidth`` or ``task_seconds`` is not positive.
+
+    Examples
+    --------
+    >>> rates = Calibration(2e9, 0.01, 1e6, 1e-4, 1e-3, True)
+    >>> made = estimate_pass(rates, n_samples=10**9, n_frequencies=1000, n_chunks=1000,
+    ...                      n_tasks=1068, n_cores=2)
+    >>> round(made.seconds), made.bottleneck
+    (255, 'kernel')
+    """
+    whole_number("n_cores", n_cores, 1)
+    for name, value in (("bandwidth", bandwidth), ("task_seconds", task_seconds)):
+        real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if value is not None and not (real and value > 0):
+            raise InputError(f"{name}={value!r}: give a positive number.")
+    kernel = n_samples * n_frequencies / calibration.pairs_per_second
+    read = n_chunks * calibration.read_seconds
+    merging = n_chunks * calibration.merge_seconds
+    share = math.ceil(n_chunks / n_cores) / max(n_chunks, 1)  # of the busiest thread
+    working = share * (kernel + read + merging)
+    scheduler = n_tasks * (calibration.task_seconds if task_seconds is None else task_seconds)
+    store = 0.0 if bandwidth is None or bytes_read is None else bytes_read / bandwidth
+    longest = max(working, scheduler, store)
+    if longest == working:
+        bottleneck = "kernel" if kernel >= read + merging else "read"
+        if share * n_cores > 2:  # half of the cores would have nothing to do
+            bottleneck = "chunks"
+    else:
+        bottleneck = "scheduler" if longest == scheduler else "store"
+    return Estimate(
+        n_cores=int(n_cores),
+        seconds=longest,
+        bottleneck=bottleneck,
+        working_seconds=working,
+        kernel_seconds=kernel / n_cores,
+        read_seconds=read / n_cores,
+        merge_seconds=merging / n_cores,
+        scheduler_seconds=scheduler,
+        store_seconds=store,
+    )
+
+
+def measure(
+    samples: Samples, feature_map: FeatureMap, n_threads: int, split_every: int, client: Any
+) -> Calibration:
+    """Measure reading, sketching, merging and scheduling, in a few seconds.
+
+    Parameters
+    ----------
+    samples
+        The input; up to four of its chunks for each thread are read.
+    feature_map
+        What will be averaged; random rows are, for a second on every thread at once.
+    n_threads
+        Threads there are.
+    split_every
+        Fan-in of the merges.
+    client
+        Client of the cluster that would do the pass, ``None`` for the threads of this process.
+
+    Raises
+    ------
+    ChunkError
+        If a chunk cannot be read.
+    """
+    # where there is no cluster on threads, bags (see LazySketch) included
+    where: dict[str, Any] = {"scheduler": "threads" if client is None else client.get}
+    n_busy = min(n_threads, MOST_THREADS)
+    # all threads at once: what they share, such as the interpreter lock, is in the measure
+    chunks = _some_chunks(samples, split_every, n_busy)
+    read = dask.delayed(_read, pure=False)
+    read_times = dask.compute(*(read(_Held(some)) for some in chunks), **where)
+    n_chunks, rows, spent = (sum(column) for column in zip(*read_times, strict=True))
+    rate = dask.delayed(pairs_per_second, pure=False, traverse=False)
+    per_chunk = max(math.ceil(rows / n_chunks), 1)
+    rates = dask.compute(
+        *(rate(feature_map, per_chunk, samples.dtype, KERNEL_SECONDS) for _ in range(n_busy)),
+        **where,
+    )
+    return Calibration(
+        pairs_per_second=sum(rates) / len(rates),
+        read_seconds=spent / n_chunks,
+        rows_per_chunk=rows / n_chunks,
+        merge_seconds=merge_seconds(feature_map),
+        task_seconds=_task_seconds(split_every, where),
+        on_cluster=client is not None,
+    )
+
+
+class _Held:
+    """Keeps collections out of the sight of Dask, so that the task itself computes them."""
+
+    def __init__(self, collections: list[Any]):
+        self.collections = collections
+
+
+def _some_chunks(samples: Samples, split_every: int, n_readers: int) -> list[list[Any]]:
+    """Row counts of a few chunks for each reader, lazily; the same for all if there are few."""
+    order = np.random.default_rng(0).permutation(samples.n_chunks)[: n_readers * READ_CHUNKS]
+    lazy = [
+        reduce_samples(
+            samples,
+            _count,
+            sum,
+            split_every=split_every,
+            name="calibrate",
+            chosen=range(int(i), int(i) + 1),
+        )
+        for i in order
+    ]
+    made = dask.optimize(*lazy)
+    return [list(made[i::n_readers] or made[:1]) for i in range(n_readers)]
+
+
+def _count(block: Any, weights: Any, label: str) -> int:
+    return math.prod(np.shape(block)[:-1])
+
+
+def _read(held: _Held) -> tuple[int, int, float]:
+    """Chunks and rows that this thread read, and the seconds it took."""
+    counts: list[int] = []
+    start = time.perf_counter()
+    for number, chunk in enumerate(held.collections):
+        if number == 1:
+            counts, start = [], time.perf_counter()  # the first one opened the store as well
+        counts.append(unwrap(chunk.compute(scheduler="sync")) or 0)
+        if time.perf_counter() - start > READ_SECONDS:
+            break
+    return len(counts), sum(counts), time.perf_counter() - start
+
+
+def _task_seconds(split_every: int, where: dict[str, Any]) -> float:
+    """Seconds of one task of a pass over nothing."""
+    for n_chunks in (20, EMPTY_TASKS):  # the first is not counted
+        empty = array_samples(da.zeros((n_chunks, 1), chunks=(1, 1)), "nothing")
+        lazy = reduce_samples(empty, _count, sum, split_every=split_every, name="calibrate")
+        start = time.perf_counter()
+        lazy.compute(**where)
+        spent = time.perf_counter() - start
+    return spent / (n_chunks * (1 + 1 / split_every))

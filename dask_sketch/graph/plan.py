@@ -1,0 +1,388 @@
+"""What a pass will cost, said before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import psutil
+from dask.system import CPU_COUNT
+
+from dask_sketch import config
+from dask_sketch.display.text import describe_bytes
+from dask_sketch.errors import InputError, PlanError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.kernels.row_loop import GROUPS
+from dask_sketch.graph.arguments import opened
+from dask_sketch.graph.calibration import (
+    SCHEDULER_SECONDS,
+    Calibration,
+    Estimate,
+    estimate_pass,
+    measure,
+)
+from dask_sketch.graph.compute import batch_chunks, count_merges
+from dask_sketch.graph.executors import active_client
+from dask_sketch.graph.group_memory import WAY_OUT, free_memory, group_memory
+from dask_sketch.graph.telemetry import announce_limit
+from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
+from dask_sketch.sketching.partial import GATHERED
+from dask_sketch.sources.chunking import SMALL_TASK, n_bytes
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import whole_number
+
+# The cost of a pass, as it is told, and refused if it cannot fit.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cost of one pass.
+
+    Attributes
+    ----------
+    source
+        Name of the input.
+    passes
+        Times that the data is read: 1.
+    n_samples
+        Number of rows, ``None`` if only the pass can tell.
+    n_chunks, n_merges, n_tasks
+        Tasks that read and sketch, tasks that merge, and their sum.
+    n_batches
+        Graphs that they run in, one after the other: more than one above ``sketch.task-limit``.
+    n_frequencies
+        Of the feature map.
+    bytes_read
+        Bytes read, ``None`` if unknown.
+    largest_chunk
+        Bytes of the largest chunk in memory, ``None`` if unknown.
+    memory_per_thread
+        Projected peak of one thread in bytes, beyond the idle process; ``None`` if unknown.
+    memory_available
+        Bytes that a thread may use: memory of a worker over its threads, times the setting
+        ``sketch.memory-share``.
+    sketch_bytes
+        Bytes of the result, ``None`` where only the pass can tell how many groups there are.
+    n_threads
+        Threads that there are.
+    warnings
+        What to think about first.
+    calibration
+        Measured rates, if they were asked for.
+    groups
+        Name of the labels of groups, if there is a sketch for each.
+    n_groups
+        How many groups there are, at most; ``None`` where only the pass can tell.
+    client_memory, client_available
+        Projected bytes that the client needs for the result, ``None`` if unknown, and what it has.
+    """
+
+    source: str
+    passes: int
+    n_samples: int | None
+    n_chunks: int
+    n_merges: int
+    n_tasks: int
+    n_batches: int
+    n_frequencies: int
+    bytes_read: int | None
+    largest_chunk: int | None
+    memory_per_thread: int | None
+    memory_available: int
+    sketch_bytes: int | None
+    n_threads: int
+    warnings: tuple[str, ...]
+    calibration: Calibration | None = None
+    groups: str | None = None
+    n_groups: int | None = None
+    client_memory: int | None = None
+    client_available: int | None = None
+
+    def estimate(
+        self, n_cores: int | None = None, *, bandwidth: str | float | None = None
+    ) -> Estimate:
+        """Time of the pass, and what holds it up.
+
+        Parameters
+        ----------
+        n_cores
+            Threads that work, each as fast as those that were measured; by default as many as
+            there are. A cluster that was not measured is taken to need a millisecond for each task.
+        bandwidth
+            Bytes per second that the store gives to all readers together, as a number or as text
+            such as ``"1GB"``; by default the readers are not in each other's way.
+
+        Returns
+        -------
+        estimate
+            Of batches that follow each other without a pause. Starting and decoding are not in it.
+            As good as a second of measuring: within a factor of two on a machine that does nothing
+            else, and no better than its load where others work.
+
+        Raises
+        ------
+        InputError
+            If the plan was made without ``calibrate=True``, or a number is not positive.
+        """
+        rates = self.calibration
+        if rates is None:
+            raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
+        cores = self.n_threads if n_cores is None else n_cores
+        whole_number("n_cores", cores, 1)
+        n = self.n_samples
+        elsewhere = n_cores is not None and not rates.on_cluster and n_cores > self.n_threads
+        return estimate_pass(
+            rates,
+            n_samples=round(rates.rows_per_chunk * self.n_chunks) if n is None else n,
+            n_frequencies=self.n_frequencies,
+            n_chunks=self.n_chunks,
+            n_tasks=self.n_tasks,
+            n_cores=cores,
+            bytes_read=self.bytes_read,
+            bandwidth=None if bandwidth is None else n_bytes("bandwidth", bandwidth),
+            task_seconds=SCHEDULER_SECONDS if elsewhere else None,
+        )
+
+    def require_fit(self) -> None:
+        """Refuse what cannot fit.
+
+        Raises
+        ------
+        PlanError
+            With both numbers, and what to do.
+        """
+        if self.client_memory is not None and self.client_memory > (self.client_available or 0):
+            raise PlanError(
+                f"{self._the_groups()} take {describe_bytes(self.sketch_bytes)}, and the client "
+                f"needs {describe_bytes(self.client_memory)} to put them together, but it has "
+                f"{describe_bytes(self.client_available)}. {WAY_OUT}"
+            )
+        if self.memory_per_thread is None or self.memory_per_thread <= self.memory_available:
+            return
+        if self.n_groups is not None and self.sketch_bytes is not None:
+            raise PlanError(
+                f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
+                f"per thread (largest chunk {describe_bytes(self.largest_chunk)}; "
+                f"{self._the_groups()} take {describe_bytes(self.sketch_bytes)}, several times "
+                f"over where they are merged), but only {describe_bytes(self.memory_available)} is "
+                f"available to each of {self.n_threads} threads. {WAY_OUT}"
+            )
+        raise PlanError(
+            f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
+            f"per thread (largest chunk {describe_bytes(self.largest_chunk)}), but only "
+            f"{describe_bytes(self.memory_available)} is available to each of "
+            f"{self.n_threads} threads. Use fewer threads per worker or more memory, a smaller "
+            "chunk_size if chunks were joined, or store the data in smaller chunks."
+        )
+
+    def _the_groups(self) -> str:
+        return f"the sketches of {self.n_groups:,} groups of {self.groups}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON; with the estimate, if there is a calibration."""
+        made = None if self.calibration is None else asdict(self.estimate())
+        return asdict(self) | {"estimate": made}
+
+    def _fields(self) -> dict[str, str]:
+        samples = "unknown before the pass" if self.n_samples is None else f"{self.n_samples:,}"
+        fields = {
+            "source": self.source,
+            "samples": samples,
+            "passes over the data": str(self.passes),
+            "tasks": f"{self.n_tasks:,} ({self.n_chunks:,} chunks, {self.n_merges:,} merges"
+            + (f"; {self.n_batches:,} batches)" if self.n_batches > 1 else ")"),
+            "bytes read": describe_bytes(self.bytes_read),
+            "largest chunk": describe_bytes(self.largest_chunk),
+            "memory per thread": (
+                f"{describe_bytes(self.memory_per_thread)} of "
+                f"{describe_bytes(self.memory_available)}, {self.n_threads} threads"
+            ),
+        }
+        if self.groups is not None:
+            many = "unknown before the pass" if self.n_groups is None else f"{self.n_groups:,}"
+            fields["groups"] = f"{many}, of {self.groups}"
+        fields["sketch"] = describe_bytes(self.sketch_bytes)
+        if self.calibration is not None:
+            fields |= {"time": str(self.estimate()), "measured": str(self.calibration)}
+        return fields | {f"warning {i + 1}": text for i, text in enumerate(self.warnings)}
+
+    def __str__(self) -> str:
+        width = max(map(len, self._fields()))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in self._fields().items())
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.passes import plan_card
+
+        made = None if self.calibration is None else self.estimate()
+        n_samples = "unknown" if self.n_samples is None else f"{self.n_samples:,}"
+        return plan_card(
+            {name: text for name, text in self._fields().items() if text not in self.warnings},
+            f"1 pass, {n_samples} samples, {self.n_tasks:,} tasks",
+            self.warnings,
+            (self.memory_per_thread, self.memory_available),
+            {} if made is None else made.parts,
+            "" if made is None else f"time of each part: bound by {made.held_up_by}",
+        )
+
+
+MANY_PIECES = 10_000  # stored chunks,
+SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
+
+
+def plan(
+    x: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    groups: Any = None,
+    split_every: int | None = None,
+    memory_per_thread: str | int | None = None,
+    calibrate: bool = False,
+    **options: Any,
+) -> Plan:
+    """Say what sketching ``x`` will cost, without reading it.
+
+    Parameters
+    ----------
+    x, feature_map, weights, groups, split_every, options
+        As for :func:`sketch`.
+    memory_per_thread
+        Memory that each thread has; by default that of the smallest worker of the active client,
+        or what is free on this machine, shared among the threads.
+    calibrate
+        Measure for a few seconds, on the active client or on the threads of this process, and
+        estimate the time: a few chunks are read, random rows are sketched.
+
+    Returns
+    -------
+    plan
+        Prints as a table.
+
+    Raises
+    ------
+    PlanError
+        If the largest chunk cannot fit; the message has both numbers.
+    InputError
+        As for :func:`open_samples`.
+    ChunkError
+        If a chunk that is read to calibrate cannot be.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plan(np.zeros((1000, 2)), FeatureMap(2, 100, scale=1.0)).passes
+    1
+    >>> made = plan(np.zeros((1000, 2)), FeatureMap(2, 100, scale=1.0), calibrate=True)
+    >>> made.estimate(n_cores=1).seconds > 0
+    True
+    """
+    samples, fan_in = opened(
+        "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
+    )
+    available = None
+    if memory_per_thread is not None:
+        available = n_bytes("memory_per_thread", memory_per_thread)
+    client = active_client() if samples.lazy else None
+    made = make_plan(samples, feature_map, fan_in, client=client, available=available)
+    made.require_fit()
+    if calibrate:
+        rates = measure(samples, feature_map, made.n_threads, fan_in, client)
+        announce_limit(client, feature_map, rates)
+        made = replace(made, calibration=rates)
+    return made
+
+
+def make_plan(
+    samples: Samples,
+    feature_map: FeatureMap,
+    split_every: int,
+    *,
+    client: Any = None,
+    available: int | None = None,
+) -> Plan:
+    """The plan, fitting or not; see :func:`plan`."""
+    memory, n_threads = _resources(client)
+    if available is not None:
+        memory = available
+    m, d = feature_map.n_frequencies, feature_map.n_features
+    one_sketch = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
+    weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
+    drawn = 12 * d * m  # frequencies in float64, and packed in float32; once for a process
+    grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
+    chunk_memory = None
+    if samples.largest_chunk is not None:
+        scratch = 2 * BLOCK_BYTES + 2 * one_sketch
+        if weighted:
+            # longer blocks; sums, and rows that wait, for each group of weights
+            share = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
+            held = int(share * BLOCK_BYTES)
+            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (one_sketch // 2 + held)
+        reading = samples.copies * samples.largest_chunk + scratch
+        if grouped is None:
+            merging = (split_every + 1) * one_sketch
+        else:
+            reading, merging = reading + grouped.sketching, grouped.merging
+        chunk_memory = max(reading, merging) + drawn
+    n_chunks = samples.n_chunks
+    size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
+    whole, rest = divmod(n_chunks, size)
+    n_merges = whole * count_merges(size, split_every)
+    if rest or not whole:
+        n_merges += count_merges(rest, split_every)
+    n_batches = max(-(-n_chunks // size), 1)
+    warnings = []
+    if n_batches > 1 and (samples.bytes_read or 0) < n_chunks * SMALL_TASK:
+        warnings.append(
+            f"{n_chunks:,} chunks are of {describe_bytes((samples.bytes_read or 0) // n_chunks)} "
+            "on average: the scheduler will be the bottleneck. Make larger ones: raise chunk_size "
+            "for a store, rechunk an array where it is read."
+        )
+    pieces = samples.stored_chunks
+    if pieces and pieces >= MANY_PIECES and (samples.bytes_read or 0) < pieces * SMALL_PIECE:
+        warnings.append(
+            f"{pieces:,} stored chunks are of {describe_bytes((samples.bytes_read or 0) // pieces)}"
+            " on average, and Zarr needs a fifth of a millisecond for each. Store larger ones, or "
+            "read them with the package zarrs (Zarr's setting codec_pipeline.path)."
+        )
+    if samples.largest_chunk is None:
+        warnings.append("chunk sizes are unknown: memory cannot be projected.")
+    if grouped is not None and grouped.result is None:
+        warnings.append(
+            f"each group of {grouped.dim} will take {describe_bytes(grouped.each)}, and how many "
+            "there are only the pass can tell: memory is projected without them."
+        )
+    return Plan(
+        source=samples.label,
+        passes=1,
+        n_samples=samples.n_samples,
+        n_chunks=n_chunks,
+        n_merges=n_merges,
+        n_tasks=n_chunks + n_merges,
+        n_batches=n_batches,
+        n_frequencies=m,
+        bytes_read=samples.bytes_read,
+        largest_chunk=samples.largest_chunk,
+        memory_per_thread=chunk_memory,
+        memory_available=memory,
+        sketch_bytes=one_sketch if grouped is None else grouped.result,
+        n_threads=n_threads,
+        warnings=tuple(warnings),
+        groups=None if grouped is None else grouped.dim,
+        n_groups=None if grouped is None else grouped.n_groups,
+        client_memory=None if grouped is None else grouped.client,
+        client_available=None if grouped is None else free_memory(),
+    )
+
+
+def _resources(client: Any) -> tuple[int, int]:
+    """Bytes for each thread of the smallest worker, and threads in all."""
+    share = float(config.get("memory-share"))
+    if client is not None:
+        workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+        limits = [w["memory_limit"] / w["nthreads"] for w in workers if w.get("memory_limit")]
+        threads = sum(w["nthreads"] for w in workers)
+        if limits:
+            return int(share * min(limits)), threads
+        if workers:
+            return int(share * psutil.virtual_memory().total), threads
+    return free_memory() // CPU_COUNT, CPU_COUNT

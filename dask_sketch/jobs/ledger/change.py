@@ -1,0 +1,341 @@
+"""A change of a ledger: the next state is prepared and written, and not yet published."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import LedgerError, MergeError
+from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.batch import (
+    BOUNDS,
+    FOLDER,
+    Batch,
+    Member,
+    batch_rows,
+    read_rows,
+    read_sketches,
+    stack,
+    write_batch,
+    write_total,
+)
+from dask_sketch.jobs.ledger.history import RunRecord, write_record
+from dask_sketch.jobs.ledger.manifest import Manifest
+from dask_sketch.jobs.ledger.objects import fresh_name
+from dask_sketch.jobs.ledger.partitions import Entry, Partition
+from dask_sketch.jobs.ledger.reader import Index
+from dask_sketch.sketching.sketch import Sketch, merge
+
+# Small batches are merged into larger ones, so that there are few after years of nights.
+
+FAN = 8  # batches of about one size that become one
+
+
+def mergeable(batches: Sequence[Batch], most: int) -> list[list[Batch]]:
+    """Batches that should be merged with one another.
+
+    Batches of one to 7 live members are of one size, those of 8 to 63 of the next, and so on; eight
+    of one size are merged. So a partition is written anew once for each size: at most three times
+    for batches of 500, and there are never more than some dozens of batches that are not full.
+
+    Parameters
+    ----------
+    batches
+        All that there are.
+    most
+        Members that a batch may have.
+
+    Examples
+    --------
+    >>> from dask_sketch.jobs.ledger.objects import Reference
+    >>> sizes = [500, 1, 2, 1, 9, 1, 1, 3, 1, 1]
+    >>> batches = [Batch(Reference(f"b{n}", 1, "0" * 64), n) for n in sizes]
+    >>> [[batch.n_members for batch in group] for group in mergeable(batches, 500)]
+    [[1, 2, 1, 1, 1, 3, 1, 1]]
+    """
+    by_size: dict[int, list[Batch]] = defaultdict(list)
+    for batch in batches:
+        if 2 * batch.n_live <= most:
+            by_size[int(math.log(batch.n_live, FAN))].append(batch)
+    groups = []
+    for alike in by_size.values():
+        if len(alike) < FAN:
+            continue
+        group: list[Batch] = []
+        for batch in alike:
+            if sum(one.n_live for one in group) + batch.n_live > most:
+                groups.append(group)
+                group = []
+            group.append(batch)
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+KEEP_STATES = 32  # totals of runs, for drift
+
+
+class Change:
+    """Turns one state into the next.
+
+    Parameters
+    ----------
+    place
+        Of the ledger.
+    state, index, total
+        What it is now.
+    number
+        Of the commit that this will be.
+    """
+
+    def __init__(self, place: Place, state: Manifest, index: Index, total: Sketch, number: int):
+        self._place = place
+        self._before = state
+        self._state = replace(state, number=number)
+        self._index = index
+        self._total = total
+        self._map = total.feature_map
+        self._added: list[tuple[Partition, Sketch]] = []
+        self._leaving: dict[str, list[int]] = {}
+        self._erased: frozenset[str] = frozenset()
+        self._record: RunRecord | None = None
+        self._written: dict[str, list[Member]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next state would be the same."""
+        same = replace(self._state, number=self._before.number) == self._before
+        return same and not (self._added or self._leaving or self._erased or self._record)
+
+    def apply(
+        self,
+        added: Iterable[tuple[Partition, Sketch]],
+        removed: Iterable[str],
+        quarantined: Mapping[str, str],
+    ) -> None:
+        """Take in what :meth:`Ledger.commit` was given."""
+        entries, state = self._index.entries, self._state
+        for partition, sketch in added:
+            if partition.key in state.forgotten:
+                raise LedgerError(
+                    f"{partition.key!r} was forgotten, and is not sketched again. "
+                    "forget(..., undo=True) would allow it."
+                )
+            try:
+                self._map.require_same(sketch.feature_map)
+            except MergeError as error:
+                raise LedgerError(f"the sketch of {partition.key!r}: {error}") from error
+            if sketch.privacy is not None:
+                raise LedgerError(
+                    f"the sketch of {partition.key!r} has noise for privacy, and a ledger holds "
+                    "plain sums. Make the total private when it is released."
+                )
+            if not sketch.tight_bounds:
+                raise LedgerError(
+                    f"the sketch of {partition.key!r} was made by subtraction, so that its bounds "
+                    "may be too wide for a total. Sketch the partition itself."
+                )
+            self._added.append((partition, sketch))
+        keys = [partition.key for partition, _ in self._added]
+        new, out = set(keys), list(removed)
+        for name, given in (("added", keys), ("removed", out)):
+            twice = sorted(key for key, n in Counter(given).items() if n > 1)
+            if twice:
+                raise LedgerError(f"{name} has {twice[0]!r} twice.")
+        leaving = set(out)
+        replaced = [key for key in keys if key in entries and key not in leaving]
+        self._leaving = self._index.rows([*out, *replaced])
+        settled = {*new, *out}
+        kept = {key: why for key, why in state.quarantined.items() if key not in settled}
+        gone = {key: runs for key, runs in state.gone.items() if key not in new}
+        gone |= {key: (entries[key].since, state.last_run) for key in out if key not in new}
+        self._state = replace(state, quarantined=kept | dict(quarantined), gone=gone)
+
+    def record(self, run: RunRecord) -> None:
+        """End a run with this change."""
+        last = self._before.last_run
+        if run.number != last + 1:
+            raise LedgerError(
+                f"run.number={run.number}: the last run recorded is {last}, so this is "
+                f"number {last + 1}."
+            )
+        self._record = run
+        self._state = replace(self._state, last_run=run.number)
+
+    def forget(self, keys: Iterable[str], undo: bool) -> None:
+        """Take in what :meth:`Ledger.forget` was given."""
+        state, wanted = self._state, set(keys)
+        if undo:
+            self._state = replace(state, forgotten=state.forgotten - wanted)
+            return
+        wanted -= state.forgotten
+        since: dict[str, int] = {key: state.gone[key][0] for key in wanted & set(state.gone)}
+        for members in self._index.members.values():
+            for key, entry in members:
+                if key in wanted:
+                    since[key] = min(entry.since, since.get(key, entry.since))
+        unknown = wanted - set(since) - set(state.quarantined)
+        if unknown:
+            raise LedgerError(
+                f"the ledger holds no partition {min(unknown)!r}, and never did; nothing was "
+                f"forgotten. {_alike(min(unknown), self._index.members)}"
+            )
+        if not wanted:
+            return
+        self._erased = frozenset(wanted)
+        self._leaving = self._index.rows(wanted & set(self._index.entries))
+        first = min(since.values(), default=state.last_run + 1)  # before that, no total holds them
+        self._state = replace(
+            state,
+            forgotten=state.forgotten | wanted,
+            quarantined={k: why for k, why in state.quarantined.items() if k not in wanted},
+            gone={key: runs for key, runs in state.gone.items() if key not in wanted},
+            states=tuple((run, ref) for run, ref in state.states if run < first),
+            oldest=state.number,
+        )
+
+    def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
+        """Write all that the next state needs.
+
+        Returns
+        -------
+        state, total, members
+            The state, its total, and the members of the batches that are new.
+        """
+        place, number = self._place, self._state.number
+        marked = self._mark(self._state.batches)
+        total = self._new_total(marked)
+        batches = self._write_added(
+            self._without_erased(marked) if self._erased else self._compacted(marked)
+        )
+        state = replace(self._state, batches=tuple(batches))
+        if self._added or self._leaving:
+            state = replace(state, total=write_total(place, number, total) if batches else None)
+        state = self._with_state(state)
+        if self._record is not None:
+            runs = write_record(place, state.runs, self._record, number)
+            state = replace(state, runs=runs)
+        return state, total, self._written
+
+    def _with_state(self, state: Manifest) -> Manifest:
+        """The totals that are kept, with that of the run which ends, and none too many."""
+        states = list(state.states)
+        before = self._before
+        run = None
+        if self._record is not None:
+            run = self._record.number
+        elif self._erased and before.states and before.states[-1][1] == before.total:
+            # nothing was committed since the last run: its state is known without the forgotten
+            run = before.states[-1][0]
+        if run is not None and state.total is not None:
+            states = [*(one for one in states if one[0] != run), (run, state.total)]
+        gone = {
+            key: (since, last)
+            for key, (since, last) in state.gone.items()
+            if last + KEEP_STATES >= state.last_run
+        }
+        return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone)
+
+    def _mark(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """The batches, with what leaves dead; those with nothing alive are dropped."""
+        marked = (
+            batch.without(set(self._leaving.get(batch.reference.name, ()))) for batch in batches
+        )
+        return tuple(batch for batch in marked if batch.n_live)
+
+    def _new_total(self, batches: Sequence[Batch]) -> Sketch:
+        total = merge([self._total, *(sketch for _, sketch in self._added)])
+        least, most = total.minimum, total.maximum
+        inside = True
+        for name, rows in self._leaving.items():
+            batch = self._index.batches[name]
+            for sketch in read_sketches(self._place, batch, rows, self._map):
+                total = total - sketch
+                inside &= bool((sketch.minimum > least).all() and (sketch.maximum < most).all())
+        if not self._leaving or not total.count:
+            return total
+        if inside:
+            return replace(total, minimum=least, maximum=most, tight_bounds=True)
+        return self._tightened(total, batches)
+
+    def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
+        """A total with the bounds of the live partitions, as one made afresh would have."""
+        bounds = [np.stack([s.minimum, s.maximum])[None] for _, s in self._added]
+        for batch in batches:
+            values = read_rows(self._place, batch, self._map, [BOUNDS])[BOUNDS]
+            bounds.append(np.delete(values, sorted(batch.dead), axis=0))
+        every = np.concatenate(bounds)
+        return replace(
+            total,
+            minimum=every[:, 0].min(axis=0),
+            maximum=every[:, 1].max(axis=0),
+            tight_bounds=True,
+        )
+
+    def _write_added(self, batches: list[Batch]) -> list[Batch]:
+        run = self._before.last_run + 1
+        entries, gone = self._index.entries, self._before.gone
+        size = batch_rows(self._map)
+        for start in range(0, len(self._added), size):
+            part = self._added[start : start + size]
+            members: list[Member] = []
+            for partition, sketch in part:
+                key = partition.key
+                since = entries[key].since if key in entries else gone.get(key, (run, 0))[0]
+                entry = Entry(
+                    partition.fingerprint, partition.rows, partition.n_bytes, sketch.count, "",
+                    run, since,
+                )  # fmt: skip
+                members.append((key, entry))
+            batches.append(self._write(members, stack([sketch for _, sketch in part], self._map)))
+        return batches
+
+    def _without_erased(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Batches that hold what is forgotten, dead or alive, are written anew without it."""
+        out = []
+        for batch in batches:
+            members = self._index.members[batch.reference.name]
+            holds = any(key in self._erased for key, _ in members)
+            out.append(self._merged([batch]) if holds else batch)
+        return out
+
+    def _compacted(self, batches: Sequence[Batch]) -> list[Batch]:
+        """The batches, some small ones merged."""
+        groups = mergeable(batches, batch_rows(self._map))
+        merged = {batch for group in groups for batch in group}
+        kept = [batch for batch in batches if batch not in merged]
+        return [*kept, *(self._merged(group) for group in groups)]
+
+    def _merged(self, batches: Sequence[Batch]) -> Batch:
+        """One batch of all that is alive in some."""
+        members: list[Member] = []
+        parts: list[dict[str, NDArray[Any]]] = []
+        for batch in batches:
+            alive = [row for row in range(batch.n_members) if row not in batch.dead]
+            members += [self._index.members[batch.reference.name][row] for row in alive]
+            rows = read_rows(self._place, batch, self._map)
+            parts.append({name: values[alive] for name, values in rows.items()})
+        return self._write(
+            members, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
+
+    def _write(self, members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]) -> Batch:
+        name = fresh_name(FOLDER, self._state.number)
+        batch = write_batch(self._place, name, members, arrays, self._map.digest)
+        self._written[name] = [(key, replace(entry, batch=name)) for key, entry in members]
+        return batch
+
+
+def _alike(wanted: str, members: Mapping[Any, Iterable[tuple[str, Any]]]) -> str:
+    """Which key may be meant."""
+    keys = [key for pairs in members.values() for key, _ in pairs]
+    meant = [key for key in keys if key.endswith(f"/{wanted}")] or get_close_matches(wanted, keys)
+    if meant:
+        return f"Is it {meant[0]!r} that is meant?"
+    return f"Keys are such as {min(keys)!r}." if keys else "It holds none."

@@ -1,0 +1,287 @@
+"""Zarr groups as a few objects of known size and checksum.
+
+Zarr encodes and decodes in memory. What is stored are the bytes, and the reference to a group is
+the size and SHA-256 of its metadata, which in turn holds those of everything below: an edited
+byte anywhere is found before anything is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_sketch.errors import LedgerError
+from dask_sketch.jobs.ledger.backends import Place
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROOT = "zarr.json"
+MAX_METADATA = 64 * 2**20  # bytes of the metadata of one group
+_ARRAY_METADATA = 16 * 2**10  # and of one array
+
+
+class NewerSchema(LedgerError):
+    """What was found is whole, and of another schema version."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A stored group: its folder, and size and SHA-256 of its metadata."""
+
+    name: str
+    size: int
+    checksum: str
+
+    def to_json(self) -> list[Any]:
+        """As it stands in a manifest."""
+        return [self.name, self.size, self.checksum]
+
+    @classmethod
+    def from_json(cls, found: Any) -> Reference:
+        """Back from :meth:`to_json`; ``ValueError`` for anything else."""
+        name, size, checksum = found
+        parts = name.split("/") if isinstance(name, str) else [""]
+        if any(not part or part.startswith(".") for part in parts) or "\\" in name:
+            raise ValueError(f"{name!r} is no name of an object")
+        if not isinstance(size, int) or not 0 < size <= MAX_METADATA or len(checksum) != 64:
+            raise ValueError(f"{found!r} is no reference")
+        return cls(name, size, str(checksum))
+
+
+def fresh_name(folder: str, number: int) -> str:
+    """A name that nothing has; ``number`` is that of the commit it is for."""
+    return f"{folder}/{number:010d}-{secrets.token_hex(6)}"
+
+
+def write_group(
+    place: Place, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
+) -> Reference:
+    """Write a group under a fresh name.
+
+    Parameters
+    ----------
+    place
+        Where.
+    name
+        Folder of the group.
+    arrays
+        One chunk each, compressed.
+    attributes
+        JSON-like.
+    """
+    objects = encode_arrays(arrays)
+    stated = {key: [len(content), _sha(content)] for key, content in objects.items()}
+    root = group_metadata({**attributes, "objects": stated})
+    place.write({f"{name}/{key}": content for key, content in {**objects, ROOT: root}.items()})
+    return Reference(name, len(root), _sha(root))
+
+
+def group_metadata(attributes: Mapping[str, Any]) -> bytes:
+    """The metadata document of a Zarr group, format 3."""
+    document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def group_attributes(content: bytes, label: str) -> dict[str, Any]:
+    """Attributes out of :func:`group_metadata`.
+
+    Raises
+    ------
+    LedgerError
+        If this is not the metadata of a group.
+    """
+    try:
+        attributes = json.loads(content)["attributes"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LedgerError(f"{label} is no metadata of a Zarr group: {error!r}.") from error
+    if not isinstance(attributes, dict):
+        raise LedgerError(f"{label} is no metadata of a Zarr group: it has no attributes.")
+    return attributes
+
+
+def sealed(schema: str, version: int, content: Mapping[str, Any]) -> bytes:
+    """Metadata of a group that nothing refers to, and which proves itself."""
+    text = json.dumps(content, sort_keys=True)
+    attributes = {"schema": schema, "schema_version": version, "checksum": _sha(text.encode())}
+    return group_metadata({**attributes, "content": content})
+
+
+def unsealed(content: bytes, schema: str, version: int, label: str) -> dict[str, Any]:
+    """The content that :func:`sealed` took.
+
+    Raises
+    ------
+    LedgerError
+        If it is of another schema, truncated or edited.
+    NewerSchema
+        If it was written by a newer version.
+    """
+    attributes = group_attributes(content, label)
+    if attributes.get("schema") != schema:
+        raise LedgerError(f"{label} has schema {attributes.get('schema')!r}, expected {schema!r}.")
+    found = attributes.get("schema_version")
+    if found != version:
+        raise NewerSchema(
+            f"{label} has schema version {found!r}; this version of dask-sketch reads version "
+            f"{version}. Upgrade the older side."
+        )
+    inner = attributes.get("content")
+    text = json.dumps(inner, sort_keys=True)
+    if not isinstance(inner, dict) or attributes.get("checksum") != _sha(text.encode()):
+        raise LedgerError(f"{label} does not match its checksum: it was truncated or edited.")
+    return inner
+
+
+def read_attributes(place: Place, references: list[Reference]) -> list[dict[str, Any]]:
+    """Attributes of several groups, read in one go.
+
+    Raises
+    ------
+    LedgerError
+        If one is missing, or is not what the reference says.
+    """
+    try:
+        found = place.read_many({f"{ref.name}/{ROOT}": ref.size for ref in references})
+    except FileNotFoundError as error:
+        raise _missing(place, error) from error
+    out = []
+    for ref in references:
+        label = f"{place.label}/{ref.name}"
+        content = found[f"{ref.name}/{ROOT}"]
+        _require_same(content, ref.size, ref.checksum, label)
+        out.append(group_attributes(content, label))
+    return out
+
+
+def read_arrays(
+    place: Place,
+    reference: Reference,
+    attributes: Mapping[str, Any],
+    expected: Mapping[str, tuple[tuple[int, ...], str]],
+) -> dict[str, NDArray[Any]]:
+    """Some arrays of a group.
+
+    Parameters
+    ----------
+    place, reference
+        Where it is.
+    attributes
+        From :func:`read_attributes`.
+    expected
+        Shape and type of each array wanted; nothing else is decoded.
+
+    Raises
+    ------
+    LedgerError
+        If an object is missing or edited, or an array is not of that shape and type.
+    """
+    stated, label = attributes.get("objects"), f"{place.label}/{reference.name}"
+    names = {
+        key: (f"{key}/{ROOT}", f"{key}/{_chunk(shape)}") for key, (shape, _) in expected.items()
+    }
+    try:
+        sizes = {name: stated[name] for both in names.values() for name in both}  # type: ignore[index]
+        for key, (shape, kind) in expected.items():
+            nbytes = math.prod(shape) * np.dtype(kind).itemsize
+            meta, chunk = names[key]
+            # what is compressed may grow a little, by tables and headers
+            if sizes[meta][0] > _ARRAY_METADATA or sizes[chunk][0] > nbytes + nbytes // 8 + 4096:
+                raise LedgerError(f"{label} states sizes that {key} of shape {shape} cannot have.")
+        limits = {f"{reference.name}/{name}": int(size) for name, (size, _) in sizes.items()}
+        found = place.read_many(limits)
+    except FileNotFoundError as error:
+        raise _missing(place, error) from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, LedgerError):
+            raise
+        raise LedgerError(f"{label} does not list its arrays: {error!r}.") from error
+    objects = {}
+    for name, (size, checksum) in sizes.items():
+        objects[name] = found[f"{reference.name}/{name}"]
+        _require_same(objects[name], size, checksum, f"{label}/{name}")
+    return {
+        key: decode_array(
+            {name.removeprefix(f"{key}/"): objects[name] for name in names[key]},
+            shape, kind, f"{label}/{key}",
+        )
+        for key, (shape, kind) in expected.items()
+    }  # fmt: skip
+
+
+def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+    """Objects of Zarr arrays of one chunk each, by name."""
+    import zarr
+    from zarr.codecs import BloscCodec
+
+    store: dict[str, Any] = {}
+    root = zarr.create_group(zarr.storage.MemoryStore(store), zarr_format=3)
+    for name, values in arrays.items():
+        array = root.create_array(
+            name, shape=values.shape, dtype=values.dtype, chunks=values.shape,
+            compressors=BloscCodec(cname="zstd", clevel=5, shuffle="shuffle"),
+            chunk_key_encoding={"name": "default", "separator": "."},  # fewer folders
+            config={"write_empty_chunks": True},
+        )  # fmt: skip
+        array[...] = values
+    return {key: bytes(value.to_bytes()) for key, value in store.items() if key != ROOT}
+
+
+def decode_array(
+    objects: Mapping[str, bytes], shape: tuple[int, ...], kind: str, label: str
+) -> NDArray[Any]:
+    """Values of one array from its objects.
+
+    They pass the guard of :mod:`dask_sketch.storage.untrusted`, and nothing is decoded unless the metadata
+    states the shape and type expected, in one chunk.
+
+    Raises
+    ------
+    LedgerError
+        If they do not, or are damaged.
+    """
+    import zarr
+    from zarr.buffer import cpu
+
+    from dask_sketch.storage.untrusted import guarded
+
+    try:
+        store = guarded({name: cpu.Buffer.from_bytes(found) for name, found in objects.items()})
+        array = zarr.open_array(store, mode="r", zarr_format=3)
+        if (array.shape, array.chunks, array.dtype) != (shape, shape, np.dtype(kind)):
+            raise LedgerError(f"{label} is not an array of shape {shape} and type {kind}.")
+        return np.asarray(array[...])
+    except LedgerError:
+        raise
+    except Exception as error:  # damaged bytes surface as errors of many kinds
+        raise LedgerError(f"{label} is damaged: {error!r}.") from error
+
+
+def _chunk(shape: tuple[int, ...]) -> str:
+    return ".".join(["c", *("0" for _ in shape)])
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _require_same(content: bytes, size: int, checksum: str, label: str) -> None:
+    if len(content) != size or _sha(content) != checksum:
+        raise LedgerError(
+            f"{label} does not match its checksum: it was truncated or edited. Restore it from a "
+            "copy, or make the ledger again."
+        )
+
+
+def _missing(place: Place, error: FileNotFoundError) -> LedgerError:
+    return LedgerError(
+        f"an object of the ledger {place.label} is missing ({error}). If the ledger was written "
+        "to since it was opened, open it again; else restore the object from a copy."
+    )

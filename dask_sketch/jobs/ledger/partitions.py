@@ -1,0 +1,446 @@
+"""Partitions of the data: what is known of each without reading it, and how two lists differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+
+from dask_sketch.errors import ChunkError, InputError, LedgerError
+
+if TYPE_CHECKING:
+    import zarr
+
+    from dask_sketch.sources.parquet import Part
+    from dask_sketch.sources.samples import Samples
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Identity of the data that one task reads.
+
+    Attributes
+    ----------
+    key
+        Name that stays when the source grows.
+    fingerprint
+        Of the content: whatever is certain to change when the content does.
+    rows
+        Number of samples; ``None`` where only reading tells.
+    n_bytes
+        Size of what is stored; ``None`` if unknown.
+    """
+
+    key: str
+    fingerprint: str
+    rows: int | None = None
+    n_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a ledger knows of a partition whose sketch it holds.
+
+    Attributes
+    ----------
+    fingerprint, rows, n_bytes
+        As the partition was when it was read.
+    count
+        Samples in its sketch.
+    batch
+        Where the sketch is stored.
+    run
+        Number of the run that read it.
+    since
+        Number of the first run that had a partition of this key, in whatever version.
+    """
+
+    fingerprint: str
+    rows: int | None
+    n_bytes: int | None
+    count: int
+    batch: str
+    run: int
+    since: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the partitions of the sources differ from those in a ledger.
+
+    Attributes
+    ----------
+    new, changed, same, skipped
+        Partitions: unknown to the ledger, known by another fingerprint, known as they are, and
+        forgotten, hence to be left alone. In the order given.
+    deleted
+        Keys that the ledger holds and that no longer exist, sorted.
+    """
+
+    new: tuple[Partition, ...]
+    changed: tuple[Partition, ...]
+    deleted: tuple[str, ...]
+    same: tuple[Partition, ...]
+    skipped: tuple[Partition, ...]
+
+
+def compare(
+    partitions: Sequence[Partition], entries: Mapping[str, Entry], forgotten: Collection[str]
+) -> Changes:
+    """Sort partitions by what a run has to do with them.
+
+    Parameters
+    ----------
+    partitions
+        All that there are now.
+    entries
+        Of the ledger.
+    forgotten
+        Keys that must not be read again.
+
+    Raises
+    ------
+    LedgerError
+        If two partitions have one key.
+
+    Examples
+    --------
+    >>> known = Entry("1", None, None, count=10, batch="", run=1, since=1)
+    >>> entries = {"a": known, "b": known}
+    >>> changes = compare([Partition("a", "2"), Partition("c", "1")], entries, ())
+    >>> [p.key for p in changes.new], [p.key for p in changes.changed], changes.deleted
+    (['c'], ['a'], ('b',))
+    """
+    seen: set[str] = set()
+    found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
+    forgotten = frozenset(forgotten)
+    for partition in partitions:
+        if partition.key in seen:
+            raise LedgerError(
+                f"two partitions have the key {partition.key!r}: give each source its own prefix."
+            )
+        seen.add(partition.key)
+        entry = entries.get(partition.key)
+        if partition.key in forgotten:
+            kind = "skipped"
+        elif entry is None:
+            kind = "new"
+        else:
+            kind = "same" if entry.fingerprint == partition.fingerprint else "changed"
+        found[kind].append(partition)
+    return Changes(
+        deleted=tuple(sorted(key for key in entries if key not in seen)),
+        **{kind: tuple(those) for kind, those in found.items()},
+    )
+
+
+# The partitions of a source: which files or stored chunks each task reads, and their fingerprints.
+#
+# Two fingerprints of one partition are equal if, as far as can be told without reading, it holds the
+# same samples. They are made of the size and entity tag of all objects that the partition reads, or
+# of size and time of the last change where there is no tag, of the rows among them, and of the
+# columns and types by which these are read. A file that is changed twice within one tick of its
+# clock, to the same size, cannot be told apart so; a checksum of all bytes can.
+
+_TAGS = ("md5Hash", "ETag", "etag", "content_md5")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "date_time", "created")
+_BLOCK = 2**20  # bytes hashed at a time
+_FEW = 64  # objects that are looked at one by one, rather than by listing their folder
+Info = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredChunks:
+    """What the chunks of a Zarr source read: some rows of one array, and of one of weights.
+
+    Attributes
+    ----------
+    store
+        Path or URL of the store, ``None`` for one without.
+    storage_options
+        Options of the file system of a URL.
+    arrays
+        The samples, and the weights if they are stored.
+    step
+        Rows of each chunk but the last.
+    is_lasting
+        Whether the step stays when the store grows.
+    """
+
+    store: Path | str | None
+    storage_options: Mapping[str, Any] | None
+    arrays: tuple[zarr.Array[Any], ...]
+    step: int
+    is_lasting: bool
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """What the chunks of a Parquet source read: a file each, or some row groups of one.
+
+    Attributes
+    ----------
+    fs, root
+        File system, and the path, directory or glob on it.
+    parts
+        One for each chunk.
+    columns
+        That are read, in their order.
+    """
+
+    fs: fsspec.AbstractFileSystem
+    root: str
+    parts: tuple[Part, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What one chunk reads."""
+
+    key: str
+    layout: str  # how it is read: part of the fingerprint
+    objects: tuple[str, ...]
+    rows: int | None
+
+
+def partitions_of(
+    samples: Samples,
+    prefix: str = "",
+    fingerprint: str = "auto",
+    chunks: Iterable[int] | None = None,
+) -> list[Partition]:
+    """Identities of the chunks of a source, in their order, without reading samples.
+
+    Parameters
+    ----------
+    samples
+        From :func:`dask_sketch.open_samples`, of a path or URL of a Zarr store or Parquet files.
+    prefix
+        Put before every key, to tell sources apart.
+    fingerprint
+        ``"auto"`` takes what the file system tells of each object; ``"checksum"`` reads all bytes.
+    chunks
+        Numbers of the chunks wanted; all by default. What a few read is looked up at once, whereas
+        all are listed, folder by folder.
+
+    Returns
+    -------
+    partitions
+        Partition ``i`` is what chunk ``i`` of a pass over ``samples`` reads. Keys are relative to
+        the source, and stay when it grows: ``"x[0:5000]"`` are rows of an array,
+        ``"day=1/a.parquet"`` is a file, ``"a.parquet[0:4]"`` are row groups. Rows that are appended
+        to an array change the last partition, if it was not full, and no other.
+
+    Raises
+    ------
+    InputError
+        If the source has no files, its chunks would change as it grows, or its file system tells
+        neither entity tags nor times.
+    ChunkError
+        If a file is gone since the source was opened, or cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile, zarr
+    >>> from dask_sketch import open_samples
+    >>> place = tempfile.mkdtemp() + "/x.zarr"
+    >>> x = zarr.create_array(place, shape=(10, 2), chunks=(4, 2), dtype="f4")
+    >>> found = partitions_of(open_samples(place, chunk_size=32), prefix="day-1/")
+    >>> [(partition.key, partition.rows) for partition in found]
+    [('day-1/[0:4]', 4), ('day-1/[4:8]', 4), ('day-1/[8:12]', 2)]
+    """
+    if fingerprint not in ("auto", "checksum"):
+        raise InputError(f"fingerprint={fingerprint!r}: choose 'auto' or 'checksum'.")
+    chosen = list(range(samples.n_chunks) if chunks is None else chunks)
+    wrong = [number for number in chosen if not 0 <= number < samples.n_chunks]
+    if wrong:
+        raise InputError(f"chunks: there is no chunk {wrong[0]} in {samples.label}.")
+    origin = samples.origin
+    if isinstance(origin, StoredChunks):
+        fs, folders = _locate(origin, samples.label)
+        reads = _stored_rows(origin, folders, chosen)
+    elif isinstance(origin, StoredFiles):
+        fs, folders = origin.fs, [_base(origin)]
+        reads = _stored_parts(origin, chosen)
+    else:
+        raise InputError(
+            f"{samples.label} has no files whose changes could be seen. Store the samples as Zarr "
+            "or Parquet, and open them by path or URL, with weights in the same store."
+        )
+    needed = {name for one in reads for name in one.objects}
+    infos = _infos(fs, folders, needed, samples.label, list_all=len(needed) > _FEW)
+    if isinstance(origin, StoredFiles) and needed - set(infos):
+        raise ChunkError(f"{min(needed - set(infos))} is gone since {samples.label} was opened.")
+    sums = _Sums(fs, infos, samples.label) if fingerprint == "checksum" else None
+    out = []
+    for one in reads:
+        found = {name: infos[name] for name in one.objects if name in infos}
+        marks = [
+            f"{_relative(name, folders)} {sums.of(name) if sums else _mark(info, samples.label)}"
+            for name, info in found.items()
+        ]
+        digest = hashlib.sha256("\n".join([one.layout, *marks]).encode()).hexdigest()[:32]
+        n_bytes = sum(int(info.get("size") or 0) for info in found.values())
+        out.append(Partition(f"{prefix}{one.key}", f"{fingerprint}:{digest}", one.rows, n_bytes))
+    return out
+
+
+def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
+    """File system of a Zarr store, and the folders of its arrays."""
+    if origin.store is None:
+        raise InputError(
+            f"{label} was given as a Zarr object whose files cannot be found; give its path or URL."
+        )
+    if not origin.is_lasting:
+        raise InputError(
+            f"the chunks of {label} would change as it grows; open it with chunk_size=, for "
+            "instance open_samples(..., chunk_size='64MiB')."
+        )
+    options = dict(origin.storage_options or {})
+    try:
+        fs, root = fsspec.core.url_to_fs(str(origin.store), **options)
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"no file system for {label}: {error}") from error
+    root = root.rstrip("/")
+    folders = [f"{root}/{array.path}".rstrip("/") for array in origin.arrays]
+    for folder in folders:
+        # else every chunk would be missing, which is no error for Zarr, and so have changed
+        if not any(fs.exists(f"{folder}/{name}") for name in ("zarr.json", ".zarray")):
+            raise ChunkError(f"there is no array at {folder} any more; is it out of reach?")
+    return fs, folders
+
+
+def _stored_rows(
+    origin: StoredChunks, folders: Sequence[str], chosen: Sequence[int]
+) -> list[_Reads]:
+    rows = origin.arrays[0]
+    stored = [tuple(getattr(array, "shards", None) or array.chunks) for array in origin.arrays]
+    layouts = [
+        [str(array.dtype), *array.shape[1:], *sizes, str(array.fill_value)]
+        for array, sizes in zip(origin.arrays, stored, strict=True)
+    ]
+    names = [array.metadata.encode_chunk_key for array in origin.arrays]
+    out = []
+    for number in chosen:
+        start = number * origin.step
+        stop = min(start + origin.step, rows.shape[0])
+        objects = [
+            f"{folder}/{name((i, *others))}"
+            for array, sizes, name, folder in zip(
+                origin.arrays, stored, names, folders, strict=True
+            )
+            for i in range(start // sizes[0], _ceil(stop, sizes[0]))
+            for others in np.ndindex(*map(_ceil, array.shape[1:], sizes[1:]))
+        ]
+        # named by the rows that it will have when it is full, so that the name stays
+        key = f"{rows.path}[{start}:{start + origin.step}]"
+        out.append(_Reads(key, json.dumps([start, stop, *layouts]), tuple(objects), stop - start))
+    return out
+
+
+def _ceil(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+def _stored_parts(origin: StoredFiles, chosen: Sequence[int]) -> list[_Reads]:
+    out = []
+    base = _base(origin)
+    for number in chosen:
+        part = origin.parts[number]
+        name = part.path.removeprefix(f"{base}/")
+        if part.row_groups is not None:
+            name += f"[{part.row_groups[0]}:{part.row_groups[-1] + 1}]"
+        layout = json.dumps([list(origin.columns), part.row_groups])
+        out.append(_Reads(name, layout, (part.path,), None))
+    return out
+
+
+def _base(origin: StoredFiles) -> str:
+    """The folder to which the names of Parquet files are relative."""
+    root = origin.root.rstrip("/")
+    if len(origin.parts) and all(part.path == root for part in origin.parts):
+        return root.rpartition("/")[0]
+    if any(part.path.startswith(f"{root}/") for part in origin.parts):
+        return root
+    steps = root.split("/")  # a glob: up to the first sign
+    plain = next((i for i, step in enumerate(steps) if set(step) & set("*?[")), len(steps) - 1)
+    return "/".join(steps[:plain])
+
+
+def _relative(name: str, folders: Sequence[str]) -> str:
+    """Name that stays when the store is moved, with the number of its folder."""
+    for number, folder in enumerate(folders):
+        if name.startswith(f"{folder}/"):
+            return f"{number}{name[len(folder) :]}"
+    return name
+
+
+def _infos(
+    fs: fsspec.AbstractFileSystem,
+    folders: Sequence[str],
+    needed: set[str],
+    label: str,
+    *,
+    list_all: bool,
+) -> dict[str, Info]:
+    """What the file system tells of the objects, those that do not exist left out."""
+    found: dict[str, Info] = {}
+    try:
+        fs.invalidate_cache()
+        if list_all:
+            for folder in dict.fromkeys(folders):
+                found |= fs.find(folder, detail=True)
+            return {name: found[name] for name in needed if name in found}
+        for name in needed:
+            try:
+                found[name] = fs.info(name)
+            except FileNotFoundError:
+                continue
+    except Exception as error:  # file systems fail in many ways
+        raise ChunkError(
+            f"the files of {label} could not be listed: {type(error).__name__}: {error}"
+        ) from error
+    return found
+
+
+def _mark(info: Info, label: str) -> str:
+    """Size and entity tag, or size and time of the last change."""
+    for key in (*_TAGS, *_TIMES):
+        if info.get(key):
+            return f"{info.get('size')} {info[key]}"
+    raise InputError(
+        f"the file system of {label} tells neither entity tags nor times of {info.get('name')!r}: "
+        "use fingerprint='checksum'."
+    )
+
+
+class _Sums:
+    """SHA-256 of objects; of one that several chunks read, once."""
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, infos: Mapping[str, Info], label: str):
+        self._fs = fs
+        self._label = label
+        self._known: dict[str, str] = {}
+        self._infos = infos
+
+    def of(self, name: str) -> str:
+        """Of one object, which is read in blocks."""
+        if name not in self._known:
+            total = hashlib.sha256()
+            try:
+                with self._fs.open(name, "rb") as handle:
+                    while block := handle.read(_BLOCK):
+                        total.update(block)
+            except Exception as error:  # file systems fail in many ways
+                raise ChunkError(
+                    f"{name} of {self._label} could not be read: {type(error).__name__}: {error}"
+                ) from error
+            self._known[name] = total.hexdigest()
+        return self._known[name]

@@ -1,0 +1,339 @@
+"""Mixtures of Gaussians with diagonal covariances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from dask_sketch.errors import InputError
+from dask_sketch.models.model import Model, in_memory, lazily, row_blocks, weighted_mean
+from dask_sketch.validation.arrays import whole_number
+
+if TYPE_CHECKING:
+    from dask_sketch.models.model import Decoding, StandardErrors
+
+# Log-densities of diagonal Gaussian components.
+
+Array = NDArray[np.float64]
+# Squared distance of a component from the centre, in its own variances, up to which the expanded
+# quadratic loses fewer than seven of sixteen digits.
+_FAR = 1e6
+
+
+class RowDensity:
+    """Joint log-density of samples and components.
+
+    The quadratic is expanded, so that the work is two matrix products. That cancels when a sample
+    and a mean are close to each other and far from the origin: both are taken relative to the
+    mean of the mixture first, and the few components that are still many standard deviations away
+    from it are done by differences.
+
+    Parameters
+    ----------
+    weights, means, covariances
+        As of :class:`dask_sketch.models.GaussianMixture`.
+    """
+
+    def __init__(self, weights: Array, means: Array, covariances: Array) -> None:
+        self._center = weights @ means
+        self._means = means - self._center
+        self._precisions = 1.0 / covariances
+        scaled = self._means * self._precisions
+        distances = (self._means * scaled).sum(axis=1)
+        with np.errstate(divide="ignore"):  # a weight of zero is a density of zero
+            log_weights = np.log(weights)
+        self._peaks = log_weights - 0.5 * np.log(2.0 * np.pi * covariances).sum(axis=1)
+        self._constants = self._peaks - 0.5 * distances
+        self._linear = scaled.T.copy()
+        self._quadratic = (-0.5 * self._precisions).T.copy()
+        self._far = np.flatnonzero(distances > _FAR)
+
+    def log_joint(self, block: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        x = block - self._center
+        joint = x @ self._linear
+        joint += (x * x) @ self._quadratic
+        joint += self._constants
+        for k in self._far:
+            joint[:, k] = self._peaks[k] - 0.5 * ((x - self._means[k]) ** 2 @ self._precisions[k])
+        return np.asarray(joint)
+
+    def log_total(self, block: Array) -> Array:
+        """Log of the mixture's density, shape (n,)."""
+        return self._normalise(self.log_joint(block))[1]
+
+    def posterior(self, block: Array) -> Array:
+        """Probability of each component given the sample, shape (n, n_components)."""
+        return self._normalise(self.log_joint(block))[0]
+
+    @staticmethod
+    def _normalise(joint: Array) -> tuple[Array, Array]:
+        """Softmax, in place, and log-sum-exp of each row."""
+        largest = joint.max(axis=1)
+        joint -= largest[:, None]
+        np.exp(joint, out=joint)
+        total = joint.sum(axis=1)
+        joint /= total[:, None]
+        return joint, largest + np.log(total)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GaussianMixture(Model):
+    """A mixture of Gaussians with diagonal covariances.
+
+    Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
+    anything lazy (Dask, Zarr, a path, ...) they answer with something lazy, one task per chunk.
+
+    Parameters
+    ----------
+    weights
+        Shape (n_components,), not negative, summing to one.
+    means
+        Shape (n_components, n_features).
+    covariances
+        Variances, the diagonals of the covariance matrices, shape (n_components, n_features).
+    decoding
+        How the mixture was decoded, if it was.
+    stderr
+        Standard errors of the parameters, if they were estimated (``refine="efficient"``).
+
+    Raises
+    ------
+    InputError
+        If shapes or values are not those of a mixture.
+
+    Examples
+    --------
+    >>> mixture = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[1.0], [1.0]])
+    >>> mixture.predict([[-2.0], [4.0]])
+    array([0, 1])
+    """
+
+    _arrays = ("weights", "means", "covariances")
+
+    weights: Array
+    means: Array
+    covariances: Array
+    decoding: Decoding | None = None
+    stderr: StandardErrors | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        means = self.means
+        if self.covariances.shape != means.shape:
+            raise InputError(
+                f"covariances has shape {self.covariances.shape}, means {means.shape}: give one "
+                "variance for each component and feature."
+            )
+        if not (self.covariances > 0).all():
+            raise InputError(f"covariances must be positive: smallest {self.covariances.min():g}.")
+        if self.stderr is not None and self.stderr.means.shape != means.shape:
+            raise InputError(
+                f"stderr is of shape {self.stderr.means.shape}, the means {means.shape}."
+            )
+
+    # -- what it is --------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the mixture, shape (n_features,)."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the mixture in each feature, shape (n_features,)."""
+        return np.asarray(self.weights @ (self.covariances + (self.means - self.mean) ** 2))
+
+    def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
+        """Characteristic function ``E exp(-i omega . x)``, eq. (10) and (15).
+
+        Parameters
+        ----------
+        frequencies
+            ``omega``, shape (n_features, m), radians per unit of the data.
+
+        Returns
+        -------
+        psi
+            Shape (m,), complex128, at most one in modulus.
+        """
+        omega = self._omega(frequencies)
+        exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
+        return np.asarray(self.weights @ np.exp(exponent))
+
+    def interval(self, level: float = 0.95) -> dict[str, Array]:
+        """Confidence intervals of all parameters, from their standard errors.
+
+        Parameters
+        ----------
+        level
+            Probability that an interval holds its parameter, in (0, 1).
+
+        Returns
+        -------
+        interval
+            Lower and upper ends along the last axis: ``"weights"`` (n_components, 2), ``"means"``
+            and ``"covariances"`` (n_components, n_features, 2). Those of weights and variances are
+            cut at zero.
+
+        Raises
+        ------
+        InputError
+            If the mixture has no standard errors, or ``level`` is no such probability.
+
+        Examples
+        --------
+        >>> from dask_sketch.models import StandardErrors
+        >>> errors = StandardErrors([0.0], [[0.1]], [[0.2]])
+        >>> mixture = GaussianMixture([1.0], [[0.0]], [[1.0]], stderr=errors)
+        >>> mixture.interval()["means"].round(3)
+        array([[[-0.196,  0.196]]])
+        """
+        if self.stderr is None:
+            raise InputError(
+                "this mixture has no standard errors: decode it with refine='efficient'."
+            )
+        if not 0.0 < level < 1.0:
+            raise InputError(f"level={level!r}: give a probability between 0 and 1.")
+        reach = float(special.ndtri(0.5 + 0.5 * level))
+        out = {}
+        for name in ("weights", "means", "covariances"):
+            value, error = getattr(self, name), reach * getattr(self.stderr, name)
+            low = value - error if name == "means" else np.maximum(value - error, 0.0)
+            out[name] = np.stack([low, value + error], axis=-1)
+        return out
+
+    # -- samples in --------------------------------------------------------------------------
+
+    def logpdf(self, x: Any) -> Any:
+        """Logarithm of the density at each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        logpdf
+            Shape (n,), float64, natural logarithm; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            If the number of features is wrong or a value is not finite.
+        """
+        if not in_memory(x):
+            return lazily(self, "logpdf", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
+        return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
+
+    def score(self, x: Any, weights: Any = None) -> Any:
+        """Mean log-likelihood of the samples.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+        weights
+            Weights of the samples, shape (n,), not negative; all one when not given.
+
+        Returns
+        -------
+        score
+            A number, in nats per sample; lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`logpdf`, and if there are no samples or the weights do not fit.
+        """
+        if not in_memory(x):
+            return lazily(self, "score", x, weights)
+        return weighted_mean(self.logpdf(x), weights)
+
+    def predict(self, x: Any) -> Any:
+        """Most probable component of each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        component
+            Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
+        """
+        if not in_memory(x):
+            return lazily(self, "predict", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
+        labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
+        return np.concatenate([np.empty(0, dtype=np.intp), *labels])
+
+    def predict_proba(self, x: Any) -> Any:
+        """Probability of each component given each sample.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, n_features), or anything lazy.
+
+        Returns
+        -------
+        probability
+            Shape (n, n_components), rows summing to one; lazy if ``x`` is.
+        """
+        if not in_memory(x):
+            return lazily(self, "predict_proba", x)
+        density = RowDensity(self.weights, self.means, self.covariances)
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
+        rows = [density.posterior(block) for block in blocks]
+        return np.concatenate([np.empty((0, self.n_components)), *rows])
+
+    # -- samples out -------------------------------------------------------------------------
+
+    def sample(self, n_samples: int, seed: int = 0) -> Array:
+        """Draw samples.
+
+        Parameters
+        ----------
+        n_samples
+            Number of samples, ``>= 0``.
+        seed
+            Seed of the draw; the same seed gives the same bits.
+
+        Returns
+        -------
+        x
+            Shape (n_samples, n_features), float64.
+
+        Raises
+        ------
+        InputError
+            If ``n_samples`` or ``seed`` is no such whole number.
+        """
+        n_samples = whole_number("n_samples", n_samples, 0)
+        rng = np.random.default_rng(whole_number("seed", seed, 0))
+        component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
+        x = rng.standard_normal((n_samples, self.n_features))
+        deviations = np.sqrt(self.covariances)
+        step = 8192
+        for start in range(0, n_samples, step):
+            block, k = x[start : start + step], component[start : start + step]
+            block *= deviations[k]
+            block += self.means[k]
+        return x
+
+    # -- the rest ----------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        from dask_sketch.display.models import mixture_card
+
+        return mixture_card(self)

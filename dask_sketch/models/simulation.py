@@ -1,0 +1,122 @@
+"""Random mixtures to test decoders with (Keriven et al. 2018, sections 5.1 and 5.4)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dask_sketch.errors import InputError
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.arrays import whole_number
+
+
+def random_mixture(
+    n_components: int,
+    n_features: int,
+    seed: int = 0,
+    weights: str = "uniform",
+    anisotropy: float = 1.0,
+) -> GaussianMixture:
+    """Draw a mixture whose components overlap a little, whatever the sizes.
+
+    Variances are ``U(0.25, 1.75)``, one on average, and means ``N(0, K**(2 / d) I)``: as much
+    volume as ``K`` components of variance one.
+
+    Parameters
+    ----------
+    n_components, n_features
+        Sizes ``K`` and ``d``, ``>= 1``.
+    seed
+        Seed of the draw.
+    weights
+        ``"uniform"``, or ``"dirichlet"`` for a uniform draw from the simplex. (The paper does not
+        say how weights are drawn.)
+    anisotropy
+        Factor ``A > 0`` of section 5.4: the first half of the features is divided by it, so that
+        features have different ranges.
+
+    Returns
+    -------
+    mixture
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> random_mixture(3, 2, seed=0).means.shape
+    (3, 2)
+    """
+    for name, value in (("n_components", n_components), ("n_features", n_features)):
+        whole_number(name, value, 1)
+    if weights not in ("uniform", "dirichlet"):
+        raise InputError(f"weights={weights!r} is unknown; choose 'uniform' or 'dirichlet'.")
+    if not (np.isfinite(anisotropy) and anisotropy > 0):
+        raise InputError(f"anisotropy={anisotropy!r}: give a positive factor.")
+    rng = np.random.default_rng(whole_number("seed", seed, 0))
+    shape = (n_components, n_features)
+    means = rng.standard_normal(shape) * n_components ** (1.0 / n_features)
+    variances = rng.uniform(0.25, 1.75, shape)
+    share = np.full(n_components, 1.0 / n_components)
+    if weights == "dirichlet":
+        share = rng.dirichlet(np.ones(n_components))
+    half = n_features // 2
+    means[:, :half] /= anisotropy
+    variances[:, :half] /= anisotropy**2
+    return GaussianMixture(share, means, variances)
+
+
+# Distances between mixtures.
+
+_BLOCK = 65_536  # samples drawn at a time
+
+
+def symmetric_kl(
+    p: GaussianMixture, q: GaussianMixture, n_samples: int = 500_000, seed: int = 0
+) -> float:
+    """Symmetric Kullback-Leibler divergence ``D(p||q) + D(q||p)``, estimated by eq. (24).
+
+    The mean of ``ln(p/q) + (q/p) ln(q/p)`` over samples of ``p``. Both terms come from the same
+    samples; where ``q`` has mass that ``p`` has not, the estimate is too small.
+
+    Parameters
+    ----------
+    p, q
+        Mixtures of the same features; samples are drawn from ``p``.
+    n_samples
+        Number of samples, ``>= 1``.
+    seed
+        Seed of the draw.
+
+    Returns
+    -------
+    divergence
+        In nats, ``>= 0``.
+
+    Raises
+    ------
+    InputError
+        If the mixtures have different numbers of features, or ``n_samples < 1``.
+
+    Examples
+    --------
+    >>> p = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    >>> q = GaussianMixture([1.0], [[0.1]], [[1.0]])
+    >>> round(symmetric_kl(p, q), 3)  # exactly 0.01
+    0.01
+    """
+    if p.n_features != q.n_features:
+        raise InputError(f"p has {p.n_features} features, q has {q.n_features}.")
+    n_samples = whole_number("n_samples", n_samples, 1)
+    seed = whole_number("seed", seed, 0)
+    seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK))
+    total = 0.0
+    for index, block_seed in enumerate(seeds):
+        x = p.sample(min(_BLOCK, n_samples - index * _BLOCK), seed=int(block_seed))
+        log_ratio = q.logpdf(x) - p.logpdf(x)
+        # (r - 1) ln r, every term of it positive
+        total += float(np.sum(np.expm1(log_ratio) * log_ratio))
+    return total / n_samples

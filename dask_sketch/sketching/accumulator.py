@@ -1,0 +1,159 @@
+"""What a kernel adds up, for each power of 16 among the weights, and the whole of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.kernels.fixed_point import FRACTION, FixedPoint
+from dask_sketch.features.kernels.structured import BLOCK
+from dask_sketch.features.kernels.whitened_rows import RowWhitener
+
+_ROOM = 2**59  # of sums that are added in one word: four of the sum of two are in a moment
+_TOGETHER = 16  # sums of different exponents, at most, that are kept until they are added
+BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
+
+
+def block_rows(n_features: int, dtype: str) -> int:
+    """Rows of one block: a multiple of 8, at most 4096."""
+    rows = BLOCK_BYTES // (np.dtype(dtype).itemsize * n_features)
+    return int(min(max(rows // 8 * 8, 8), 4096))
+
+
+def held_rows(n_features: int, dtype: str) -> int:
+    """Rows with weights of one exponent that wait for more, so that the kernel has enough."""
+    return min(2 * BLOCK, block_rows(n_features, dtype))
+
+
+class _Held:
+    """Rows that wait, and their weights."""
+
+    def __init__(self, size: int, x: NDArray[np.floating]):
+        self.rows = np.empty((size, x.shape[1]), dtype=x.dtype)
+        self.weights = np.empty(size, dtype=x.dtype)
+        self.count = 0
+
+    def take(self, x: NDArray[np.floating], weights: NDArray[np.floating]) -> int:
+        """Take the first of some rows, as far as there is room; give their number."""
+        taken = min(len(self.rows) - self.count, len(x))
+        place = slice(self.count, self.count + taken)
+        self.rows[place], self.weights[place] = x[:taken], weights[:taken]
+        self.count += taken
+        return taken
+
+
+class ExactSums:
+    """Moments of the rows of one chunk, in whole numbers.
+
+    Examples
+    --------
+    >>> sums = ExactSums(FeatureMap(1, 2, scale=1.0))
+    >>> sums.add(np.zeros((3, 1), dtype=np.float32), None, exponent=1)
+    >>> sums.steps().to_float(FRACTION)
+    array([[6., 6.],
+           [0., 0.]])
+    """
+
+    def __init__(self, feature_map: FeatureMap):
+        self._kernel = feature_map.kernel
+        self._packed = feature_map.packed
+        white = feature_map.row_whitening
+        self._whiten = None if white is None else RowWhitener(white, feature_map.dtype)
+        self._n_frequencies = feature_map.n_frequencies
+        rows = block_rows(feature_map.n_features, feature_map.dtype)
+        self._most = min(rows, self._kernel.capacity)
+        self._size = min(held_rows(feature_map.n_features, feature_map.dtype), self._most)
+        self._held: dict[int, _Held] = {}
+        self._running: dict[int, tuple[Any, int]] = {}  # sums and rows of each exponent
+        self._done: list[FixedPoint] = []
+
+    @property
+    def fraction(self) -> int:
+        """The kernel rounds to steps of ``2**-fraction``."""
+        return self._kernel.fraction
+
+    def add(
+        self, x: NDArray[np.floating], weights: NDArray[np.floating] | None, exponent: int
+    ) -> None:
+        """Add rows whose weights are ``2**exponent`` times those given, or one.
+
+        Parameters
+        ----------
+        x
+            Centred, shape (n, n_features), of the kernel's dtype.
+        weights
+            Shape (n,), of the kernel's dtype, in (0, 1]; all one when not given.
+        exponent
+            At least ``fraction - 71``.
+        """
+        if weights is None:
+            self._add(x, None, exponent)
+            return
+        if exponent not in self._held:
+            self._held[exponent] = _Held(self._size, x)
+        held = self._held[exponent]
+        while len(x):
+            direct = 0 if held.count else len(x) // self._size * self._size
+            if direct:
+                self._add(x[:direct], weights[:direct], exponent)
+                x, weights = x[direct:], weights[direct:]
+            taken = held.take(x, weights)
+            x, weights = x[taken:], weights[taken:]
+            if held.count == self._size:
+                self._empty(exponent)
+
+    def _empty(self, exponent: int) -> None:
+        held = self._held[exponent]
+        self._add(held.rows[: held.count], held.weights[: held.count], exponent)
+        held.count = 0
+
+    def _add(
+        self, x: NDArray[np.floating], weights: NDArray[np.floating] | None, exponent: int
+    ) -> None:
+        for start in range(0, len(x), self._most):
+            rows = x[start : start + self._most]
+            sums, held = self._running.get(exponent, (None, 0))
+            if held + len(rows) > self._kernel.capacity:
+                self._take(exponent)
+                sums, held = None, 0
+            if sums is None:
+                sums = self._kernel.zeros(self._packed)
+            share = None if weights is None else weights[start : start + self._most]
+            if self._whiten is not None:
+                rows = self._whiten(rows)
+            self._kernel.add(rows, self._packed, sums, share)
+            self._running[exponent] = sums, held + len(rows)
+
+    def _take(self, exponent: int) -> None:
+        sums, _ = self._running.pop(exponent)
+        self._done.append(self._unpacked(sums, exponent))
+        if len(self._done) == _TOGETHER:
+            self._done = [FixedPoint.sum(self._done)]
+
+    def _unpacked(self, sums: NDArray[np.int64], exponent: int) -> FixedPoint:
+        steps = self._kernel.unpack(sums, self._n_frequencies)
+        return FixedPoint.from_int64(steps, FRACTION - self.fraction + exponent)
+
+    def steps(self) -> FixedPoint:
+        """Real and imaginary parts of all, shape (2, n_frequencies), in steps of ``2**-71``."""
+        for exponent in self._held:
+            self._empty(exponent)
+        lowest: tuple[NDArray[np.int64], int] | None = None
+        for exponent in sorted(self._running, reverse=True):
+            sums, _ = self._running.pop(exponent)
+            if lowest is not None:
+                above, shift = lowest[0], lowest[1] - exponent
+                # sums of one word are added as they are: it is unpacking that takes time
+                if int(np.abs(above).max()) << shift < _ROOM and np.abs(sums).max() < _ROOM:
+                    sums += above << shift
+                else:
+                    self._done.append(self._unpacked(*lowest))
+            lowest = sums, exponent
+        if lowest is not None:
+            self._done.append(self._unpacked(*lowest))
+        if not self._done:
+            return FixedPoint.zeros((2, self._n_frequencies))
+        return FixedPoint.sum(self._done)

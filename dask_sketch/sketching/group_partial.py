@@ -1,0 +1,219 @@
+"""The sketches of the groups of one chunk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
+from dask_sketch.features.kernels.grouped import GroupSums, NotSummed, Shares, sum_groups
+from dask_sketch.features.kernels.grouped_loops import batch_summer
+from dask_sketch.features.kernels.grouped_reading import batch_reading
+from dask_sketch.features.kernels.row_loop import FARTHEST, GROUPS, OVERFLOW, find_refused
+from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.partial import NAN_POLICIES, checked_rows, refuse_phases, refuse_row
+from dask_sketch.validation.device import on_device, on_host
+from dask_sketch.validation.labels import MISSING, Codes, codes_of
+
+_BLOCK = 2**16  # numbers that are looked at together
+
+
+def prepare_groups(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
+    """Draw the frequencies, check them and compile, before the first chunk is there.
+
+    Parameters
+    ----------
+    feature_map
+        What will be averaged.
+    dtype
+        Type of the rows that will come.
+
+    Raises
+    ------
+    ArtifactError
+        If this process draws other frequencies than the map states.
+    """
+    _ = feature_map.packed
+    batch_summer(feature_map)
+    mixed = feature_map.row_whitening is not None
+    batch_reading(native_type(np.dtype(dtype)).name, feature_map.dtype, mixed)
+
+
+def partial_groups(
+    samples: Any,
+    feature_map: FeatureMap,
+    groups: Any,
+    weights: Any = None,
+    *,
+    nan_policy: str = "raise",
+    label: str = "samples",
+    device: str | None = None,
+    dim: str = "group",
+) -> SketchGroup:
+    """Sketch one chunk that is in memory, group by group.
+
+    Rows are put in the order of their groups by their numbers, 4 bytes each, and read from where
+    they lie. Beyond that and the labels, memory is that of the sketches of the groups that occur
+    in the chunk. (A chunk that is not a C-contiguous array of float32 or float64 is copied first.)
+
+    Parameters
+    ----------
+    samples
+        Shape (..., n_features), any real dtype. Leading axes are all samples. A chunk on a GPU is
+        copied to the host: groups are summed there.
+    feature_map
+        What to average.
+    groups
+        Label of each sample, shape (...) like the samples: whole numbers, strings, dates,
+        durations, booleans or real numbers; also a series or array of pandas.
+    weights
+        As for :func:`partial_sketch`.
+    nan_policy
+        ``"raise"`` refuses the chunk at the first row with a NaN or infinite value or without a
+        label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them.
+    label
+        Name of the chunk for messages.
+    device
+        Not given: there is no sketching of groups on a GPU.
+    dim
+        Name of the dimension of groups.
+
+    Returns
+    -------
+    group
+        Of each group that occurs in the chunk, with the bits of its own :func:`partial_sketch`.
+
+    Raises
+    ------
+    InputError
+        As :func:`partial_sketch`, and for labels of another number or of no sortable kind.
+    ChunkError
+        As :func:`partial_sketch`, and for rows without a label.
+
+    Examples
+    --------
+    >>> feature_map = FeatureMap(2, 20, scale=1.0)
+    >>> group = partial_groups([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]], feature_map, [7, 3, 7])
+    >>> group.labels, group.count, group.mean
+    (array([3, 7]), array([1, 2]), array([[2., 1.], [2., 1.]]))
+    """
+    if nan_policy not in NAN_POLICIES:
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    if device is not None:
+        raise InputError(
+            f"device={device!r}: groups are summed on the processor; leave it out with groups."
+        )
+    x, w = checked_rows(samples, weights, feature_map, label)
+    x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
+    labels, codes = codes_of(groups, len(x), label)
+    omit = nan_policy == "omit"
+    unlabelled = int(np.count_nonzero(codes == MISSING))
+    if unlabelled and not omit:
+        row = int(np.argmax(codes == MISSING))
+        raise ChunkError(
+            f"{label}: row {row} of this chunk has no label (NaN, NaT or None). Give it one, or "
+            "pass nan_policy='omit' to leave such rows out and count them."
+        )
+    if not len(labels):
+        return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)
+    share = None if w is None else np.ascontiguousarray(w, dtype=np.float64)
+    sums, omitted = _summed(x, feature_map, codes, len(labels), share, omit, label)
+    if not has_phases(feature_map, sums.minimum.min(axis=0), sums.maximum.max(axis=0)):
+        for low, high, group in zip(sums.minimum, sums.maximum, labels, strict=True):
+            if not has_phases(feature_map, low, high):
+                refuse_phases(feature_map, low, high, f"{label}, {dim} {group!s},")
+    return SketchGroup(
+        feature_map=feature_map,
+        labels=labels,
+        moment_steps=sums.moments,
+        weight_steps=sums.weights,
+        squared_weight_steps=sums.squared_weights,
+        count=sums.count,
+        omitted=omitted,
+        minimum=sums.minimum,
+        maximum=sums.maximum,
+        first_steps=sums.first,
+        second_steps=sums.second,
+        tight_bounds=np.ones(len(labels), dtype=bool),
+        unlabelled=unlabelled,
+        dim=dim,
+    )
+
+
+def _summed(
+    x: NDArray[Any],
+    feature_map: FeatureMap,
+    codes: Codes,
+    n_groups: int,
+    weights: NDArray[np.float64] | None,
+    omit: bool,
+    label: str,
+) -> tuple[GroupSums, NDArray[np.int64]]:
+    """Sums of the groups, and the rows of each that were left out."""
+    shares = None if weights is None else Shares.of(weights, feature_map)
+    clean = True
+    if shares is not None:
+        nothing = np.flatnonzero(shares.kinds == GROUPS)  # rows that are not read again
+        clean = shares.fine and (not len(nothing) or not _not_finite(x[nothing]).any())
+        if not shares.fine:
+            assert weights is not None
+            raw = np.ascontiguousarray(x, dtype=native_type(x.dtype))
+            refused = int(find_refused(raw, weights, omit))
+            if refused >= 0:
+                refuse_row(x[refused], weights, refused, 0, label, feature_map)
+    omitted = np.zeros(n_groups, dtype=np.int64)
+    if clean:
+        try:
+            return sum_groups(x, feature_map, codes, n_groups, shares), omitted
+        except NotSummed as error:
+            if error.row != -1:
+                _refuse(x, weights, error.row, feature_map, label)
+    bad = _not_finite(x)
+    if bad.any() and not omit:
+        first = int(np.argmax(bad))
+        refuse_row(x[first], None, first, 0, label, feature_map)
+    omitted += np.bincount(codes[bad & (codes >= 0)], minlength=n_groups)
+    try:
+        return sum_groups(x, feature_map, np.where(bad, MISSING, codes), n_groups, shares), omitted
+    except NotSummed as error:
+        _refuse(x, weights, error.row, feature_map, label)
+
+
+def _not_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows with a value that is NaN or infinite."""
+    out = np.zeros(len(x), dtype=bool)
+    step = max(_BLOCK // x.shape[1], 1)
+    for start in range(0, len(x), step):
+        out[start : start + step] = ~np.isfinite(x[start : start + step]).all(axis=1)
+    return out
+
+
+def _refuse(
+    x: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    row: int,
+    feature_map: FeatureMap,
+    label: str,
+) -> NoReturn:
+    """Say which row is too far from the center, or that sums are too large."""
+    if row == OVERFLOW:
+        raise ChunkError(
+            f"{label}: the moments of the features of a group are larger than a sketch holds "
+            "exactly. Multiply all weights by one smaller factor, or design a map for these data."
+        )
+    limit, center = FARTHEST * moment_units(feature_map), feature_map.center
+    step = max(_BLOCK // x.shape[1], 1)
+    for start in range(0, len(x), step):  # the first of all, not of the group that was read first
+        rows = x[start : start + step].astype(np.float64)
+        far = np.isfinite(rows).all(axis=1) & (np.abs(rows - center) > limit).any(axis=1)
+        if weights is not None:
+            far &= weights[start : start + step] != 0
+        if far.any():
+            row = start + int(far.argmax())
+            break
+    refuse_row(x[row], None, row, 0, label, feature_map)

@@ -1,0 +1,242 @@
+"""xarray input: which dimension holds the features, which variables are features."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+
+from dask_sketch.errors import InputError
+from dask_sketch.sources.group_labels import aligned_groups
+from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.stored_labels import INDEX_OF, NAMES
+from dask_sketch.validation.tables import names_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def data_array_samples(
+    x: xr.DataArray,
+    *,
+    feature_dim: str | None = None,
+    weights: Any = None,
+    groups: Any = None,
+    among: Mapping[Any, xr.DataArray] | None = None,
+) -> Samples:
+    """Samples from a DataArray; all dimensions but one are samples.
+
+    Parameters
+    ----------
+    x
+        Any number of dimensions, at least two.
+    feature_dim
+        Dimension of the features; the last one by default.
+    weights
+        Array-like or DataArray with the sample dimensions, or the name of a coordinate.
+    groups
+        Array-like with the sample dimensions, DataArray with some of them, or the name of one.
+    among
+        Where names are looked up; the coordinates by default.
+
+    Raises
+    ------
+    InputError
+        If there is no such dimension, or fewer than two.
+    """
+    label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
+    if x.ndim < 2:
+        raise InputError(
+            f"{label} has dimensions {x.dims}: samples need at least one dimension beside that of "
+            "the features."
+        )
+    if feature_dim is None:
+        feature_dim = str(x.dims[-1])
+    if feature_dim not in x.dims:
+        raise InputError(f"feature_dim={feature_dim!r} is not a dimension of {label}: {x.dims}.")
+    x = x.transpose(..., feature_dim)
+    names = None
+    if feature_dim in x.coords:
+        names = names_of(x.coords[feature_dim].values.tolist())
+    leading = tuple(str(dim) for dim in x.dims[:-1])
+    samples = array_samples(
+        _as_dask(x, feature_dim),
+        label,
+        _weights(weights, x, leading, label),
+        dims=leading,
+        coords=_row_labels(x, feature_dim),
+        feature_names=names,
+        lazy=x.chunks is not None,
+    )
+    return _grouped(samples, groups, x.coords if among is None else among)
+
+
+def dataset_samples(
+    x: xr.Dataset,
+    *,
+    columns: list[str] | None = None,
+    feature_dim: str | None = None,
+    weights: Any = None,
+    groups: Any = None,
+) -> Samples:
+    """Samples from a Dataset: its variables are the features, or one variable holds them.
+
+    Parameters
+    ----------
+    x
+        Dataset.
+    columns
+        Variables to use; by default all data variables but the weights, the labels and numbers of
+        files and the like (with an attribute ``instance_dimension``).
+    feature_dim
+        Dimension of the features if the single variable left has one of its own.
+    weights
+        Name of a variable or coordinate, or array-like.
+    groups
+        Name of a variable or coordinate of some of the dimensions, or of another one whose entries
+        a variable of these numbers; DataArray; or array-like.
+
+    Raises
+    ------
+    InputError
+        If a variable is missing or the variables do not share their dimensions.
+    """
+    others = {given for given in (weights, groups) if isinstance(given, str)}
+    names: list[Hashable] = [] if columns is None else list(columns)
+    if columns is None:
+        every = x.data_vars.items()
+        names = [n for n, v in every if str(n) not in others and INDEX_OF not in v.attrs]
+    missing = [name for name in names if name not in x]
+    if missing or not names:
+        raise InputError(f"variables {missing or names} are not in the Dataset: {list(x)}.")
+    if isinstance(weights, str):
+        if weights not in x:
+            raise InputError(f"weights={weights!r} is not a variable of the Dataset: {list(x)}.")
+        weights = x[weights]
+    if len(names) == 1 and (feature_dim is not None or x[names[0]].ndim > 1):
+        return data_array_samples(
+            x[names[0]],
+            feature_dim=feature_dim,
+            weights=weights,
+            groups=groups,
+            among=_variables(x),
+        )
+    dims = x[names[0]].dims
+    for name in names:
+        if x[name].dims != dims:
+            raise InputError(
+                f"variables of the Dataset differ in dimensions: {names[0]} has {dims}, {name} has "
+                f"{x[name].dims}. Choose variables that share them with columns=[...]."
+            )
+    leading = tuple(str(dim) for dim in dims)
+    label = f"the Dataset ({', '.join(map(str, names[:4]))}{', ...' if len(names) > 4 else ''})"
+    arrays = [_as_dask(x[name]) for name in names]
+    first = arrays[0]
+    arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]
+    blocks = da.map_blocks(
+        # one blockwise call over all variables: reading them and sketching fuse into one task
+        _stack,
+        *arrays,
+        new_axis=first.ndim,
+        chunks=(*first.chunks, (len(arrays),)),
+        dtype=np.result_type(*[a.dtype for a in arrays]),
+        meta=np.empty((0,) * (first.ndim + 1), dtype=np.result_type(*[a.dtype for a in arrays])),
+    )
+    samples = array_samples(
+        blocks,
+        label,
+        _weights(weights, x[names[0]], leading, label),
+        dims=leading,
+        coords=_row_labels(x[names[0]]),
+        feature_names=names_of(names),
+        lazy=any(x[name].chunks is not None for name in names),
+    )
+    return _grouped(samples, groups, _variables(x))
+
+
+def _variables(x: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    return {name: x[name] for name in x.variables}
+
+
+def _row_labels(x: xr.DataArray, feature_dim: str | None = None) -> dict[Hashable, Any]:
+    return {name: label for name, label in x.coords.items() if feature_dim not in label.dims}
+
+
+def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.stack(columns, axis=-1)
+
+
+def _as_dask(x: xr.DataArray, feature_dim: str | None = None) -> da.Array:
+    """The Dask array inside; data on disk that is not chunked yet is not loaded for it."""
+    inner = x.variable  # without labels, whose types Dask may not know: those of pandas
+    if inner.chunks is None:
+        inner = inner.chunk({dim: -1 if dim == feature_dim else "auto" for dim in x.dims})
+    array: da.Array = inner.data
+    return array
+
+
+def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str) -> Any:
+    import xarray as xr
+
+    if isinstance(weights, str):
+        if weights not in x.coords:
+            raise InputError(
+                f"weights={weights!r} is not a coordinate of {label}: {list(x.coords)}."
+            )
+        weights = x.coords[weights]
+    if isinstance(weights, xr.DataArray):
+        if set(map(str, weights.dims)) != set(leading):
+            raise InputError(f"weights has dimensions {weights.dims}, the samples have {leading}.")
+        weights = weights.transpose(*leading)
+        return weights.data
+    return weights
+
+
+def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -> Samples:
+    """Samples with their labels, of which those of some dimensions are for all of the others."""
+    if groups is None:
+        return samples
+    import xarray as xr
+
+    leading = samples.dims
+    assert leading is not None
+    assert isinstance(samples.blocks, da.Array)
+    name = groups if isinstance(groups, str) else getattr(groups, "name", None)
+    if isinstance(groups, str):
+        if groups not in among:
+            raise InputError(
+                f"groups={groups!r} is not a variable or coordinate of {samples.label}: "
+                f"{list(map(str, among))}."
+            )
+        groups = among[groups]
+    axes = names = None
+    if isinstance(groups, xr.DataArray):
+        groups, names = _numbers(groups, leading, among, samples.label)
+        dims = tuple(map(str, groups.dims))
+        groups = groups.transpose(*sorted(dims, key=leading.index))
+        axes = tuple(axis for axis, dim in enumerate(leading) if dim in dims)
+    dim = "group" if name is None else str(name)
+    aligned = aligned_groups(groups, samples.blocks, samples.label, names=names, axes=axes, dim=dim)
+    return replace(samples, groups=aligned)
+
+
+def _numbers(
+    labels: xr.DataArray, leading: tuple[str, ...], among: Mapping[Any, xr.DataArray], label: str
+) -> tuple[xr.DataArray, Any]:
+    """Labels of the samples, and what they are numbers of, if they are."""
+    dims = tuple(map(str, labels.dims))
+    names = labels.attrs.get(NAMES) if labels.dtype.kind in "iu" else None
+    if dims and set(dims) <= set(leading):
+        return labels, names
+    numbers = [x for x in among.values() if len(dims) == 1 and x.attrs.get(INDEX_OF) == dims[0]]
+    numbers = [x for x in numbers if x.dims and set(map(str, x.dims)) <= set(leading)]
+    if len(numbers) != 1:
+        raise InputError(
+            f"groups has dimensions {dims}, the samples of {label} have {leading}; give labels "
+            f"along some of these, or numbers of them with the attribute {INDEX_OF!r}."
+        )
+    entries = labels.values
+    return numbers[0], entries if names is None else np.asarray(names)[entries]

@@ -1,0 +1,394 @@
+"""Zarr stores that somebody else wrote: what they state is checked before Zarr acts on it.
+
+A store is read through :class:`GuardedStore`, which sees every document and every stored chunk
+first. Metadata is small, plain JSON; it names codecs that decode numbers and nothing that could run
+code (pickle) or make objects; no chunk states more bytes than the limit; no chunk unpacks to more
+than its metadata says; no key leaves the store, be it by ``..`` or by a symbolic link, or ends at
+what is no plain file, such as a pipe or a device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import stat
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from zarr.abc.store import RangeByteRequest, Store
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
+
+from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.decompressed_size import unpacked_bytes
+
+if TYPE_CHECKING:
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+LARGEST_METADATA = 2**26  # bytes of one document
+LARGEST_CHUNK = 2**32  # bytes of one chunk or shard, unpacked
+_LARGEST_INDEX = 2**20  # chunks of one shard
+_REMEMBERED = 4096  # folders of a store
+_SLACK = 2**16  # bytes of a chunk beyond those of its numbers: checksums, headers of codecs
+_DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+# compressors, whose output is of any size: each is looked into before it unpacks
+_COMPRESSORS = {"zstd", "blosc", "gzip", "zlib", "lz4", "bz2", "lzma"}
+_CODECS = _COMPRESSORS | {
+    *("bytes", "endian", "transpose", "crc32c", "crc32", "adler32", "fletcher32"),
+    *("jenkins_lookup3", "shuffle", "delta", "astype", "bitround", "fixedscaleoffset"),
+    *("quantize", "packbits", "zfpy", "pcodec"),
+    *("vlen-utf8", "vlen-bytes"),  # text beside the numbers; never samples
+}
+_WIDTH = re.compile(r"[<>|=]?([a-zA-Z])(\d*)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the metadata of one array says about its chunks.
+
+    Attributes
+    ----------
+    chunk_bytes
+        Of one chunk, unpacked; of an inner one in shards.
+    compressors
+        Those that the bytes pass, the one that unpacks first in front.
+    n_inner
+        Number of chunks in a shard; 0 without shards.
+    index_first
+        Whether a shard begins with its index, rather than ending with it.
+    """
+
+    chunk_bytes: int
+    compressors: tuple[str, ...]
+    n_inner: int = 0
+    index_first: bool = False
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of the index of a shard: two numbers for each chunk, and a checksum."""
+        return 16 * self.n_inner + 4 if self.n_inner else 0
+
+    @property
+    def unpacked(self) -> int:
+        """Most bytes that a chunk may unpack to; filters may have widened its numbers."""
+        return 8 * self.chunk_bytes + _SLACK
+
+    @property
+    def stored(self) -> int:
+        """Most bytes of one stored object."""
+        return max(self.n_inner, 1) * self.unpacked + self.index_bytes
+
+
+class GuardedStore(WrapperStore[Store]):
+    """A store to read from, every key and every value of which is checked.
+
+    Parameters
+    ----------
+    store
+        The store itself.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._layouts: dict[str, Layout] = {}
+        self._folders: set[Path] = set()  # that are known to be in the store
+
+    @property
+    def store(self) -> Store:
+        """The store itself, unguarded."""
+        return self._store
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """The value of a key, or a range of it, checked."""
+        size = self._require_inside(key)
+        prefix, _, name = key.rpartition("/")
+        if name in _DOCUMENTS:
+            # one byte more than is allowed tells that there is more
+            found = await self.store.get(key, prototype, RangeByteRequest(0, LARGEST_METADATA + 1))
+            if found is not None:
+                self._read(key, prefix, found.to_bytes())
+            return found
+        layout = self._layout_of(key)
+        if size > layout.stored:
+            raise ArtifactError(
+                f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
+            )
+        found = await self.store.get(key, prototype, byte_range)
+        if found is not None and layout.compressors:
+            for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
+                _require_honest(piece, layout, key)
+        return found
+
+    def _require_inside(self, key: str) -> int:
+        """Refuse keys that lead out of the store; bytes of a local file, 0 of what is none."""
+        if key.startswith("/") or ".." in key.split("/") or "\\" in key or "\0" in key:
+            raise ArtifactError(f"{self}: the key {key!r} leads out of the store; it is not read.")
+        if not isinstance(self._store, LocalStore):
+            return 0
+        path = root = self._store.root
+        for part in key.split("/"):
+            path = path / part
+            if path in self._folders:
+                continue
+            try:
+                found = path.lstat()
+                if stat.S_ISLNK(found.st_mode):
+                    self._require_below(root, path, key)
+                    found = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return 0
+            if stat.S_ISREG(found.st_mode):
+                return found.st_size
+            if not stat.S_ISDIR(found.st_mode):  # a pipe would be waited for, a device have no end
+                raise ArtifactError(f"{self}: {key!r} is no plain file; it is not read.")
+            if len(self._folders) > _REMEMBERED:
+                self._folders.clear()
+            self._folders.add(path)
+        return 0
+
+    def _require_below(self, root: Path, path: Path, key: str) -> None:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise ArtifactError(
+                f"{self}: {key!r} is a link that leads out of the store; it is not followed. If "
+                "you trust the store, open its array with zarr and give that."
+            )
+
+    def _read(self, key: str, prefix: str, text: bytes) -> None:
+        """Check a document, and remember the arrays that it describes."""
+        if len(text) > LARGEST_METADATA:
+            raise ArtifactError(f"{self}: {key!r} has over {LARGEST_METADATA:,} bytes of metadata.")
+        try:
+            found = json.loads(text)
+        except RecursionError as error:
+            raise ArtifactError(f"{self}: {key!r} is nested too deeply.") from error
+        except ValueError:
+            return  # Zarr says what is wrong with it, in its own words
+        if not isinstance(found, dict):
+            return
+        try:
+            for where, document in _arrays_in(key, prefix, found):
+                self._layouts[where] = layout_of(document)
+        except ArtifactError as error:
+            raise ArtifactError(f"{self}: {key!r} {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ArtifactError(
+                f"{self}: {key!r} is not the metadata of an array ({type(error).__name__}: "
+                f"{error})."
+            ) from error
+
+    def _layout_of(self, key: str) -> Layout:
+        prefix = key
+        while prefix:
+            prefix = prefix.rpartition("/")[0]
+            if prefix in self._layouts:
+                return self._layouts[prefix]
+        raise ArtifactError(f"{self}: {key!r} belongs to no array whose metadata was read.")
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Several ranges, each checked."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is such a key."""
+        self._require_inside(key)
+        return await self.store.exists(key)
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        # the wrapper's would ask the store itself
+        for key, prototype, part in requests:
+            yield key, await self.get(key, prototype, part)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    async def delete(self, key: str) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both read the same store."""
+        return isinstance(other, GuardedStore) and self.store == other.store
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return str(self.store)
+
+    def __repr__(self) -> str:
+        return f"GuardedStore({str(self.store)!r})"
+
+
+def guarded(place: Any, storage_options: dict[str, Any] | None = None) -> Any:
+    """The store at a place, to be read through its guard.
+
+    Parameters
+    ----------
+    place
+        Path, URL, Zarr store or mapping. What else Zarr takes is given back as it is.
+    storage_options
+        Options of the file system of a URL.
+
+    Examples
+    --------
+    >>> str(guarded(MemoryStore())).startswith("memory://")
+    True
+    """
+    if isinstance(place, (GuardedStore, StorePath)):
+        return place
+    if isinstance(place, Store):
+        return GuardedStore(place)
+    if isinstance(place, dict):
+        return GuardedStore(MemoryStore(place, read_only=True))
+    if isinstance(place, str) and ("://" in place or "::" in place):
+        return GuardedStore(
+            FsspecStore.from_url(place, storage_options=storage_options, read_only=True)
+        )
+    if isinstance(place, (str, Path)):
+        return GuardedStore(LocalStore(place, read_only=True))
+    return place
+
+
+def _arrays_in(key: str, prefix: str, found: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Path and metadata of each array of a document, consolidated ones too."""
+    name = key.rpartition("/")[2]
+    if name == ".zarray":
+        yield prefix, found
+    elif name == ".zmetadata":
+        for inner, document in found["metadata"].items():
+            where, _, kind = inner.rpartition("/")
+            if kind == ".zarray":
+                yield _joined(prefix, where), document
+    elif name == "zarr.json":
+        if found.get("node_type") == "array":
+            yield prefix, found
+        consolidated = found.get("consolidated_metadata") or {}
+        for where, document in consolidated.get("metadata", {}).items():
+            if document.get("node_type") == "array":
+                yield _joined(prefix, where), document
+
+
+def _joined(prefix: str, where: str) -> str:
+    return "/".join(part for part in (prefix, where) if part)
+
+
+def layout_of(document: dict[str, Any]) -> Layout:
+    """Check the metadata of one array, of format 2 or 3.
+
+    Raises
+    ------
+    ArtifactError
+        If it states a chunk that is too large, or a codec that is not known to be harmless.
+    """
+    if document.get("zarr_format") == 2:
+        shape, chunks = document["shape"], document["chunks"]
+        width = _width(document["dtype"])
+        # filters apply first when writing, the compressor last: it is the first to unpack
+        applied = [*(document.get("filters") or []), document.get("compressor")]
+        names = [_known(codec["id"]) for codec in applied if codec is not None]
+        return _layout(shape, chunks, width, names)
+    shape, width = document["shape"], _width(document["data_type"])
+    chunks = document["chunk_grid"]["configuration"]["chunk_shape"]
+    codecs = document["codecs"]
+    (name, settings) = (_name_of(codecs[0]), codecs[0]) if codecs else ("", None)
+    if name != "sharding_indexed":
+        return _layout(shape, chunks, width, [_known(_name_of(codec)) for codec in codecs])
+    assert isinstance(settings, dict)
+    inside = settings["configuration"]
+    if [_name_of(codec) for codec in inside["index_codecs"]] != ["bytes", "crc32c"]:
+        raise ArtifactError("has shards whose index is packed in another way than usual.")
+    if len(codecs) > 1:
+        raise ArtifactError("packs whole shards, so that no chunk of them can be read alone.")
+    _layout(shape, chunks, width, [])
+    inner = inside["chunk_shape"]
+    made = _layout(shape, inner, width, [_known(_name_of(codec)) for codec in inside["codecs"]])
+    n_inner = math.prod(-(-whole // part) for whole, part in zip(chunks, inner, strict=True))
+    if n_inner > _LARGEST_INDEX:
+        raise ArtifactError(f"states {n_inner:,} chunks in a shard, over {_LARGEST_INDEX:,}.")
+    first = inside.get("index_location", "end") == "start"
+    return Layout(made.chunk_bytes, made.compressors, n_inner, first)
+
+
+def _layout(shape: Any, chunks: Any, width: int, names: list[str]) -> Layout:
+    for sizes, least in ((shape, 0), (chunks, 1)):
+        if not all(type(n) is int and least <= n < 2**62 for n in sizes):
+            raise ArtifactError(
+                f"states sizes {str(sizes)[:60]}, which are no whole numbers of use."
+            )
+    if len(shape) != len(chunks):
+        raise ArtifactError(f"states {len(shape)} dimensions, and chunks of {len(chunks)}.")
+    size = math.prod(chunks) * width
+    if size > LARGEST_CHUNK:
+        raise ArtifactError(
+            f"states chunks of {size:,} bytes, over the limit of {LARGEST_CHUNK:,}: they are not "
+            "read. Write the data again in smaller chunks."
+        )
+    return Layout(size, tuple(name for name in reversed(names) if name in _COMPRESSORS))
+
+
+def _name_of(codec: Any) -> str:
+    return str(codec if isinstance(codec, str) else codec["name"])
+
+
+def _known(name: Any) -> str:
+    plain = str(name).removeprefix("numcodecs.")
+    if plain not in _CODECS:
+        raise ArtifactError(
+            f"names the codec {str(name)[:60]!r}. Only codecs of numbers are used on a store: "
+            "others can run code of its author's (pickle) or make objects. If you trust it, open "
+            "the array with zarr and give that."
+        )
+    return plain
+
+
+def _width(kind: Any) -> int:
+    """Bytes of one element, as its type is written in metadata."""
+    if isinstance(kind, str):
+        if kind in np.sctypeDict:
+            return np.dtype(kind).itemsize
+        found = _WIDTH.fullmatch(kind)
+        if found:
+            return max(int(found[2] or 8), 1) * (4 if found[1] == "U" else 1)
+    if isinstance(kind, dict):
+        return int(kind.get("configuration", {}).get("length_bytes", 64))
+    return 64  # records and text of any length: not samples, and small
+
+
+def _pieces(
+    raw: Any, layout: Layout, byte_range: ByteRequest | None, key: str
+) -> Iterable[memoryview]:
+    """The packed chunks in what was read: itself, or those of a whole shard."""
+    view = np.ascontiguousarray(raw).data.cast("B")
+    if not layout.n_inner:
+        return [view]
+    if byte_range is not None:
+        # a chunk, or the index, which nothing unpacks
+        return [] if len(view) == layout.index_bytes else [view]
+    if len(view) < layout.index_bytes:
+        return []  # Zarr refuses it
+    table = view[: layout.index_bytes - 4] if layout.index_first else view[-layout.index_bytes : -4]
+    spans = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
+    spans = spans[spans[:, 0] != np.iinfo(np.uint64).max]
+    if int(spans.max(initial=0)) > len(view):
+        raise ArtifactError(f"the shard {key!r} has an index that leads out of it.")
+    return [view[int(start) : int(start) + int(length)] for start, length in spans]
+
+
+def _require_honest(piece: memoryview, layout: Layout, key: str) -> None:
+    found = unpacked_bytes(layout.compressors[0], piece, layout.unpacked)
+    if found > layout.unpacked:
+        raise ArtifactError(
+            f"the chunk {key!r} unpacks to over {layout.unpacked:,} bytes, and its metadata states "
+            f"{layout.chunk_bytes:,}: it is not unpacked."
+        )

@@ -1,0 +1,1 @@
+"""Validate arguments."""

@@ -1,0 +1,350 @@
+"""Labels of samples: which groups there are, and which group each sample is in."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError, MergeError
+from dask_sketch.validation.arrays import require_unmasked
+
+# Dates and durations as labels: in one unit, where NumPy's conversions would wrap round.
+#
+# The year 9999, which stands for "never" in many a table, is 1815 in nanoseconds.
+
+_COARSER = ("us", "ms", "s")  # units that hold what nanoseconds do not
+
+
+def instants(found: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    """Objects of the standard library or of pandas as dates or durations of NumPy.
+
+    Periods become their first instant. The unit is that of NumPy's own, else the nanosecond, or
+    one that holds all.
+
+    Raises
+    ------
+    TypeError
+        If there are other objects among them.
+    ValueError
+        If one has a time zone, or they fit no unit together.
+
+    Examples
+    --------
+    >>> instants([datetime.date(2000, 1, 1), datetime.date(9999, 12, 31)])
+    array(['2000-01-01T00:00:00.000000', '9999-12-31T00:00:00.000000'],
+          dtype='datetime64[us]')
+    """
+    each = [np.asarray(_instant(label)) for label in found]
+    kinds = {one.dtype.kind for one in each}
+    if kinds not in ({"M"}, {"m"}):
+        raise TypeError("they are not all dates, and not all durations")
+    if not all(isinstance(label, np.generic) for label in found):  # those have units of their own
+        each.append(np.zeros(0, dtype=f"{kinds.pop()}8[ns]"))
+    return np.array(in_one_unit(each)[: len(found)])
+
+
+def _instant(label: Any) -> Any:
+    if getattr(label, "tzinfo", None) is not None:
+        raise ValueError(
+            f"{label} has a time zone: take it away, by tz_convert(None) for universal time or by "
+            "tz_localize(None) for local time"
+        )
+    label = getattr(label, "start_time", label)  # of a period of pandas
+    for name in ("to_datetime64", "to_timedelta64"):  # of pandas, which knows nanoseconds
+        if hasattr(label, name):
+            return getattr(label, name)()
+    if isinstance(label, datetime.timedelta):
+        return np.timedelta64(label)
+    return np.datetime64(label) if isinstance(label, datetime.date) else label
+
+
+def in_one_unit(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Arrays of dates, or of durations, in the finest unit of theirs, or a coarser one.
+
+    Raises
+    ------
+    ValueError
+        If there is no unit that holds all of them exactly.
+
+    Examples
+    --------
+    >>> made = in_one_unit([np.array(["2000"], "M8[ns]"), np.array(["9999"], "M8[Y]")])
+    >>> [str(each[0])[:10] for each in made]
+    ['2000-01-01', '9999-01-01']
+    """
+    try:
+        finest = np.result_type(*arrays)
+    except TypeError as error:  # years and days: how long is a year?
+        raise ValueError("years or months cannot be compared with shorter units") from error
+    for unit in (finest, *(np.dtype(f"{finest.kind}8[{name}]") for name in _COARSER)):
+        made = [values.astype(unit) for values in arrays]
+        back = zip(made, arrays, strict=True)
+        if all(np.array_equal(each.astype(values.dtype), values) for each, values in back):
+            return made
+    raise ValueError("no unit holds all of them exactly: they lie too far apart")
+
+
+Labels = NDArray[Any]
+Codes = NDArray[np.intp]
+_TABLE, _ROOMY = 2**16, 4  # numbers, or so many for each sample, that have a place in a table
+_FEW = 1000  # labels that may be sorted
+MISSING = -1  # code of a sample without a label: NaN, NaT, None
+_KINDS = {
+    "b": "boolean",
+    "i": "whole numbers",
+    "f": "real numbers",
+    "U": "strings",
+    "S": "bytes",
+    "M": "dates",
+    "m": "durations",
+}
+_OFFER = (
+    "Labels are whole numbers, strings, dates, durations, booleans or real numbers, all of one of "
+    "these kinds."
+)
+
+
+def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels, Codes]:
+    """The labels that occur, and for each sample the number of its own among them.
+
+    Parameters
+    ----------
+    groups
+        One label for each sample: an array of any shape, or a series or array of pandas.
+    n_samples
+        How many samples there are.
+    name
+        Of the samples, for messages.
+
+    Returns
+    -------
+    labels
+        Sorted, each once: an array of int64, float64, bool, datetime64, timedelta64, or strings.
+    codes
+        Shape (n_samples,); ``MISSING`` where there is no label.
+
+    Raises
+    ------
+    InputError
+        If there is another number of labels than samples, or they are of another kind.
+
+    Examples
+    --------
+    >>> codes_of(["bob", "ann", None, "bob"], 4)
+    (array(['ann', 'bob'], dtype='<U3'), array([ 1,  0, -1,  1]))
+    """
+    require_unmasked(groups, "groups", f"groups of {name}")
+    given = groups
+    if not _of_pandas(groups):
+        # of a list, NumPy would make one type, text of numbers too
+        given = np.asarray(groups, dtype=object if isinstance(groups, (list, tuple)) else None)
+    if given.size != n_samples:
+        raise InputError(
+            f"groups of {name} have {given.size} labels, the samples have {n_samples} rows; give "
+            "one label for each row."
+        )
+    if isinstance(given, np.ndarray):
+        given = given.reshape(-1)
+        if given.dtype.kind not in "OT":
+            return _sorted(_plain(given, name))
+        given = given.astype(object)
+    import pandas as pd
+
+    codes, found = pd.factorize(given, use_na_sentinel=True)
+    labels, numbers = _sorted(_plain(_of_one_kind(np.asarray(found), name), name))
+    return labels, np.where(codes < 0, MISSING, np.append(numbers, MISSING)[codes])
+
+
+def _of_pandas(groups: Any) -> bool:
+    return type(groups).__module__.partition(".")[0] == "pandas"
+
+
+def _of_one_kind(found: Labels, name: str) -> Labels:
+    """Different objects, none of them missing, as an array of a kind of labels."""
+    if found.dtype.kind != "O":
+        return found
+    kinds = {np.asarray(label).dtype.kind if np.ndim(label) == 0 else "O" for label in found}
+    kinds = {"i" if kind == "u" else kind for kind in kinds}
+    if kinds and (kinds <= {"O", "M"} or kinds <= {"O", "m"}):
+        try:
+            return instants(found)
+        except TypeError:
+            pass  # others than dates and durations
+        except ValueError as error:
+            raise InputError(f"groups of {name}: {error}.") from error
+    if len(kinds) > 1 or kinds & {"O", "c", "V"}:
+        types = sorted({type(label).__name__ for label in found})
+        raise InputError(f"groups of {name} hold labels of types {', '.join(types)}. {_OFFER}")
+    labels = np.array(found.tolist() if kinds & set("US") else list(found))
+    if kinds == {"i"} and labels.dtype.kind == "f":  # what NumPy makes of -1 and 2**63 together
+        raise _too_large(name)
+    return labels
+
+
+def _plain(labels: Labels, name: str) -> Labels:
+    """In one type for each kind, so that the labels of all chunks can be compared."""
+    kind = labels.dtype.kind
+    if kind == "u" and labels.dtype.itemsize == 8 and labels.max(initial=0) >= 2**63:
+        raise _too_large(name)
+    if kind in "iu":
+        return labels.astype(np.int64, copy=False)
+    if kind == "f":
+        return labels.astype(np.float64) + 0.0  # zero has no sign
+    if kind not in _KINDS:
+        raise InputError(f"groups of {name} are of type {labels.dtype}. {_OFFER}")
+    return labels
+
+
+def _too_large(name: str) -> InputError:
+    return InputError(f"groups of {name} hold labels of 2**63 and more: give them as strings.")
+
+
+def _sorted(values: Labels) -> tuple[Labels, Codes]:
+    """Different values, sorted, and the number of each value among them."""
+    kind = values.dtype.kind
+    if kind in "Mm" or kind == "f":
+        missing = np.isnan(values) if kind == "f" else np.isnat(values)
+        if missing.any():
+            codes = np.full(len(values), MISSING)
+            labels, codes[~missing] = _sorted(values[~missing])
+            return labels, codes
+    if kind in "Mm":
+        whole, codes = _sorted(values.view(np.int64))
+        return whole.view(values.dtype), codes
+    if kind == "i" and len(values):
+        least, most = int(values.min()), int(values.max())
+        if most - least < max(_TABLE, _ROOMY * len(values)):
+            codes = np.empty(len(values), dtype=np.int64)
+            return _by_table(values, least, np.zeros(most - least + 1, np.int32), codes), codes
+    if kind in "US" and values.dtype.itemsize and len(values) > _FEW:
+        words = np.ascontiguousarray(values).view(np.uint32 if kind == "U" else np.uint8)
+        firsts, codes = _by_hash(words.reshape(len(values), -1))
+        labels, numbers = np.unique(values[firsts], return_inverse=True)
+        return labels, numbers[codes]
+    if kind in "if" and len(values) > _FEW:
+        import pandas as pd
+
+        codes, found = pd.factorize(values)
+        labels, numbers = np.unique(found, return_inverse=True)
+        return labels, numbers[codes]
+    return np.unique(values, return_inverse=True)
+
+
+@numba.njit(
+    types.int64[::1](
+        types.Array(types.int64, 1, "A", readonly=True),
+        types.int64,
+        types.int32[::1],
+        types.int64[::1],
+    ),
+    nogil=True,
+    cache=True,
+)  # labels that came over a network may be read only
+def _by_table(values, least, ranks, codes):  # type: ignore[no-untyped-def]
+    """Numbers, to ``codes``, of whole numbers that lie close together; gives those that occur."""
+    for value in values:
+        ranks[value - least] = 1
+    labels = np.empty(ranks.sum(), np.int64)
+    n = 0
+    for k in range(ranks.size):
+        if ranks[k]:
+            ranks[k], labels[n] = n, least + k
+            n += 1
+    for i in range(values.size):
+        codes[i] = ranks[values[i] - least]
+    return labels
+
+
+@numba.njit(nogil=True, cache=True)
+def _by_hash(words):  # type: ignore[no-untyped-def]
+    """The first row of each kind, and the number of the kind of every row."""
+    n, width = words.shape
+    size = 1024
+    table = np.full(size, -1, np.int64)
+    firsts = np.empty(n, np.int64)
+    hashes = np.empty(n, np.uint64)
+    codes = np.empty(n, np.int64)
+    found = 0
+    for i in range(n):
+        hashed = np.uint64(14695981039346656037)
+        for k in range(width):
+            hashed = (hashed ^ np.uint64(words[i, k])) * np.uint64(1099511628211)
+        hashed ^= hashed >> np.uint64(29)
+        place = np.int64(hashed & np.uint64(size - 1))
+        while True:
+            code = table[place]
+            if code < 0:
+                break
+            same = hashes[code] == hashed
+            for k in range(width):
+                same &= words[firsts[code], k] == words[i, k]
+            if same:
+                break
+            place = (place + 1) & (size - 1)
+        if code < 0:
+            code = found
+            table[place], firsts[code], hashes[code] = code, i, hashed
+            found += 1
+        codes[i] = code
+        if 2 * found > size:
+            size *= 4
+            table = np.full(size, -1, np.int64)
+            for code in range(found):
+                place = np.int64(hashes[code] & np.uint64(size - 1))
+                while table[place] >= 0:
+                    place = (place + 1) & (size - 1)
+                table[place] = code
+    return firsts[:found].copy(), codes
+
+
+def union(all_labels: Sequence[Labels]) -> tuple[Labels, list[Codes]]:
+    """The labels that occur in any of some sorted arrays, and where those of each are among them.
+
+    Raises
+    ------
+    MergeError
+        If they are of different kinds.
+
+    Examples
+    --------
+    >>> union([np.array([1, 5]), np.array([3, 5])])
+    (array([1, 3, 5]), [array([0, 2]), array([1, 2])])
+    """
+    full = [labels for labels in all_labels if len(labels)] or [all_labels[0]]
+    kinds = {labels.dtype.kind for labels in full}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(_KINDS[kind] for kind in kinds))
+        raise MergeError(
+            f"the labels of the groups are {names}: they cannot be sorted together. Give all "
+            "labels as one kind."
+        )
+    if kinds <= {"M", "m"} and len({labels.dtype for labels in full}) > 1:
+        try:
+            converted = iter(in_one_unit(full))
+        except ValueError as error:
+            raise MergeError(
+                f"the labels of the groups are {_KINDS[kinds.pop()]}: {error}."
+            ) from error
+        all_labels = [next(converted) if len(labels) else labels for labels in all_labels]
+        full = [labels for labels in all_labels if len(labels)]
+    first = full[0]
+    if all(np.array_equal(first, labels) for labels in full):
+        merged = first
+    else:
+        # sorted runs, which a stable sort merges; np.unique would hash them in ten times the time
+        every = np.sort(np.concatenate(full), kind="stable")
+        merged = every[np.r_[True, every[1:] != every[:-1]]]
+    return merged, [
+        np.arange(len(labels))
+        if len(labels) == len(merged)
+        else np.searchsorted(merged, labels)
+        if len(labels)
+        else np.zeros(0, dtype=np.intp)
+        for labels in all_labels
+    ]
