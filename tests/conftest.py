@@ -130,7 +130,7 @@ def preloaded():
     """Start the process that others are forked of, with what each of them would import."""
     context = multiprocessing.get_context("forkserver")
     modules = ("distributed", "dask.array", "dask.dataframe", "xarray", "zarr")
-    ours = ("graph.one_pass", "graph.partition_pass", "sources", "ledger.ledger")
+    ours = ("graph", "sources", "jobs.ledger")
     context.set_forkserver_preload([*modules, *(f"dask_sketch.{name}" for name in ours)])
     first = context.Process(target=int)
     first.start()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dask_sketch.ledger import Partition
 
 import dask_sketch as ds
 from compatibility import cases
-from dask_sketch.ledger import Partition
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
