@@ -1,8 +1,8 @@
-"""Run one DaskJob under a name of the date, wait for it, end with its exit code.
+"""Run one DaskJob with the date in its name, wait for it, and exit with its exit code.
 
-The CronJob of cronjob.yaml starts it as `python nightly.py daskjob.yaml`. The DaskJob, and with it
-scheduler and workers, is deleted at the end, also when this process is told to stop. Whatever is
-lost in between, the next run goes on from the ledger's last commit.
+The CronJob of cronjob.yaml runs `python nightly.py daskjob.yaml`. At the end the DaskJob is
+deleted, with its scheduler and workers. The same happens when this process is terminated. After
+any failure, the next run continues from the last commit of the ledger.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import yaml
 from kr8s.objects import Pod, new_class
 
 DaskJob = new_class("DaskJob", "kubernetes.dask.org/v1", asyncio=False)
-PAUSE = 5.0  # seconds between two looks
-OPERATOR_SECONDS = 600.0  # that the operator may take to make the pod of the job
-SILENCE_SECONDS = 600.0  # that the API may be out of reach
+PAUSE = 5.0  # seconds between two polls
+OPERATOR_SECONDS = 600.0  # timeout for the operator to create the pod
+SILENCE_SECONDS = 600.0  # timeout of the Kubernetes API
 
 
 def main(path: str) -> int:
-    """Exit code of the container that ran the job; 1 if it came to no end of its own."""
+    """Return the exit code of the container that ran the job; 1 if the container was killed."""
     name = f"sketch-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M}"
     job = DaskJob(named(yaml.safe_load(Path(path).read_text()), name))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -36,12 +36,12 @@ def main(path: str) -> int:
         print(f"{name}: created", flush=True)
         return code_of(wait_for(job), name)
     finally:
-        with contextlib.suppress(kr8s.NotFoundError):  # somebody was faster
+        with contextlib.suppress(kr8s.NotFoundError):  # deleted by another process
             job.delete()
 
 
 def named(manifest: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same job under another name, which its Service selects the scheduler by."""
+    """Rename the job, also in the selector of its Service."""
     manifest["metadata"]["name"] = name
     service = manifest["spec"]["cluster"]["spec"]["scheduler"]["service"]
     service["selector"]["dask.org/cluster-name"] = name
@@ -49,7 +49,7 @@ def named(manifest: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def wait_for(job: Any) -> Any:
-    """The pod that ran the job, once it has ended."""
+    """Wait until the pod of the job has ended, and return it."""
     pod = Pod({"metadata": {"name": f"{job.name}-runner", "namespace": job.namespace}})
     phase, began, heard = "", time.monotonic(), time.monotonic()
     while phase not in ("Succeeded", "Failed"):
@@ -60,7 +60,7 @@ def wait_for(job: Any) -> Any:
             if phase:
                 sys.exit(f"{job.name}: its pod was deleted")
             if time.monotonic() - began > OPERATOR_SECONDS:
-                sys.exit(f"{job.name}: no pod was made for it; does Dask's operator run?")
+                sys.exit(f"{job.name}: no pod was created; is the Dask operator running?")
             continue
         except (kr8s.ServerError, kr8s.APITimeoutError, httpx.TransportError) as error:
             if time.monotonic() - heard > SILENCE_SECONDS:
@@ -74,7 +74,7 @@ def wait_for(job: Any) -> Any:
 
 
 def code_of(pod: Any, name: str) -> int:
-    """Exit code of the pod's container, after its log has been copied to ours."""
+    """Print the log of the pod, and return the exit code of its container."""
     for line in pod.logs():
         print(line)
     for status in pod.status.get("containerStatuses", []):
@@ -82,7 +82,7 @@ def code_of(pod: Any, name: str) -> int:
             code = int(status.state.terminated.exitCode)
             print(f"{name}: exit code {code}", flush=True)
             return code
-    print(f"{name}: its container came to no end ({pod.status.get('reason')})", flush=True)
+    print(f"{name}: its container did not terminate ({pod.status.get('reason')})", flush=True)
     return 1
 
 

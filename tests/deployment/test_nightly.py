@@ -76,10 +76,14 @@ def test_it_ends_as_the_job_ends(code, tmp_path):
 @pytest.mark.parametrize(
     ("states", "changed", "told"),
     [
-        ([404], {"OPERATOR_SECONDS = 600.0": "OPERATOR_SECONDS = 0.5"}, "does Dask's operator run"),
+        (
+            [404],
+            {"OPERATOR_SECONDS = 600.0": "OPERATOR_SECONDS = 0.5"},
+            "Dask operator",
+        ),
         ([RUNNING, 404], {}, "its pod was deleted"),
         ([RUNNING, 500], {"SILENCE_SECONDS = 600.0": "SILENCE_SECONDS = 0.5"}, "does not answer"),
-        ([{"phase": "Failed", "reason": "Evicted"}], {}, "came to no end (Evicted)"),
+        ([{"phase": "Failed", "reason": "Evicted"}], {}, "did not terminate (Evicted)"),
     ],
 )
 def test_a_job_without_an_end_is_a_failure(states, changed, told, tmp_path):
