@@ -1,103 +1,459 @@
-"""The job file: TOML, checked as a whole before anything starts; its errors name their lines."""
+"""Read and check job files: TOML files that describe a nightly job."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, Self, get_args
 
-from dask_sketch.errors import JobError
-from dask_sketch.jobs.checks import Refused
-from dask_sketch.jobs.lines import Place, lines_of
-from dask_sketch.jobs.secrets import Secrets
-from dask_sketch.jobs.settings import (
-    ClusterTable,
-    DecodeTable,
-    DriftTable,
-    FeatureMapTable,
-    GroupsTable,
-    JobTable,
-    LimitsTable,
-    OutputsTable,
-    ScoreTable,
-    SourceTable,
-    check_value,
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from dask_sketch.cluster.settings import ClusterSettings
+from dask_sketch.errors import InputError, JobError
+from dask_sketch.jobs.secrets import Secrets, revealed
+from dask_sketch.jobs.values import (
+    Components,
+    Distribution,
+    Frequencies,
+    Location,
+    Method,
+    Model,
+    Name,
+    Names,
+    Pattern,
+    PilotSize,
+    Positive,
+    Seed,
+    Size,
+    StorageOptions,
+    Text,
+    Variances,
 )
 
-MOST_BYTES = 2**16  # of a job file; parsing takes at most a few times as much,
-MOST_DOTS = 200  # if no line nests tables by the thousand: a parser takes their number squared
-MOST_TABLES = 64  # of one kind
-MOST_ERRORS = 50
-_SHOWN = 60  # characters of a value in a message
-_TABLES: dict[str, Any] = {
-    "job": JobTable,
-    "feature_map": FeatureMapTable,
-    "groups": GroupsTable,
-    "score": ScoreTable,
-    "drift": DriftTable,
-    "outputs": OutputsTable,
-    "cluster": ClusterTable,
-    "limits": LimitsTable,
-}
-_LISTS: dict[str, Any] = {"sources": SourceTable, "decode": DecodeTable}
-_NEEDED = ("job", "sources", "feature_map")
-_OPTIONAL = ("groups", "score")  # without them there is nothing of the kind
-T = TypeVar("T")
+MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
+MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
+MAX_TABLES = 64  # of one name
+MAX_ERRORS = 50
+MAX_SHOWN = 60  # characters of a key or a value in a message
+# Options of a cluster that only name a queue or a size: others run code.
+CLUSTER_OPTIONS = (
+    "account", "interface", "name", "namespace", "queue", "resources", "walltime",
+)  # fmt: skip
+Wrong = tuple[tuple[str | int, ...], Any, str]  # key path, value (None is not shown) and remedy
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job file that was found to be right.
+def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
+    """Settings of a cluster that neither run code nor contain a secret."""
+    if isinstance(value, ClusterSettings):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("should be a table [cluster]")
+    known = [field.name for field in fields(ClusterSettings)]
+    wrong: list[Wrong] = [((key,), None, _unknown(key, known)) for key in value if key not in known]
+    address, tls, options = (value.get(key) for key in ("address", "tls", "options"))
+    if address is not None and not (
+        isinstance(address, str) and re.fullmatch(r"(tls|tcp)://[^/@\s]+:\d{1,5}", address)
+    ):
+        wrong.append((("address",), address, 'should be an address, such as "tls://host:8786"'))
+    if tls is not None and not isinstance(tls, str):
+        wrong.append((("tls",), tls, "should be the path of a folder of certificates"))
+    if options is not None:
+        try:
+            Secrets().read(options)
+            unknown = next((key for key in options if key not in CLUSTER_OPTIONS), None)
+            if unknown is not None:
+                raise ValueError(
+                    f"{unknown} may not be in a job file: set it in Dask's configuration"
+                )
+        except ValueError as error:
+            wrong.append((("options",), None, str(error)))
+    if not wrong:
+        folder = info.context.folder if info.context else Path()
+        if isinstance(tls, str):
+            value = value | {"tls": str((folder / tls).absolute())}
+        try:
+            return ClusterSettings(**value)
+        except InputError as error:
+            key, _, reason = str(error).partition(": ")
+            key = key.partition("=")[0]
+            wrong.append(((key,), value.get(key), reason.rstrip(".")))
+    raise _errors(wrong)
+
+
+def _errors(wrong: Iterable[Wrong]) -> ValidationError:
+    """An error that pydantic merges with those of the other tables."""
+    details: list[InitErrorDetails] = [
+        {
+            "type": PydanticCustomError("remedy", "{remedy}", {"remedy": remedy}),
+            "loc": loc,
+            "input": value,
+        }
+        for loc, value, remedy in wrong
+    ]
+    return ValidationError.from_exception_data("job", details)
+
+
+class Table(BaseModel):
+    """A table of a job file: unknown keys and values of another type are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        wrong = [((key,), getattr(self, key), remedy) for key, remedy in self._wrong()]
+        if wrong:
+            raise _errors(wrong)
+        return self
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        """Key and remedy of each setting that contradicts another one."""
+        return iter(())
+
+
+class JobTable(Table):
+    """``[job]``: the name of the job and its ledger.
+
+    Attributes
+    ----------
+    name
+        Title of the report.
+    ledger
+        Path or URL of the ledger, which the first run creates.
+    storage_options
+        Options of the file system of the ledger.
+    seed
+        Seed of the frequencies and of the decoders.
+    """
+
+    name: Text
+    ledger: Location
+    storage_options: StorageOptions = Field(default_factory=dict)
+    seed: Seed = 0
+
+
+class DataTable(Table):
+    """Data of a job, as for :func:`dask_sketch.open_samples`.
 
     Attributes
     ----------
     path
-        Where it stands; relative paths in it begin there.
-    job, sources, feature_map, decode, drift, outputs, cluster, limits
-        Its tables.
-    groups, score
-        Tables that need not be there.
-    secrets
-        What may not be repeated.
+        Zarr store, or file, folder or glob of Parquet; a path is relative to the job file.
+    array, columns, weights, storage_options
+        Arguments of ``open_samples``.
+    chunk_size
+        Number of bytes of one partition.
     """
 
-    path: Path
+    path: Location
+    array: Text | None = None
+    columns: Names | None = None
+    weights: Text | None = None
+    chunk_size: Size = 32 * 2**20
+    storage_options: StorageOptions = Field(default_factory=dict)
+
+
+class ScoreTable(DataTable):
+    """``[score]``: samples that no run sketches, on which the models are scored."""
+
+
+class SourceTable(DataTable):
+    """``[[sources]]``: data to sketch.
+
+    The name and the chunk size of a source must not change between runs: with another name or
+    chunk size the partitions have other keys, and all data is read again.
+
+    Attributes
+    ----------
+    name
+        Beginning of the keys of the partitions.
+    nan_policy
+        ``"raise"`` or ``"omit"``.
+    fingerprint
+        Method by which changes are noticed: ``"auto"`` compares size and time or ETag,
+        ``"checksum"`` compares the bytes, which are then read twice.
+    """
+
+    name: Name = "data"
+    nan_policy: Literal["raise", "omit"] = "raise"
+    fingerprint: Literal["auto", "checksum"] = "auto"
+
+
+class FeatureMapTable(Table):
+    """``[feature_map]``: a file of ``dask-sketch design``, or the settings of a design.
+
+    Only the first run uses it, because the ledger keeps the feature map. Later runs refuse settings
+    that contradict it.
+    """
+
+    file: Location | None = None
+    n_components: Components | None = None
+    n_frequencies: Frequencies | None = None
+    task: Literal["mixture", "clustering"] | None = None
+    law: Distribution | None = None
+    scale: Positive | None = None
+    whitening: Literal["diagonal", "full"] | None = None
+    dtype: Literal["float32", "float64"] | None = None
+    n_pilot: PilotSize | None = None
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        others = [key for key, value in self if key != "file" and value is not None]
+        if self.file is not None and others:
+            yield "file", f"contains all settings: leave out {', '.join(others)}, or the file"
+        if self.file is None and self.n_components is None and self.n_frequencies is None:
+            yield "n_components", "give it, or a file of `dask-sketch design`"
+
+
+class GroupsTable(Table):
+    """``[groups]``: parts of the data that have totals of their own.
+
+    Attributes
+    ----------
+    by
+        ``"source"``: one group for each source.
+    pattern
+        Regular expression that is matched to the keys of the partitions. Its part
+        ``(?P<group>...)``, else its only group, else the whole match is the name of the group.
+        Partitions with other keys belong to no group.
+    most
+        Largest number of groups; a run with more groups is refused.
+    """
+
+    by: Literal["source"] | None = None
+    pattern: Pattern | None = None
+    most: Annotated[int, Field(ge=1, le=1000)] = 100
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        if (self.by is None) == (self.pattern is None):
+            yield "pattern", 'give either a pattern or by = "source"'
+
+
+class DecodeTable(Table):
+    """``[[decode]]``: a model to decode, as for :func:`dask_sketch.decode`.
+
+    Attributes
+    ----------
+    name
+        Name of the model in the ledger, in the report and in names of files.
+    warm
+        Start at the model of the last run; where the fit is then worse, decode from scratch.
+    groups
+        Decode a model of each group too.
+    """
+
+    name: Name = "model"
+    n_components: Components | None = None
+    method: Method | None = None
+    model: Model | None = None
+    refine: Literal["efficient"] | None = None
+    bounds: Literal["data"] | None = None
+    covariance: Variances | None = None
+    merge: bool = False
+    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+    variance_floor: Annotated[float, Field(ge=1e-15, le=0.999)] | None = None
+    seed: Seed | None = None
+    warm: bool = True
+    groups: bool = False
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        if self.n_components is None and self.method not in (None, "cl-omp"):
+            yield "method", "give n_components; only cl-omp finds the number of components"
+        if (self.model == "known") != (self.covariance is not None):
+            yield "covariance", 'is needed for model = "known", and for no other model'
+        if self.method in ("density", "sketch-shift"):
+            for key in ("merge", "refine", "covariance"):
+                if getattr(self, key):
+                    yield key, f"has no effect on {self.method}: leave it out"
+            if self.method == "sketch-shift" and self.model not in (None, "dirac"):
+                yield "model", 'should be "dirac": sketch-shift finds centroids'
+            elif self.model not in (None, "dirac", "gaussian"):
+                yield "model", 'should be "gaussian" or "dirac" for the method density'
+        elif self.model == "dirac" and self.refine is not None:
+            yield "refine", "centroids have no noise model: leave it out"
+
+
+class DriftTable(Table):
+    """``[drift]``: limits of a change of the data; see :mod:`dask_sketch.diagnostics.drift`.
+
+    Attributes
+    ----------
+    threshold
+        Number of standard deviations of the sampling noise above which a change is an alarm: of
+        the new samples from the others, or of the state from that of the last run. Changes from
+        earlier states are only reported.
+    tolerance
+        Discrepancy (0 to 2) below which there is no alarm, however significant it is.
+    states
+        Number of states of earlier runs to compare with.
+    groups
+        Compare the groups with each other too, in the report. This raises no alarm.
+    """
+
+    threshold: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    tolerance: Annotated[float, Field(ge=0, le=2)] = 0.0
+    states: Annotated[int, Field(ge=1, le=100)] = 7
+    groups: bool = True
+
+
+class OutputsTable(Table):
+    """``[outputs]``: files that each run replaces.
+
+    Attributes
+    ----------
+    report
+        Local path of an HTML page; it needs the extra ``plot``.
+    model, sketch
+        Paths or URLs of Zarr groups. ``{name}`` in that of the model is replaced by the name of
+        the table ``[[decode]]``.
+    storage_options
+        Options of the file systems of the URLs.
+    """
+
+    report: Location | None = None
+    model: Location | None = None
+    sketch: Location | None = None
+    storage_options: StorageOptions = Field(default_factory=dict)
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        if self.report is not None and (
+            "://" in self.report or not self.report.lower().endswith((".html", ".htm"))
+        ):
+            yield "report", "should be a local path that ends in .html"
+        for key in ("model", "sketch"):
+            path = getattr(self, key)
+            if path is not None and not path.rstrip("/").endswith(".zarr"):
+                yield key, "should be a path or URL that ends in .zarr"
+
+
+class LimitsTable(Table):
+    """``[limits]``: behaviour of a run when something fails, and bounds of what it takes.
+
+    Attributes
+    ----------
+    unreadable
+        ``"stop"``: stop at a partition that cannot be read, and keep what is done.
+        ``"quarantine"``: list the partition, leave it out, and report an incomplete result.
+    attempts
+        Number of attempts to read a partition before it counts as unreadable.
+    backoff
+        Seconds before the second attempt.
+    deleted
+        Largest fraction of the partitions of the ledger that may be gone from the sources. A run
+        that misses more is refused, because it looks like an unreachable store.
+    commit_partitions, commit_seconds
+        Number of partitions and of seconds after which finished work is committed.
+    stale_lock
+        Seconds without a sign of life after which the lock of a run on another host is broken.
+    bytes
+        Number of bytes that a run may read; the plan refuses a run that has to read more.
+    """
+
+    unreadable: Literal["stop", "quarantine"] = "stop"
+    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    backoff: Annotated[float, Field(ge=0, le=1e7)] = 1.0
+    deleted: Annotated[float, Field(ge=0, le=1)] = 0.5
+    commit_partitions: Annotated[int, Field(ge=1, le=100_000)] = 256
+    commit_seconds: Annotated[float, Field(ge=0.1, le=1e6)] = 60.0
+    stale_lock: Annotated[float, Field(ge=1, le=1e7)] = 3600.0
+    bytes: Size | None = None
+
+
+_TABLES = Field(strict=False, min_length=1, max_length=MAX_TABLES)  # TOML has lists, no tuples
+
+
+class Job(Table):
+    """A valid job file.
+
+    Attributes
+    ----------
+    job, sources, feature_map
+        Required tables.
+    groups, decode, score, drift, outputs, cluster, limits
+        Optional tables.
+    """
+
     job: JobTable
-    sources: tuple[SourceTable, ...]
+    sources: Annotated[tuple[SourceTable, ...], _TABLES]
     feature_map: FeatureMapTable
-    groups: GroupsTable | None
-    decode: tuple[DecodeTable, ...]
-    score: ScoreTable | None
-    drift: DriftTable
-    outputs: OutputsTable
-    cluster: ClusterTable
-    limits: LimitsTable
-    secrets: Secrets = field(repr=False)
+    groups: GroupsTable | None = None
+    decode: Annotated[tuple[DecodeTable, ...], _TABLES] = ()
+    score: ScoreTable | None = None
+    drift: DriftTable = DriftTable()
+    outputs: OutputsTable = OutputsTable()
+    cluster: Annotated[ClusterSettings, PlainValidator(_cluster)] = ClusterSettings()
+    limits: LimitsTable = LimitsTable()
+    _path: Path = PrivateAttr(Path())
+    _secrets: Secrets = PrivateAttr(default_factory=Secrets)
+
+    @property
+    def path(self) -> Path:
+        """Path of the job file."""
+        return self._path
+
+    @property
+    def secrets(self) -> Secrets:
+        """Secrets that the job file refers to."""
+        return self._secrets
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        wrong: list[Wrong] = []
+        tables: dict[str, tuple[Any, ...]] = {"sources": self.sources, "decode": self.decode}
+        for key, those in tables.items():
+            for i in _repeated(those, lambda table: table.name):
+                wrong.append(((key, i, "name"), those[i].name, "should differ from earlier names"))
+        for i in _repeated(self.sources, lambda table: (table.path, table.array)):
+            wrong.append(
+                (("sources", i, "path"), self.sources[i].path,
+                 "is a source already and would count twice: give each source once")
+            )  # fmt: skip
+        for i, table in enumerate(self.decode):
+            if table.groups and self.groups is None:
+                wrong.append((("decode", i, "groups"), True, "needs a table [groups]"))
+        model = self.outputs.model
+        if model is not None and not self.decode:
+            wrong.append((("outputs", "model"), model, "needs a table [[decode]]"))
+        if model is not None and len(self.decode) > 1 and "{name}" not in model:
+            wrong.append(
+                (("outputs", "model"), model,
+                 f'should contain {{name}}, as in "{{name}}.zarr", for {len(self.decode)} models')
+            )  # fmt: skip
+        if wrong:
+            raise _errors(wrong)
+        return self
 
     def place(self, location: str) -> str:
-        """A path or URL of the job file, as any process finds it."""
+        """Return a URL of the job file, or the absolute form of a path."""
         if "://" in location:
             return location
         return str((self.path.parent / location).absolute())
 
     def options(self, given: Mapping[str, Any], location: str) -> dict[str, Any] | None:
-        """Options of a file system, secrets filled in; none for a local path."""
-        if "://" not in location:
-            return None
-        return self.secrets.fill(given, self.path.parent)
+        """Return the options of a file system with their secrets, ``None`` for a local path."""
+        return revealed(given) if "://" in location else None
 
 
 def read_job(path: str | Path) -> Job:
-    """Read and check a job file; nothing else is opened but the files of secrets.
+    """Read and check a job file. Only the files of its secrets are opened beside it.
 
     Parameters
     ----------
     path
-        Of the file, of at most 64 KiB.
+        Path of the job file, a TOML file of at most 64 KiB.
 
     Returns
     -------
@@ -106,14 +462,15 @@ def read_job(path: str | Path) -> Job:
     Raises
     ------
     JobError
-        With all that is wrong, a line for each, as ``job.toml:12: limits.unreadable = "maybe":
-        choose "stop" or "quarantine"``.
+        If the job file is wrong. The message has a line for each error, with the path of the key,
+        such as ``job.toml: sources[0].chunk_size = "big": should be ...``. Elements of lists are
+        counted from 0.
 
     Examples
     --------
     >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp()) / "job.toml"
-    >>> _ = place.write_text('''
+    >>> path = Path(tempfile.mkdtemp()) / "job.toml"
+    >>> _ = path.write_text('''
     ... [job]
     ... name = "nightly"
     ... ledger = "nightly.ledger"
@@ -124,211 +481,122 @@ def read_job(path: str | Path) -> Job:
     ... [limits]
     ... unreadable = "quarantine"
     ... ''')
-    >>> job = read_job(place)
+    >>> job = read_job(path)
     >>> job.sources[0].path, job.limits.unreadable, job.limits.attempts
     ('frames.zarr', 'quarantine', 3)
     """
-    return parse_job(_text_of(Path(path)), Path(path))
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise JobError(f"{path}: should have at most {MAX_BYTES:,} bytes")
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(
+            f"{path}: the job file cannot be read ({type(error).__name__}): give the path of a "
+            "TOML file in UTF-8"
+        ) from error
+    return parse_job(text, path)
 
 
 def parse_job(text: str, path: Path) -> Job:
-    """The job in a text; see :func:`read_job`."""
+    """Check the text of a job file; see :func:`read_job`."""
     for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > MOST_DOTS:
+        if line.count(".") > MAX_DOTS:
             raise JobError(
-                f"{path}:{number}: more than {MOST_DOTS} dots: write lists over several lines"
+                f"{path}: line {number} has more than {MAX_DOTS} dots: write lists over several "
+                "lines"
             )
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise JobError(_syntax(path, str(error), text)) from error
+        raise JobError(f"{path}: not TOML: {error}") from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, deep nesting
         raise JobError(
-            f"{path}:1: not TOML that can be read ({type(error).__name__}): it has a number or "
-            "nested lists of absurd size"
+            f"{path}: not TOML that can be read ({type(error).__name__}): a number is too long or "
+            "lists are nested too deeply"
         ) from error
-    return _Checker(document, lines_of(text), path).job()
-
-
-def _text_of(path: Path) -> str:
+    secrets = Secrets(path.parent)
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise JobError(f"{path}: a job file of more than {MOST_BYTES:,} bytes is refused")
-        return content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(
-            f"{path}: no job file can be read there ({type(error).__name__}: give the path of a "
-            "TOML file in UTF-8)"
-        ) from error
+        job = Job.model_validate(document, context=secrets)
+    except ValidationError as error:
+        # not chained, because the text of pydantic's error shows values, which may be secret
+        raise JobError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
+    job._path, job._secrets = path, secrets
+    return job
 
 
-def _syntax(path: Path, message: str, text: str) -> str:
-    """A message of the parser, its line where all others have it."""
-    what, _, where = message.partition(" (at ")
-    digits = "".join(sign for sign in where.split(",")[0] if sign.isdigit())
-    line = int(digits) if digits else text.count("\n") + 1
-    return f"{path}:{line}: not TOML: {what[0].lower()}{what[1:]}"
-
-
-class _Checker:
-    def __init__(self, document: dict[str, Any], lines: dict[Place, int], path: Path):
-        self._document = document
-        self._lines = lines
-        self._path = path
-        self._errors: list[tuple[int, str]] = []
-        self._secrets = Secrets()
-
-    def job(self) -> Job:
-        tables = [*_TABLES, *_LISTS]
-        for key in self._document:
-            if key not in tables:
-                self._complain((key,), f"{_shown_key((key,))} is unknown{_nearest(key, tables)}")
-        for key in _NEEDED:
-            if key not in self._document:
-                head = f"[[{key}]]" if key in _LISTS else f"[{key}]"
-                self._complain((), f"{head} is missing")
-        found: dict[str, Any] = {key: self._table(key) for key in _TABLES}
-        found |= {key: self._list(key) for key in _LISTS}
-        self._cross(found)
-        if self._errors:
-            kept = [message for _, message in sorted(self._errors)[:MOST_ERRORS]]
-            if len(self._errors) > MOST_ERRORS:
-                kept.append(f"{self._path}: and {len(self._errors) - MOST_ERRORS} more")
-            raise JobError("\n".join(kept))
-        return Job(path=self._path, secrets=self._secrets, **found)
-
-    def _table(self, key: str) -> Any:
-        kind = _TABLES[key]
-        value = self._document.get(key)
-        if value is None:
-            return None if key in (*_OPTIONAL, *_NEEDED) else kind()
-        if not isinstance(value, dict):
-            self._complain((key,), f"{key} is no table: write [{key}]")
-            return None
-        return self._read(kind, value, (key,))
-
-    def _list(self, key: str) -> tuple[Any, ...]:
-        value = self._document.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self._complain((key,), f"{key} is no list of tables: write [[{key}]]")
-            return ()
-        if not 1 <= len(value) <= MOST_TABLES:
-            self._complain((key,), f"{key}: give 1 to {MOST_TABLES} tables [[{key}]]")
-            return ()
-        read = (self._read(_LISTS[key], item, (key, i)) for i, item in enumerate(value))
-        return tuple(table for table in read if table is not None)
-
-    def _read(self, kind: type[T], value: dict[str, Any], place: Place) -> T | None:
-        """One table; none if something in it is wrong."""
-        before = len(self._errors)
-        known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
-        for key in value:
-            if key not in known:
-                shown = _shown_key((*place, key))
-                self._complain((*place, key), f"{shown} is unknown{_nearest(key, list(known))}")
-        found = {}
-        for key, item in known.items():
-            at = (*place, key)
-            if key in value:
-                try:
-                    found[key] = check_value(item, value[key])
-                    if item.metadata["secret"]:
-                        self._secrets.fill(found[key], self._path.parent)
-                except Refused as error:
-                    stated = "" if item.metadata["secret"] else f" = {_shown(value[key])}"
-                    self._complain(at, f"{_shown_key(at)}{stated}: {error}")
-            elif item.default is MISSING and item.default_factory is MISSING:
-                self._complain(place, f"{_shown_key(at)} is missing")
-        if len(self._errors) > before:
-            return None
-        table = kind(**found)
-        for key, reason in getattr(table, "complaints", list)():
-            at = (*place, key) if key else place
-            stated = f" = {_shown(value[key])}" if key in value else ""
-            self._complain(at, f"{_shown_key(at)}{stated}: {reason}")
-        return table
-
-    def _cross(self, found: dict[str, Any]) -> None:
-        """What only shows between tables."""
-        at: Place
-        for key in _LISTS:
-            for number, table in _repeated(found[key], lambda table: table.name):
-                at = (key, number, "name")
-                self._complain(
-                    at, f"{_shown_key(at)} = {_shown(table.name)}: another one has it: give each "
-                    "a name of its own"
-                )  # fmt: skip
-        for number, table in _repeated(found["sources"], lambda table: (table.path, table.array)):
-            at = ("sources", number, "path")
-            self._complain(
-                at, f"{_shown_key(at)} = {_shown(table.path)}: it is a source already, and would "
-                "be counted twice"
-            )  # fmt: skip
-        decode = found["decode"]
-        for number, table in enumerate(decode):
-            if table.groups and "groups" not in self._document:
-                at = ("decode", number, "groups")
-                self._complain(at, f"{_shown_key(at)} = true: there is no [groups]")
-        outputs = found["outputs"]
-        if outputs is not None and outputs.model is not None:
-            at = "outputs", "model"
-            if not decode and "decode" not in self._document:
-                self._complain(at, "outputs.model: there is no [[decode]] to make one")
-            if len(decode) > 1 and "{name}" not in outputs.model:
-                self._complain(
-                    at, f"outputs.model = {_shown(outputs.model)}: there are {len(decode)} models: "
-                    'write {name} where theirs goes, as in "{name}.zarr"'
-                )  # fmt: skip
-
-    def _complain(self, place: Place, message: str) -> None:
-        line = 1
-        for end in range(len(place), 0, -1):
-            if place[:end] in self._lines:
-                line = self._lines[place[:end]]
-                break
-        self._errors.append((line, f"{self._path}:{line}: {message}"))
-
-
-def _repeated(tables: tuple[T, ...], key: Any) -> Iterator[tuple[int, T]]:
-    """Tables that have the key of an earlier one."""
+def _repeated(tables: tuple[Any, ...], key: Callable[[Any], Hashable]) -> Iterator[int]:
+    """Indices of the tables with the key of an earlier one."""
     seen = set()
-    for number, table in enumerate(tables):
+    for i, table in enumerate(tables):
         if key(table) in seen:
-            yield number, table
+            yield i
         seen.add(key(table))
 
 
-def _shown_key(place: Place) -> str:
-    """As a person would write it, elements of lists by number from 1."""
-    out = ""
-    for part in place:
+def _lines(error: ValidationError) -> Iterator[str]:
+    """The key path, the value and the remedy of each error."""
+    found = error.errors(include_url=False)
+    # pydantic also counts the valid elements of a list in which another one is wrong
+    parents = {one["loc"][:end] for one in found for end in range(len(one["loc"]))}
+    found = [one for one in found if one["type"] != "too_short" or one["loc"] not in parents]
+    for one in found[:MAX_ERRORS]:
+        loc, value, remedy = one["loc"], one["input"], one["msg"]
+        if one["type"] == "missing":
+            value, remedy = None, "is missing and required"
+        elif one["type"] == "extra_forbidden":
+            value, remedy = None, _unknown(str(loc[-1]), _keys_beside(loc))
+        elif one["type"] == "model_type":
+            remedy = "should be a table"
+        elif one["type"] == "tuple_type":
+            remedy = f"should be a list of tables [[{loc[-1]}]]"
+        remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)
+        shown = "" if value is None or "storage_options" in loc else f" = {_shown(value)}"
+        yield f"{_key_path(loc)}{shown}: {_cut(remedy, 8 * MAX_SHOWN)}"
+    if len(found) > MAX_ERRORS:
+        yield f"and {len(found) - MAX_ERRORS} more"
+
+
+def _keys_beside(loc: tuple[str | int, ...]) -> list[str]:
+    """Known keys of the table that contains a key."""
+    table: type[Table] = Job
+    for part in loc[:-1]:
+        if isinstance(part, str):
+            kind = table.model_fields[part].annotation
+            those = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
+            table = next(one for one in those if issubclass(one, Table))
+    return list(table.model_fields)
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key[:100], known, n=1)
+    remedy = f"did you mean {close[0]}?" if close else f"the known keys are {', '.join(known)}"
+    return f"unknown key: {remedy}"
+
+
+def _key_path(loc: tuple[str | int, ...]) -> str:
+    path = ""
+    for part in loc:
         if isinstance(part, int):
-            out += f"[{part + 1}]"
+            path += f"[{part}]"
         else:
-            plain = part.replace("_", "").replace("-", "").isalnum() and part.isascii()
-            out += ("." if out else "") + (part if plain else json.dumps(part))
-    return out if len(out) <= _SHOWN else out[: _SHOWN - 3] + "..."
+            bare = re.fullmatch(r"[A-Za-z0-9_-]+", part)
+            path += ("." if path else "") + (part if bare else json.dumps(part))
+    return _cut(path, MAX_SHOWN)
 
 
 def _shown(value: Any) -> str:
+    """Show a value of a job file, unless it may contain a secret."""
+    if isinstance(value, (dict, list, tuple)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    if isinstance(value, re.Pattern):
+        value = value.pattern
     if isinstance(value, str) and "://" in value and set(value) & set("@?"):
-        return f'"{value.partition("://")[0][:20]}://..."'  # it may hold a password
-    if isinstance(value, (dict, list)) and not _is_flat(value):
-        return "{...}" if isinstance(value, dict) else "[...]"  # and so may these
-    text = json.dumps(value, default=str, ensure_ascii=True)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+        value = f"{value.partition('://')[0][:20]}://..."
+    return _cut(json.dumps(value, default=str), MAX_SHOWN)
 
 
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and not any(
-        isinstance(item, (dict, list)) or "://" in str(item) for item in value
-    )
-
-
-def _nearest(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key[:100], known, n=1)
-    return f": did you mean {close[0]}?" if close else f": there are {', '.join(sorted(known))}"
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -20,9 +20,8 @@ from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.jobs.job_file import Job
+    from dask_sketch.jobs.job_file import GroupsTable, Job, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
-    from dask_sketch.jobs.settings import GroupsTable, SourceTable
     from dask_sketch.sketching.sketch import Sketch
 
 logger = logging.getLogger(__name__)
@@ -208,9 +207,8 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
 
     Examples
     --------
-    >>> from dask_sketch.jobs.checks import pattern
-    >>> from dask_sketch.jobs.settings import GroupsTable
-    >>> table = GroupsTable(pattern=pattern("[^/]+/([a-z]+)-"))
+    >>> from dask_sketch.jobs.job_file import GroupsTable
+    >>> table = GroupsTable(pattern="[^/]+/([a-z]+)-")
     >>> group_keys(table, ["x/b-1", "x/a-2", "x/a-1", "x/9"])
     {'a': ['x/a-1', 'x/a-2'], 'b': ['x/b-1']}
     """

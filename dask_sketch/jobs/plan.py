@@ -260,7 +260,7 @@ def _cluster(job: Job) -> str:
     if table.kind == "threads":
         return "threads of this process"
     if table.kind == "address":
-        return f"the scheduler at {table.settings(job.path.parent).address}"
+        return f"the scheduler at {table.address}"
     workers = "a worker for each core" if table.n_workers is None else f"{table.n_workers} workers"
     return f"{table.kind}, {workers}"
 

@@ -19,11 +19,10 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
-    from dask_sketch.jobs.job_file import Job
+    from dask_sketch.jobs.job_file import DecodeTable, Job
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
     from dask_sketch.jobs.outcome import Outcome
-    from dask_sketch.jobs.settings import DecodeTable
 
 # Models of a run: decoded from its total, beginning at those of the run before.
 

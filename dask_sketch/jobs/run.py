@@ -105,7 +105,7 @@ def run_job(
     with job.secrets.hidden():
         _require_extras(job)
         require_outputs(job)
-        with connect(job.cluster.settings(job.path.parent)):
+        with connect(job.cluster):
             return _Run(job, progress, say).outcome()
 
 

@@ -1,78 +1,120 @@
-"""Values that stand in the environment or in files, and that nothing may repeat."""
+"""Read the secrets of a job file from the environment or from files, and hide them in texts."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import SecretStr
 
 from dask_sketch.errors import InputError, SketchError
-from dask_sketch.jobs.checks import Refused, is_kept_elsewhere
 
-MOST_BYTES = 2**16  # of a file with a secret
-_SHORT = 4  # characters; what is shorter would blot out half of a text
+MAX_BYTES = 2**16  # of a file that holds a secret
+MAX_TEXT = 4096  # characters of one option
+MAX_OPTIONS = 64  # in one table or list
+MAX_DEPTH = 4
+MIN_HIDDEN = 4  # characters; hiding shorter secrets would make texts unreadable
 HIDDEN = "***"
+SECRET_NAME = re.compile(
+    r"secret|passw|pwd|token|credential|private|authori[sz]ation|cookie|bearer|"
+    r"(access|account|api|storage)[-_]?key|connection[-_]?string|"
+    r"(^|[-_])(sas|sig|signature|auth|key)($|[-_])",
+    re.IGNORECASE,
+)
 
 
 class Secrets:
-    """Fills options in with their secrets, and takes these out of any text again.
+    """Secrets of one job file.
+
+    Parameters
+    ----------
+    folder
+        Folder to which the paths of files with secrets are relative.
 
     Examples
     --------
     >>> os.environ["EXAMPLE_KEY"] = "hunter22"
     >>> secrets = Secrets()
-    >>> secrets.fill({"anon": False, "key": {"env": "EXAMPLE_KEY"}})
+    >>> options = secrets.read({"anon": False, "key": {"env": "EXAMPLE_KEY"}})
+    >>> options
+    {'anon': False, 'key': SecretStr('**********')}
+    >>> revealed(options)
     {'anon': False, 'key': 'hunter22'}
     >>> secrets.hide("403 for user hunter22")
     '403 for user ***'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = Path()) -> None:
+        self.folder = folder
         self._known: set[str] = set()
 
-    def fill(self, options: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
-        """The options with the secrets in their place.
+    def read(self, options: Any) -> dict[str, Any]:
+        """Check the options of a file system, and read the secrets that they refer to.
 
         Parameters
         ----------
         options
-            Of a file system; ``{"env": name}`` and ``{"file": path}`` stand for secrets.
-        folder
-            What the paths of files are relative to.
+            Table of options, in which ``{"env": name}`` and ``{"file": path}`` refer to secrets.
+
+        Returns
+        -------
+        options
+            The same options with a ``SecretStr`` in place of each reference.
 
         Raises
         ------
-        Refused
-            If a variable is not set, or a file cannot be read.
+        ValueError
+            If a secret is given in clear text, an environment variable is not set, a file cannot
+            be read, or the options are nested too deeply or too large.
         """
-        return {key: self._filled(value, folder) for key, value in options.items()}
+        if not isinstance(options, dict):
+            raise ValueError('should be a table, such as { anon = true, key = { env = "S3_KEY" } }')
+        return {key: self._read(key, value, 0) for key, value in _few(options).items()}
 
-    def _filled(self, value: Any, folder: Path) -> Any:
-        if is_kept_elsewhere(value):
+    def _read(self, key: str, value: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"should have at most {MAX_DEPTH} tables within each other")
+        if _is_reference(value):
             ((kind, place),) = value.items()
-            secret = _variable(place) if kind == "env" else _content(folder / place)
+            secret = _variable(place) if kind == "env" else _content(self.folder / place)
             self._known.add(secret)
-            return secret
-        if isinstance(value, Mapping):
-            return self.fill(value, folder)
+            return SecretStr(secret)
+        is_secret = SECRET_NAME.search(key)
         if isinstance(value, list):
-            return [self._filled(item, folder) for item in value]
+            return [self._read(key, item, depth + 1) for item in _few(value)]
+        if isinstance(value, dict) and not is_secret:
+            return {name: self._read(name, item, depth + 1) for name, item in _few(value).items()}
+        if is_secret:
+            raise ValueError(
+                f"{key} is a secret, and a job file may not contain it: give "
+                f'{key} = {{ env = "NAME" }} or {{ file = "PATH" }}'
+            )
+        if isinstance(value, str):
+            if len(value) > MAX_TEXT:
+                raise ValueError(f"should contain texts of at most {MAX_TEXT:,} characters")
+            if "://" in value:
+                require_no_secret(value)
+        elif not isinstance(value, (bool, int, float)):
+            raise ValueError("should contain text, numbers, true and false only")
         return value
 
     def hide(self, text: str) -> str:
-        """The text without any secret that was filled in."""
+        """Replace every secret in a text by asterisks."""
         for secret in sorted(self._known, key=len, reverse=True):
             for form in (secret, repr(secret)[1:-1]):
-                if len(form) >= _SHORT:
+                if len(form) >= MIN_HIDDEN:
                     text = text.replace(form, HIDDEN)
         return text
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Take the secrets out of errors that leave this block, and of what is logged within."""
+        """Hide the secrets in errors that leave this block and in what is logged within it."""
         handlers = logging.getLogger("dask_sketch").handlers
         for handler in handlers:
             handler.addFilter(self._clean)
@@ -83,7 +125,7 @@ class Secrets:
             clean = self.hide(text)
             if clean == text:
                 raise
-            # nothing of the old error: its text would be shown with the new one
+            # the old error is not chained: its text would be printed with the new one
             kind = type(error) if isinstance(error, SketchError) else InputError
             named = clean if kind is type(error) else f"{type(error).__name__}: {clean}"
             raise kind(named) from None
@@ -99,19 +141,67 @@ class Secrets:
         return f"<{len(self._known)} secrets>"
 
 
+def revealed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace each ``SecretStr`` in options by its value."""
+    return {key: _revealed(value) for key, value in options.items()}
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return revealed(value)
+    return [_revealed(item) for item in value] if isinstance(value, list) else value
+
+
+def require_no_secret(url: str) -> None:
+    """Refuse a URL that contains a user, a password or a signature.
+
+    Raises
+    ------
+    ValueError
+        If it does, or if it is no URL.
+    """
+    try:
+        parts = urlsplit(url)
+        credentials = parts.username or parts.password
+    except ValueError as error:
+        raise ValueError("should be a valid URL") from error
+    if credentials or any(SECRET_NAME.search(key) for key, _ in parse_qsl(parts.query)):
+        raise ValueError(
+            "should have no user, password or signature in the URL: give them in "
+            'storage_options, as { env = "NAME" } or { file = "PATH" }'
+        )
+
+
+def _is_reference(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) == 1
+        and set(value) <= {"env", "file"}
+        and isinstance(next(iter(value.values())), str)
+    )
+
+
+def _few(items: Any) -> Any:
+    if len(items) > MAX_OPTIONS:
+        raise ValueError(f"should have at most {MAX_OPTIONS} options")
+    return items
+
+
 def _variable(name: str) -> str:
     found = os.environ.get(name)
     if not found:
-        raise Refused(f"the environment has no variable {name}: set it")
+        raise ValueError(f"the environment has no variable {name}: set it")
     return found
 
 
 def _content(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            found = file.read(MOST_BYTES + 1)
-        if len(found) > MOST_BYTES:
-            raise Refused(f"{path} has more than {MOST_BYTES:,} bytes: it holds no secret")
+            found = file.read(MAX_BYTES + 1)
+        if len(found) > MAX_BYTES:
+            raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes: it holds no secret")
         return found.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read ({type(error).__name__})") from error
+        raise ValueError(f"{path} cannot be read ({type(error).__name__})") from error

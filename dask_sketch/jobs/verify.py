@@ -102,7 +102,7 @@ def verify_job(
     job = read_job(path)
     seed = secrets.randbelow(_MOST_SEED) if seed is None else seed
     unreadable: list[str] = []
-    with job.secrets.hidden(), connect(job.cluster.settings(job.path.parent)):
+    with job.secrets.hidden(), connect(job.cluster):
         ledger = ledger_of(job)
         if ledger is None:
             raise LedgerError(
