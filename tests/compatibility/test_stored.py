@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dask_sketch.ledger import Partition
 
 import dask_sketch as ds
 from compatibility import cases
+from dask_sketch.jobs.ledger import Partition
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def merged(parts):
 
 
 def privatised(sketch, arguments):
-    return sketch.privatise(**arguments)
+    return ds.privatise(sketch, **arguments)
 
 
 # -- the tests -------------------------------------------------------------------------------
