@@ -1,6 +1,7 @@
 # Every target makes its own environment in .venv; only Python 3.11 or newer with venv is needed.
+# With LATEST=1 the environment is another one, with the newest releases instead of the pinned ones.
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(if $(LATEST),-latest-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
@@ -12,15 +13,20 @@ RIVALS := .scale/rivals
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-env: $(READY)  ## the environment, from the pinned versions
+env: $(READY)  ## the environment, from the pinned versions; from the newest with LATEST=1
 
-$(READY): .ci/requirements.lock pyproject.toml
+$(READY): $(if $(LATEST),,.ci/requirements.lock) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is too old: set PYTHON to a Python of 3.11 or newer" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifdef LATEST
+	$(BIN)/python $(INSTALL) --upgrade pip  # dependency groups need pip 25.1
+	$(BIN)/python $(INSTALL) --no-compile --upgrade --upgrade-strategy eager --group dev --editable .
+else
 	$(BIN)/python $(INSTALL) --no-compile --requirement .ci/requirements.lock
+endif
 	-$(BIN)/python -m compileall -q -j 0 -x '/tests?/|/kubernetes' $(VENV)/lib  # pip has one process
-	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .
+	$(if $(LATEST),,$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .)
 	touch $@
 
 demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
@@ -36,7 +42,7 @@ speaker: $(READY)  ## speakers verified, by sketches and by EM: make speaker DAT
 	  $(BIN)/python -m tests.benchmarks.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
 
 # the type checker has one process only, and the tests wait at times
-test:  ## linter, types, tests and doctests
+test:  ## linter, types, tests and doctests: make test [PYTHON=python3.13] [LATEST=1]
 	@$(MAKE) --no-print-directory --jobs 3 lint types pytest
 
 lint: $(READY)  ## linter and formatter, changing nothing
@@ -103,5 +109,5 @@ wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove all that was made
-	rm -rf $(VENV) build dist .bench .demo .paper .scale .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-latest-* build dist .bench .demo .paper .scale .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +

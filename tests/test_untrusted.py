@@ -15,6 +15,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import google_crc32c
 import numcodecs
 import numpy as np
 import pytest
@@ -399,24 +400,73 @@ def test_a_bomb_in_an_artifact(stored):
         ds.open_sketch(stored)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_bomb_in_a_shard(whole, tmp_path):
+@pytest.fixture(
+    params=[
+        "zarr.core.codec_pipeline.BatchedCodecPipeline",
+        "zarr.core.codec_pipeline.FusedCodecPipeline",
+        "zarrs.ZarrsCodecPipeline",
+    ],
+    ids=lambda path: path.rpartition(".")[2],
+)
+def pipeline(request):
+    """Each implementation that may read the chunks of a store."""
+    module, _, name = request.param.rpartition(".")
+    if not hasattr(pytest.importorskip(module), name):
+        pytest.skip(f"zarr {zarr.__version__} has no {name}")
+    with zarr.config.set({"codec_pipeline.path": request.param}):
+        yield name
+
+
+def write_shard(path, index_location="end"):
+    """A store of one shard of 4 chunks of 16 rows; its file, and start and length of the chunks."""
     rows = np.random.default_rng(0).normal(size=(64, 2))
+    codec = zarr.codecs.ShardingCodec(
+        chunk_shape=(16, 2),
+        codecs=[zarr.codecs.BytesCodec(), zarr.codecs.ZstdCodec()],
+        index_location=index_location,
+    )
     array = zarr.create_array(
-        str(tmp_path / "s.zarr"), shape=rows.shape, chunks=(16, 2), shards=(64, 2), dtype="f8",
-        compressors=zarr.codecs.ZstdCodec(),
-    )  # fmt: skip
+        str(path), shape=rows.shape, chunks=(64, 2), dtype="f8", serializer=codec, compressors=None
+    )
     array[:] = rows
-    np.testing.assert_array_equal(open_samples(str(tmp_path / "s.zarr")).blocks.compute(), rows)
-    (file,) = (p for p in (tmp_path / "s.zarr" / "c").rglob("*") if p.is_file())
+    np.testing.assert_array_equal(open_samples(str(path)).blocks.compute(), rows)
+    (file,) = (p for p in (path / "c").rglob("*") if p.is_file())
+    raw = file.read_bytes()
+    index = raw[:64] if index_location == "start" else raw[-68:-4]
+    return file, np.frombuffer(index, dtype="<u8").reshape(4, 2)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 64), slice(32, 48), slice(0, 48)], ids=str)
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_a_bomb_in_a_shard(rows, index_location, pipeline, tmp_path):
+    file, index = write_shard(tmp_path / "s.zarr", index_location)
     raw = bytearray(file.read_bytes())
     bomb = frame_that_states(4 * 10**9)
-    index = np.frombuffer(raw[-68:-4], dtype="<u8").reshape(4, 2).copy()
     raw[int(index[2, 0]) : int(index[2, 0]) + len(bomb)] = bomb
     file.write_bytes(raw)
-    guard = zarr.open_array(guarded.guarded(str(tmp_path / "s.zarr")), mode="r")
+    array = zarr.open_array(guarded.guarded(str(tmp_path / "s.zarr")), mode="r")
     with pytest.raises(ArtifactError, match="it is not unpacked"):
-        _ = guard[:] if whole else guard[32:48]
+        _ = array[rows]
+
+
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_a_bomb_of_the_size_of_the_index(index_location, pipeline, tmp_path):
+    file, index = write_shard(tmp_path / "s.zarr", index_location)
+    place = int(index[2, 0])
+    changed = index.copy()
+    if index_location == "start":  # the chunk is asked for as the index is
+        changed[2] = (0, 68)
+    else:
+        changed[2, 1] = 68
+    table = changed.tobytes()
+    table += google_crc32c.Checksum(table).digest()[::-1]
+    raw = bytearray(file.read_bytes())
+    raw[place : place + 68] = frame_that_states(4 * 10**9)[:68]
+    raw[slice(0, 68) if index_location == "start" else slice(-68, None)] = table
+    file.write_bytes(raw)
+    array = zarr.open_array(guarded.guarded(str(tmp_path / "s.zarr")), mode="r")
+    with pytest.raises(ArtifactError, match=r"it is not unpacked|overlap its index"):
+        _ = array[32:48]
 
 
 def test_an_index_that_leads_out_of_its_shard(tmp_path):
@@ -506,18 +556,23 @@ def test_any_bytes_may_be_asked_for_their_size(compressor, rng):
 # -- places --------------------------------------------------------------------------------------
 
 
-def test_links_out_of_a_store_are_not_followed(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "file://", "simplecache::file://"])
+def test_links_out_of_a_store_are_not_followed(prefix, pipeline, tmp_path):
     secret = tmp_path / "secret"
-    secret.write_bytes(np.arange(8.0).tobytes())
+    secret.mkdir()
+    (secret / "0.0").write_bytes(np.arange(8.0).tobytes())
     path = write_v2(tmp_path / "x.zarr")
+    for target in (secret / "0.0", Path("/dev/zero")):
+        (path / "0.0").unlink()
+        (path / "0.0").symlink_to(target)
+        with pytest.raises(ChunkError, match="link that leads out of the store"):
+            ds.sketch(f"{prefix}{path}", FEATURES).compute()
+    path = write_v2(tmp_path / "g.zarr" / "x", dimension_separator="/")
     (path / "0.0").unlink()
-    (path / "0.0").symlink_to(secret)
+    (secret / "0").write_bytes(np.arange(8.0).tobytes())
+    (path / "0").symlink_to(secret)
     with pytest.raises(ChunkError, match="link that leads out of the store"):
-        ds.sketch(str(path), FEATURES).compute()
-    (path / "0.0").unlink()
-    (path / "0.0").symlink_to("/dev/zero")
-    with pytest.raises(ChunkError, match="link that leads out of the store"):
-        ds.sketch(str(path), FEATURES).compute()
+        ds.sketch(f"{prefix}{path}", FEATURES).compute()
 
 
 def test_links_within_a_store_and_to_it_are(tmp_path):
@@ -567,6 +622,51 @@ def test_keys_that_lead_out(key, tmp_path):
         asyncio.run(store.exists(key))
     with pytest.raises(ArtifactError, match="leads out of the store"):
         asyncio.run(store.get(key, buffer_prototype))
+
+
+def test_folders_that_lead_out_are_not_listed(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "name").touch()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "link").symlink_to(tmp_path / "outside")
+    store = GuardedStore(zarr.storage.LocalStore(tmp_path / "store", read_only=True))
+
+    async def names(found):
+        return [name async for name in found]
+
+    assert asyncio.run(names(store.list_dir(""))) == ["link"]
+    for prefix in ("link", "../outside"):
+        for method in (store.list_dir, store.list_prefix):
+            with pytest.raises(ArtifactError, match="leads out of the store"):
+                asyncio.run(names(method(prefix)))
+        with pytest.raises(ArtifactError, match="leads out of the store"):
+            asyncio.run(store.getsize(f"{prefix}/name"))
+
+
+# public methods of Zarr's abstract store that only call methods which the guarded store defines
+BUILT_ON_OTHERS = {
+    *("open", "read_only", "is_empty", "getsize_prefix"),
+    *("clear", "delete_dir", "set_if_not_exists"),  # they end at `delete` and `set`, which refuse
+    *("supports_consolidated_metadata", "supports_partial_writes"),
+}
+
+
+def unchecked_methods(*stores):
+    """Public methods of stores that the guarded store neither defines nor inherits on purpose."""
+    public = {name for store in stores for name in vars(store) if not name.startswith("_")}
+    return public - set(vars(GuardedStore)) - BUILT_ON_OTHERS
+
+
+def test_zarr_has_no_reading_method_that_is_not_checked():
+    # a newer Zarr may add one: define it in GuardedStore, with its checks
+    assert unchecked_methods(zarr.storage.WrapperStore, zarr.abc.store.Store) == set()
+    assert zarr.storage.WrapperStore not in GuardedStore.__mro__
+
+    class Newer(zarr.storage.WrapperStore):
+        def read_everything(self):
+            return self._store.read_everything()
+
+    assert unchecked_methods(Newer) == {"read_everything"}
 
 
 def test_a_guarded_store_is_not_written_to(tmp_path):

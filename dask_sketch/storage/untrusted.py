@@ -13,13 +13,15 @@ import json
 import math
 import re
 import stat
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from zarr.abc.store import RangeByteRequest, Store
+from fsspec.implementations.cached import CachingFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from dask_sketch.errors import ArtifactError
@@ -33,6 +35,8 @@ LARGEST_METADATA = 2**26  # bytes of one document
 LARGEST_CHUNK = 2**32  # bytes of one chunk or shard, unpacked
 _LARGEST_INDEX = 2**20  # chunks of one shard
 _REMEMBERED = 4096  # folders of a store
+# one byte more than is allowed tells that there is more
+_WHOLE_DOCUMENT = RangeByteRequest(0, LARGEST_METADATA + 1)
 _SLACK = 2**16  # bytes of a chunk beyond those of its numbers: checksums, headers of codecs
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 # compressors, whose output is of any size: each is looked into before it unpacks
@@ -83,44 +87,182 @@ class Layout:
         return max(self.n_inner, 1) * self.unpacked + self.index_bytes
 
 
-class GuardedStore(WrapperStore[Store]):
-    """A store to read from, every key and every value of which is checked.
+class GuardedStore(Store):
+    """Read-only store that checks every key and every value.
+
+    The class derives from Zarr's abstract store and not from its wrapper store: a wrapper hands
+    each method that a newer release of Zarr adds on to the wrapped store, past the checks, whereas
+    the abstract store builds it on the methods below.
 
     Parameters
     ----------
     store
-        The store itself.
+        Store to read from.
     """
 
+    supports_writes = False
+    supports_deletes = False
+
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
+        super().__init__(read_only=True)
+        self._store: Any = store  # some of its methods exist in newer releases of Zarr only
+        self._root = _local_root(store)
         self._layouts: dict[str, Layout] = {}
         self._folders: set[Path] = set()  # that are known to be in the store
 
     @property
     def store(self) -> Store:
-        """The store itself, unguarded."""
-        return self._store
+        """Store that is read from, without checks."""
+        return self._store  # type: ignore[no-any-return, unused-ignore]
+
+    async def _open(self) -> None:
+        await self._store._ensure_open()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+        super().close()
+
+    def with_read_only(self, read_only: bool = False) -> GuardedStore:
+        """Another reader of the same store; writing is refused."""
+        if not read_only:
+            raise ArtifactError(f"{self} is open for reading only.")
+        return GuardedStore(self._store)
 
     async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """The value of a key, or a range of it, checked."""
-        size = self._require_inside(key)
-        prefix, _, name = key.rpartition("/")
-        if name in _DOCUMENTS:
-            # one byte more than is allowed tells that there is more
-            found = await self.store.get(key, prototype, RangeByteRequest(0, LARGEST_METADATA + 1))
-            if found is not None:
-                self._read(key, prefix, found.to_bytes())
-            return found
-        layout = self._layout_of(key)
-        if size > layout.stored:
-            raise ArtifactError(
-                f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
+        """Value of a key, or a range of the value, checked."""
+        layout = self._admit(key)
+        part = byte_range if layout else _WHOLE_DOCUMENT
+        return self._checked(key, layout, part, await self._store.get(key, prototype, part))
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Value of a key, or a range of the value, checked; without an event loop."""
+        layout = self._admit(key)
+        part = byte_range if layout else _WHOLE_DOCUMENT
+        found = self._store.get_sync(key, prototype=prototype, byte_range=part)
+        return self._checked(key, layout, part, found)
+
+    @property
+    def _supports_sync_io(self) -> bool:
+        """Whether Zarr may call ``get_sync``: only if the store itself can."""
+        return hasattr(self._store, "get_sync") and getattr(self._store, "_supports_sync_io", True)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Several ranges, each checked."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def get_ranges(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        **limits: Any,
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        """Ranges of one value, each checked; the store may fetch neighbours in one request."""
+        layout = self._layout_of(key, self._require_inside(key))
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        ranges = self._store.get_ranges(key, byte_ranges, prototype=prototype, **limits)
+        async for batch in ranges:
+            yield [
+                (place, self._checked(key, layout, byte_ranges[place], found))
+                for place, found in batch
+            ]
+
+    def get_ranges_sync(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        **limits: Any,
+    ) -> Sequence[tuple[int, Buffer | None]]:
+        """Ranges of one value, each checked; without an event loop."""
+        layout = self._layout_of(key, self._require_inside(key))
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        return [
+            (place, self._checked(key, layout, byte_ranges[place], found))
+            for place, found in self._store.get_ranges_sync(
+                key, byte_ranges, prototype=prototype, **limits
             )
-        found = await self.store.get(key, prototype, byte_range)
-        if found is not None and layout.compressors:
+        ]
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is such a key."""
+        self._require_inside(key)
+        return bool(await self._store.exists(key))
+
+    async def getsize(self, key: str) -> int:
+        """Size of a stored value in bytes."""
+        self._require_inside(key)
+        return int(await self._store.getsize(key))
+
+    @property
+    def supports_listing(self) -> bool:
+        """Whether the store can list its keys."""
+        return bool(self._store.supports_listing)
+
+    async def list(self) -> AsyncIterator[str]:
+        """All keys."""
+        async for key in self._store.list():
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Keys that begin with a prefix."""
+        self._require_inside(prefix)
+        async for key in self._store.list_prefix(prefix):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Names directly below a prefix."""
+        self._require_inside(prefix)
+        async for name in self._store.list_dir(prefix):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    async def delete(self, key: str) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    def delete_sync(self, key: str) -> None:
+        """Refused: the store is only read."""
+        raise ArtifactError(f"{self} is open for reading only.")
+
+    def _admit(self, key: str) -> Layout | None:
+        """Check a key before it is read; the layout of its array, None of a document."""
+        size = self._require_inside(key)
+        return None if key.rpartition("/")[2] in _DOCUMENTS else self._layout_of(key, size)
+
+    def _checked(
+        self, key: str, layout: Layout | None, byte_range: ByteRequest | None, found: Buffer | None
+    ) -> Buffer | None:
+        """A value that was read, once its contents are known to be harmless."""
+        if found is None:
+            return None
+        if layout is None:
+            self._read(key, key.rpartition("/")[0], found.to_bytes())
+        elif layout.compressors:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
                 _require_honest(piece, layout, key)
         return found
@@ -129,9 +271,9 @@ class GuardedStore(WrapperStore[Store]):
         """Refuse keys that lead out of the store; bytes of a local file, 0 of what is none."""
         if key.startswith("/") or ".." in key.split("/") or "\\" in key or "\0" in key:
             raise ArtifactError(f"{self}: the key {key!r} leads out of the store; it is not read.")
-        if not isinstance(self._store, LocalStore):
+        if self._root is None:
             return 0
-        path = root = self._store.root
+        path = root = self._root
         for part in key.split("/"):
             path = path / part
             if path in self._folders:
@@ -182,39 +324,19 @@ class GuardedStore(WrapperStore[Store]):
                 f"{error})."
             ) from error
 
-    def _layout_of(self, key: str) -> Layout:
+    def _layout_of(self, key: str, size: int) -> Layout:
+        """Layout of the array that a chunk belongs to; refuses chunks stored in too many bytes."""
         prefix = key
         while prefix:
             prefix = prefix.rpartition("/")[0]
             if prefix in self._layouts:
-                return self._layouts[prefix]
+                layout = self._layouts[prefix]
+                if size > layout.stored:
+                    raise ArtifactError(
+                        f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
+                    )
+                return layout
         raise ArtifactError(f"{self}: {key!r} belongs to no array whose metadata was read.")
-
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        """Several ranges, each checked."""
-        return [await self.get(key, prototype, part) for key, part in key_ranges]
-
-    async def exists(self, key: str) -> bool:
-        """Whether there is such a key."""
-        self._require_inside(key)
-        return await self.store.exists(key)
-
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        # the wrapper's would ask the store itself
-        for key, prototype, part in requests:
-            yield key, await self.get(key, prototype, part)
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
-
-    async def delete(self, key: str) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
 
     def __eq__(self, other: object) -> bool:
         """Whether both read the same store."""
@@ -228,6 +350,19 @@ class GuardedStore(WrapperStore[Store]):
 
     def __repr__(self) -> str:
         return f"GuardedStore({str(self.store)!r})"
+
+
+def _local_root(store: Any) -> Path | None:
+    """Folder of a store of local files, through whatever interface; None of other stores."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if isinstance(store, LocalStore):
+        return store.root
+    files = getattr(store, "fs", None)
+    files = getattr(files, "sync_fs", files)  # Zarr wraps file systems that are not asynchronous
+    if isinstance(files, CachingFileSystem):
+        files = files.fs
+    return Path(store.path) if isinstance(files, LocalFileSystem) else None
 
 
 def guarded(place: Any, storage_options: dict[str, Any] | None = None) -> Any:
@@ -370,16 +505,23 @@ def _pieces(
 ) -> Iterable[memoryview]:
     """The packed chunks in what was read: itself, or those of a whole shard."""
     view = np.ascontiguousarray(raw).data.cast("B")
-    if not layout.n_inner:
+    n = layout.index_bytes
+    if not n:
         return [view]
-    if byte_range is not None:
-        # a chunk, or the index, which nothing unpacks
-        return [] if len(view) == layout.index_bytes else [view]
-    if len(view) < layout.index_bytes:
+    # the request by which Zarr reads the index, which is not packed
+    of_index = RangeByteRequest(0, n) if layout.index_first else SuffixByteRequest(n)
+    if byte_range not in (None, of_index):
+        return [view]  # one chunk
+    if len(view) < n:
         return []  # Zarr refuses it
-    table = view[: layout.index_bytes - 4] if layout.index_first else view[-layout.index_bytes : -4]
+    table = view[: n - 4] if layout.index_first else view[-n:-4]
     spans = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
     spans = spans[spans[:, 0] != np.iinfo(np.uint64).max]
+    if layout.index_first and int(spans[:, 0].min(initial=n)) < n:
+        # such a chunk could be asked for as the index is, and would pass unchecked
+        raise ArtifactError(f"the shard {key!r} has chunks that overlap its index.")
+    if byte_range is not None:
+        return []
     if int(spans.max(initial=0)) > len(view):
         raise ArtifactError(f"the shard {key!r} has an index that leads out of it.")
     return [view[int(start) : int(start) + int(length)] for start, length in spans]
