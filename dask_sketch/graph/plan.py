@@ -341,8 +341,9 @@ def make_plan(
     if pieces and pieces >= MANY_PIECES and (samples.bytes_read or 0) < pieces * SMALL_PIECE:
         warnings.append(
             f"{pieces:,} stored chunks are of {describe_bytes((samples.bytes_read or 0) // pieces)}"
-            " on average, and Zarr needs a fifth of a millisecond for each. Store larger ones, or "
-            "read them with the package zarrs (Zarr's setting codec_pipeline.path)."
+            " on average, and Zarr needs a fifth of a millisecond for each. Store larger chunks; or, "
+            "with Zarr 3.3 or later, set ZARR_CODEC_PIPELINE__PATH="
+            "zarr.core.codec_pipeline.FusedCodecPipeline on the workers, which takes under half."
         )
     if samples.largest_chunk is None:
         warnings.append("chunk sizes are unknown: memory cannot be projected.")
