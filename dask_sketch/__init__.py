@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dask_sketch.validation.lazy_input import register_lazy_methods
+
 if TYPE_CHECKING:
     from dask_sketch.decoders.decode import decode, decode_groups
     from dask_sketch.diagnostics.fit import diagnose
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.features.scale import estimate_scale
+    from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
     from dask_sketch.graph.lazy import LazySketch, LazySketchGroup
     from dask_sketch.graph.plan import Plan, plan
@@ -57,6 +60,7 @@ _HOME = {
     "SketchGaussianMixture": "estimators",
     "SketchGroup": "sketching",
     "SketchKMeans": "estimators",
+    "apply": "graph",
     "choose": "diagnostics",
     "create_ledger": "jobs.ledger",
     "decode": "decoders",
@@ -93,6 +97,7 @@ __all__ = [
     "SketchGaussianMixture",
     "SketchGroup",
     "SketchKMeans",
+    "apply",
     "choose",
     "create_ledger",
     "decode",
@@ -114,6 +119,10 @@ __all__ = [
     "privatise",
     "sketch",
 ]
+
+
+# models hand lazy input over, and know nothing of Dask
+register_lazy_methods(lambda: importlib.import_module("dask_sketch.graph.apply").apply)
 
 
 def __getattr__(name: str) -> Any:

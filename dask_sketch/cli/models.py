@@ -128,7 +128,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 
     Only comparable between models scored on the same rows, best on rows they were not fitted to.
     """
-    from dask_sketch.graph.apply import map_rows
+    from dask_sketch.graph.apply import apply
     from dask_sketch.graph.progress import computed
     from dask_sketch.models.artifact import open_model
     from dask_sketch.models.centroids import Centroids
@@ -140,7 +140,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     else:
         method, name, unit = "score", "mean log-likelihood", "nats per row"
     with run.cluster() as client:
-        lazy = map_rows(fitted, method, run.path(data), **opening)
+        lazy = apply(fitted, method, run.path(data), **opening)
         begun = time.perf_counter()
         result = float(computed([lazy], client, run.progress, method)[0])
         seconds = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""A model's methods over lazy samples: lazy results, one task for each chunk."""
+"""Apply the methods of models to samples of any kind: lazy results, one task for each chunk."""
 
 from __future__ import annotations
 
@@ -11,46 +11,74 @@ from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.graph.chunks import fields_of
 from dask_sketch.graph.tree import reduce_samples
-from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 
 # methods that are a mean over all rows, and the method whose mean they are
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
-_WIDE = ("predict_proba", "distances")  # of n_components values for each row
+_WIDE = ("predict_proba", "distances")  # n_components values for each row
+METHODS = ("logpdf", "predict", "squared_distances", *_WIDE, *_MEANS)
 
 
-def map_rows(model: Any, method: str, x: Any, **options: Any) -> Any:
-    """Apply a method of a model to every row of lazy input.
+def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) -> Any:
+    """Apply a method of a model to samples of any kind, such as a path or a Dask array.
+
+    ``model.predict(x)`` and the other methods call this function for lazy input; it also takes the
+    options of :func:`open_samples`.
 
     Parameters
     ----------
     model
-        An object with ``n_features`` and ``n_components``.
+        Model with ``n_features`` and ``n_components``, such as :class:`GaussianMixture`.
     method
-        ``"score"`` or ``"inertia"`` (one mean over all rows), ``"predict_proba"`` or
-        ``"distances"`` (n_components values for each row), or a method with one value for each row.
+        Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows),
+        ``"predict_proba"`` or ``"distances"`` (n_components values for each row), or ``"logpdf"``,
+        ``"predict"`` or ``"squared_distances"`` (one value for each row).
     x
-        Lazy input of any kind.
+        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
+    weights
+        Non-negative weight of each sample, for the means; an array-like or a name, see
+        :func:`open_samples`.
     options
-        Keyword arguments of :func:`open_samples`.
+        Further keyword arguments of :func:`open_samples`.
 
     Returns
     -------
     result
-        Dask array, labelled like the input if that was; a bag for a bag; for a mean a lazy
-        number.
+        Dask array with the axes of the samples, labelled if these are; a bag for a bag; for a mean
+        a lazy number. Input in memory gives the computed result.
 
     Raises
     ------
     InputError
-        If the input has another number of features than the model.
+        If the model has no such method, or another number of features than the input.
+
+    Examples
+    --------
+    >>> from dask_sketch import GaussianMixture
+    >>> mixture = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[1.0], [1.0]])
+    >>> apply(mixture, "predict", da.ones((4, 1), chunks=(2, 1))).compute()
+    array([1, 1, 1, 1])
+    >>> apply(mixture, "predict", [[-2.0], [2.0]])
+    array([0, 1])
     """
-    samples = open_samples(x, **options)
+    require_options("apply", options)
+    if method not in METHODS or not callable(getattr(model, method, None)):
+        known = ", ".join(name for name in METHODS if callable(getattr(model, name, None)))
+        raise InputError(
+            f"method={method!r}: {type(model).__name__} has no such method; choose {known}."
+        )
+    samples = open_samples(x, weights=weights, **options)
     samples.require_features(model.n_features, "the model", model.feature_names)
+    result = _lazy_result(model, method, samples)
+    return result if samples.lazy else result.compute(scheduler="threads")
+
+
+def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
     if method in _MEANS:
         return _mean(model, _MEANS[method], samples)
-    if not isinstance(samples.blocks, da.Array):
+    if samples.is_bag:
         # not the samples themselves: Dask would compute all of the bag that is in them
         return samples.blocks.map_partitions(
             _rows_of_bag,

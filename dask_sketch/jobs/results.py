@@ -301,11 +301,11 @@ class Results:
         table = self.job.score
         if table is None:
             return
-        from dask_sketch.graph.apply import map_rows
+        from dask_sketch.graph.apply import apply
 
         for name, found in self.models.items():
             points = isinstance(found.model, Centroids)
-            value = map_rows(
+            value = apply(
                 found.model,
                 "inertia" if points else "score",
                 self.job.place(table.path),

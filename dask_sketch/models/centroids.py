@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.models.model import Model, in_memory, lazily, row_blocks, weighted_mean
+from dask_sketch.models.model import Model, in_memory, row_blocks, weighted_mean
+from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding
@@ -92,7 +93,7 @@ class Centroids(Model):
             If the number of features is wrong or a value is not finite.
         """
         if not in_memory(x):
-            return lazily(self, "predict", x)
+            return apply_lazily(self, "predict", x)
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         labels = [self._nearest(block) for block in blocks]
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
@@ -116,7 +117,7 @@ class Centroids(Model):
             As for :meth:`predict`.
         """
         if not in_memory(x):
-            return lazily(self, "squared_distances", x)
+            return apply_lazily(self, "squared_distances", x)
         out = [np.empty(0)]
         for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
             away = block - self.centers[self._nearest(block)]
@@ -142,7 +143,7 @@ class Centroids(Model):
             As for :meth:`predict`.
         """
         if not in_memory(x):
-            return lazily(self, "distances", x)
+            return apply_lazily(self, "distances", x)
         out = [np.empty((0, self.n_components))]
         for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
             away = block[:, None, :] - self.centers
@@ -173,7 +174,7 @@ class Centroids(Model):
             As for :meth:`predict`, and if there are no samples or the weights do not fit.
         """
         if not in_memory(x):
-            return lazily(self, "inertia", x, weights)
+            return apply_lazily(self, "inertia", x, weights)
         return weighted_mean(self.squared_distances(x), weights)
 
     def _nearest(self, block: Array) -> NDArray[np.intp]:

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.model import Model, in_memory, lazily, row_blocks, weighted_mean
+from dask_sketch.models.model import Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, StandardErrors
@@ -228,7 +229,7 @@ class GaussianMixture(Model):
             If the number of features is wrong or a value is not finite.
         """
         if not in_memory(x):
-            return lazily(self, "logpdf", x)
+            return apply_lazily(self, "logpdf", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
@@ -254,7 +255,7 @@ class GaussianMixture(Model):
             As for :meth:`logpdf`, and if there are no samples or the weights do not fit.
         """
         if not in_memory(x):
-            return lazily(self, "score", x, weights)
+            return apply_lazily(self, "score", x, weights)
         return weighted_mean(self.logpdf(x), weights)
 
     def predict(self, x: Any) -> Any:
@@ -271,7 +272,7 @@ class GaussianMixture(Model):
             Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
         """
         if not in_memory(x):
-            return lazily(self, "predict", x)
+            return apply_lazily(self, "predict", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
@@ -291,7 +292,7 @@ class GaussianMixture(Model):
             Shape (n, n_components), rows summing to one; lazy if ``x`` is.
         """
         if not in_memory(x):
-            return lazily(self, "predict_proba", x)
+            return apply_lazily(self, "predict_proba", x)
         density = RowDensity(self.weights, self.means, self.covariances)
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         rows = [density.posterior(block) for block in blocks]

@@ -227,14 +227,6 @@ def _is_table(x: Any) -> bool:
     return type(x).__module__.partition(".")[0] == "pandas"
 
 
-def lazily(model: Any, method: str, x: Any, weights: Any = None) -> Any:
-    """The lazy result of a model's method on lazy samples."""
-    # the one call upwards: a model in memory needs no Dask
-    from dask_sketch.graph.apply import map_rows
-
-    return map_rows(model, method, x, **({} if weights is None else {"weights": weights}))
-
-
 def row_blocks(
     x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
 ) -> Iterator[Array]:

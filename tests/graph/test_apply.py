@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 from dask_sketch.errors import InputError
-from dask_sketch.graph.apply import map_rows
+from dask_sketch.graph.apply import apply
 
 
 class Model:
@@ -66,7 +66,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_row_gets_its_value(kind, method, tmp_path, counting):
-    found = map_rows(MODEL, method, lazy_inputs(tmp_path)[kind])
+    found = apply(MODEL, method, lazy_inputs(tmp_path)[kind])
     assert counting.computes == 0
     values = np.asarray(found.compute())
     np.testing.assert_allclose(values, getattr(MODEL, method)(X))
@@ -79,7 +79,7 @@ def test_every_row_gets_its_value(kind, method, tmp_path, counting):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_score_is_one_lazy_mean(kind, tmp_path, counting):
-    score = map_rows(MODEL, "score", lazy_inputs(tmp_path)[kind])
+    score = apply(MODEL, "score", lazy_inputs(tmp_path)[kind])
     assert counting.computes == 0
     assert float(score.compute()) == pytest.approx(MODEL.score(X))
     assert counting.computes == 1
@@ -89,45 +89,45 @@ def test_the_score_is_weighted(tmp_path):
     w = np.random.default_rng(1).random(60)
     expected = np.average(MODEL.logpdf(X), weights=w)
     lazy = da.from_array(X, chunks=(20, 3))
-    score = map_rows(MODEL, "score", lazy, weights=w)
+    score = apply(MODEL, "score", lazy, weights=w)
     assert float(score.compute()) == pytest.approx(expected)
     frame = dd.from_pandas(pd.DataFrame(X, columns=NAMES).assign(w=w), npartitions=3)
-    assert float(map_rows(MODEL, "score", frame, weights="w").compute()) == pytest.approx(expected)
-    values = map_rows(MODEL, "logpdf", frame, weights="w").compute()
+    assert float(apply(MODEL, "score", frame, weights="w").compute()) == pytest.approx(expected)
+    values = apply(MODEL, "logpdf", frame, weights="w").compute()
     np.testing.assert_allclose(values, MODEL.logpdf(X))
 
 
 def test_grids_keep_their_axes():
     cube = xr.DataArray(X.reshape(6, 10, 3), dims=("t", "s", "f")).chunk(t=2, s=5)
-    found = map_rows(MODEL, "predict_proba", cube)
+    found = apply(MODEL, "predict_proba", cube)
     assert found.dims == ("t", "s", "component")
     np.testing.assert_allclose(found.compute(), MODEL.predict_proba(X).reshape(6, 10, 2))
-    assert float(map_rows(MODEL, "score", cube).compute()) == pytest.approx(MODEL.score(X))
+    assert float(apply(MODEL, "score", cube).compute()) == pytest.approx(MODEL.score(X))
 
 
 @pytest.mark.parametrize("method", [*METHODS, "score"])
 def test_wrong_number_of_features(method):
     with pytest.raises(InputError, match="4 features; the model has n_features=3"):
-        map_rows(MODEL, method, da.ones((5, 4)))
+        apply(MODEL, method, da.ones((5, 4)))
 
 
 @pytest.mark.parametrize("method", [*METHODS, "score"])
 def test_no_task_sees_more_than_its_own_partition(method):
     bag = db.from_sequence([X[i : i + 1] for i in range(60)], npartitions=60)
-    (found,) = dask.optimize(map_rows(MODEL, method, bag))
+    (found,) = dask.optimize(apply(MODEL, method, bag))
     tasks = dict(found.__dask_graph__()).values()
     assert max(len(task.dependencies) for task in tasks) <= 16
 
 
 def test_nothing_to_score():
     with pytest.raises(InputError, match="no samples to score"):
-        map_rows(MODEL, "score", da.ones((0, 3))).compute(scheduler="sync")
+        apply(MODEL, "score", da.ones((0, 3))).compute(scheduler="sync")
 
 
 def test_labels_of_the_rows_are_kept():
     times = np.arange(60) * 0.01
     labelled = xr.DataArray(X, dims=("t", "f"), coords={"t": times, "s": ("t", ["ada"] * 60)})
-    found = map_rows(MODEL, "logpdf", labelled.chunk(t=20))
+    found = apply(MODEL, "logpdf", labelled.chunk(t=20))
     np.testing.assert_array_equal(found.coords["t"], times)
     assert "s" in found.coords
 
@@ -136,4 +136,18 @@ def test_labels_of_the_rows_are_kept():
 def test_a_mean_takes_the_weights_that_it_would_take_in_memory(weights):
     lazy = da.from_array(X, chunks=(20, 3))
     with pytest.raises(InputError, match="weights must be finite and not negative"):
-        map_rows(MODEL, "score", lazy, weights=np.array(weights)).compute()
+        apply(MODEL, "score", lazy, weights=np.array(weights)).compute()
+
+
+def test_input_in_memory_gives_the_result_itself():
+    np.testing.assert_allclose(apply(MODEL, "logpdf", X), MODEL.logpdf(X))
+    assert float(apply(MODEL, "score", X)) == pytest.approx(MODEL.score(X))
+    labelled = apply(MODEL, "logpdf", xr.DataArray(X, dims=("t", "f")))
+    assert labelled.dims == ("t",)
+    assert isinstance(labelled.data, np.ndarray)
+
+
+@pytest.mark.parametrize("method", ["fit", "distances"])
+def test_methods_that_a_model_has_not(method):
+    with pytest.raises(InputError, match=f"method='{method}'"):
+        apply(MODEL, method, X)
