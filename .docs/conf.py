@@ -7,7 +7,6 @@ repository.
 
 from __future__ import annotations
 
-import warnings
 from importlib.metadata import version as installed_version
 
 project = "dask-sketch"

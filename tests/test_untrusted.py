@@ -24,7 +24,7 @@ from zarr.buffer.cpu import buffer_prototype
 
 import dask_sketch as ds
 from dask_sketch.cli.describe import open_any, read_map
-from dask_sketch.display.text import fields_text, first_line, grid, printable
+from dask_sketch.display.text import fields_text, first_line, printable, text_table
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
 from dask_sketch.sources import open_samples
 from dask_sketch.sources import parquet as parquet_module
@@ -726,7 +726,7 @@ def test_control_characters_do_not_reach_a_terminal():
     assert printable("é ± ²") == "é ± ²"
     for text in (
         fields_text({ESCAPE: ESCAPE + "\n"}),
-        grid([(ESCAPE, "a\nb")], header=("x", "y")),
+        text_table([(ESCAPE, "a\nb")], header=("x", "y")),
         first_line(ValueError(ESCAPE)),
         first_line(InputError(ESCAPE * 10_000)),
     ):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.display.text import grid
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 
@@ -88,7 +89,7 @@ class Comparison:
         text = [
             f"log-likelihood per frame of {self.n_heldout:,} held-out frames, in nats",
             "",
-            grid(self.rows(), header=_HEADER),
+            text_table(self.rows(), header=_HEADER),
             "",
             f"bytes    sketch {self.sketch_bytes:,}, store {self.store_bytes:,} "
             f"({ratio:,.0f} times as many)",
@@ -97,9 +98,6 @@ class Comparison:
         return "\n".join([*text, f"report   {self.report}"] if self.report else text)
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.html import card
-        from dask_sketch.display.html import grid as columns
-
         fields = {
             "bytes": f"sketch {self.sketch_bytes:,}, store {self.store_bytes:,}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
@@ -108,7 +106,7 @@ class Comparison:
             "Comparison",
             fields | ({"report": self.report} if self.report else {}),
             summary=f"log-likelihood per frame of {self.n_heldout:,} held-out frames, in nats",
-            below=columns(_HEADER, self.rows()),
+            below=html_table(_HEADER, self.rows()),
         )
 
 

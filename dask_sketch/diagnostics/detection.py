@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.display.html import card
+from dask_sketch.display.plots import RatesPlots
 from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
-    from dask_sketch.display.plots import RatesPictures
+    pass
 
 Array = NDArray[np.float64]
 
@@ -48,16 +50,16 @@ class ErrorRates:
         return None if self.draws is None else interval_of(self.draws)
 
     @property
-    def plot(self) -> RatesPictures:
-        """Pictures (extra ``plot``): ``rates.plot.det()``."""
-        from dask_sketch.display.plots import RatesPictures
-
-        return RatesPictures(self)
+    def plot(self) -> RatesPlots:
+        """Plots (extra ``plot``): ``rates.plot.det()``."""
+        return RatesPlots(self)
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.differences import rates_card
-
-        return rates_card(self)
+        equal = f"{self.equal_error_rate:.2%}"
+        if self.interval is not None:
+            equal += f" ({self.interval[0]:.2%} to {self.interval[1]:.2%})"
+        fields = {"equal error rate": equal, "thresholds": f"{len(self.thresholds):,}"}
+        return card("ErrorRates", fields, summary=f"equal error rate {equal}")
 
 
 def error_rates(

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from dask_sketch.diagnostics.mmd import N_POINTS, feature_weights, noise_blocks, one_blas_thread
+from dask_sketch.diagnostics.mmd import (
+    N_POINTS,
+    difference_card,
+    feature_weights,
+    noise_blocks,
+    one_blas_thread,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -70,8 +76,6 @@ class Drift:
         return self.deviations > threshold and self.discrepancy >= tolerance
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.differences import difference_card
-
         return difference_card("Drift", self.cost, self.noise_level, self.deviation)
 
 

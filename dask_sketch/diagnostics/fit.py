@@ -23,6 +23,7 @@ from dask_sketch.diagnostics.mmd import (
     one_blas_thread,
     weighted_residual,
 )
+from dask_sketch.display.html import card
 from dask_sketch.display.text import fields_text
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
@@ -326,9 +327,9 @@ class FitDiagnostics:
         return "\n\n".join([fields_text(self._fields()), *(self.findings.values() or [nothing])])
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.differences import fit_card
-
-        return fit_card(self)
+        found = self.findings
+        summary = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing found"
+        return card("FitDiagnostics", self._fields(), summary=summary, notes=found.values())
 
 
 def diagnose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import psutil
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
+from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -73,6 +75,36 @@ N_POINTS = 256  # drawn from a model to stand for its noise: 4 % on a standard d
 _NUMBERS = 2**21  # of the points' sketches that are held at once (32 MiB)
 
 
+_NOISE_REACH = 5.0  # standard deviations that noise does not exceed
+
+
+def difference_card(title: str, cost: float, noise_level: float, deviation: float) -> str:
+    """HTML of a squared discrepancy beside its noise.
+
+    Parameters
+    ----------
+    title
+        Name of the class.
+    cost
+        Squared discrepancy as measured.
+    noise_level
+        Mean of the cost where there is no difference.
+    deviation
+        Standard deviation of the cost where there is no difference.
+    """
+    squared = cost - noise_level
+    above = squared / deviation if deviation > 0 else math.inf
+    fields = {
+        "cost": f"{cost:.3g}",
+        "noise level": f"{noise_level:.3g} ± {deviation:.2g}",
+        "discrepancy": f"{math.sqrt(max(squared, 0.0)):.3g}",
+        "squared": f"{squared:.3g}",
+    }
+    verdict = "more than noise explains" if above > _NOISE_REACH else "as noise explains"
+    summary = f"{above:,.1f} standard deviations above noise: {verdict}"
+    return card(title, fields, summary=summary)
+
+
 @dataclass(frozen=True)
 class Discrepancy:
     """Squared maximum mean discrepancy of a model and a law, estimated from a sketch of the law.
@@ -97,8 +129,6 @@ class Discrepancy:
         return self.cost - self.noise_level
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.differences import difference_card
-
         return difference_card("Discrepancy", self.cost, self.noise_level, self.deviation)
 
 

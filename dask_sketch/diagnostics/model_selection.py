@@ -19,7 +19,8 @@ from dask_sketch.diagnostics.mmd import (
     one_blas_thread,
     weighted_residual,
 )
-from dask_sketch.display.text import grid
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -106,12 +107,9 @@ class Choice:
     def __repr__(self) -> str:
         noise = self.ranking[0].heldout.noise_level
         text = f"held-out discrepancy, noise level {noise:.3g} taken off"
-        return f"{text}\n\n{grid(self._rows(), _HEADER)}"
+        return f"{text}\n\n{text_table(self._rows(), _HEADER)}"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.html import card
-        from dask_sketch.display.html import grid as columns
-
         chosen = f"{_name(self.model)} (model {self.chosen.index}) of {len(self.ranking)}"
         rows = [
             (entry.index, *cells) for entry, cells in zip(self.ranking, self._rows(), strict=True)
@@ -122,7 +120,7 @@ class Choice:
                 "chosen": chosen,
                 "noise level, taken off": f"{self.ranking[0].heldout.noise_level:.3g}",
             },
-            below=columns(("", *_HEADER), rows),
+            below=html_table(("", *_HEADER), rows),
         )
 
 

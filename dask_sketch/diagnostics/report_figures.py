@@ -85,7 +85,7 @@ def draw_pictures(
                 what
                 + (", over a data sample" if sample is not None else "")
                 + "; the two features of largest variance.",
-                plots.plot_mixture(model, sample, names=names),
+                model.plot.ellipses(sample, names=names),
             )
         )
     if model is not None and model.decoding is not None and len(model.decoding.trace) > 1:

@@ -1,4 +1,4 @@
-"""Cards: a heading, words in a table, pictures beside it, and what folds out beneath."""
+"""HTML for notebooks: a card with a table, warnings, and tables that fold out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = _CELL + "font-weight:normal;opacity:.8;white-space:nowrap"
 _VALUE = _CELL + "max-width:38em;overflow-wrap:anywhere"
 _TEXT = _CELL + "white-space:nowrap"
 _NUMBER = _TEXT + ";text-align:right;font-variant-numeric:tabular-nums"
-_NUMERIC = ("", *"+-0123456789")  # what a cell with a number begins with
+_NUMERIC = ("", *"+-0123456789")  # first characters of a cell that holds a number
 _TABLE = (
     "border-collapse:collapse;border:none;margin:0;width:auto;table-layout:auto;font-size:inherit"
 )
@@ -24,27 +24,24 @@ def card(
     fields: Mapping[str, object],
     *,
     summary: str = "",
-    pictures: Iterable[str] = (),
     notes: Iterable[str] = (),
     below: str = "",
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """A card in HTML; its colours are those of the page, light or dark.
+    """Describe an object in HTML, in the colours of the page around it, light or dark.
 
     Parameters
     ----------
     title
-        What it is.
+        Name of the class.
     fields
-        Name and value of what a glance should show; text, which is escaped.
+        Names and values of the main attributes; text, which is escaped.
     summary
-        How big and how good, in a few words beside the title.
-    pictures
-        From :mod:`dask_sketch.display.drawing`, as they are.
+        Size and quality, in a few words beside the title.
     notes
-        Sentences that must be seen, such as warnings.
+        Warnings, one sentence each.
     below
-        HTML under the table and the pictures.
+        HTML under the table.
     more
         HTML that folds out, by its heading.
 
@@ -58,18 +55,20 @@ def card(
         parts.append(f' <span style="margin-left:.6em">{escape(summary)}</span>')
     parts.append("</div>")
     parts += [f'<div style="max-width:60em">⚠ {escape(note)}</div>' for note in notes]
-    beside = "".join(f'<div style="max-width:100%">{picture}</div>' for picture in pictures)
-    parts.append(
-        '<div style="display:flex;flex-wrap:wrap;gap:.4em 2em;align-items:flex-start;'
-        f'margin:.3em 0">{words(fields)}{beside}</div>'
-    )
+    parts.append(f'<div style="margin:.3em 0">{fields_table(fields)}</div>')
     parts.append(below)
     parts += [_folded(heading, content) for heading, content in (more or {}).items()]
     return f'<div style="max-width:100%;line-height:1.35">{"".join(parts)}</div>'
 
 
-def words(fields: Mapping[str, object]) -> str:
-    """A table of names and values."""
+def fields_table(fields: Mapping[str, object]) -> str:
+    """Table of names and values.
+
+    Examples
+    --------
+    >>> fields_table({"samples": 10}).count("<tr")
+    1
+    """
     rows = "".join(
         f'<tr style="{_ROW}"><th style="{_NAME}">{escape(str(name))}</th>'
         f'<td style="{_VALUE}">{escape(str(value))}</td></tr>'
@@ -78,17 +77,31 @@ def words(fields: Mapping[str, object]) -> str:
     return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>' if rows else ""
 
 
-def grid(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A table of columns, which scrolls where it is too wide; numbers are to the right.
+def html_table(
+    header: Sequence[object], rows: Iterable[Sequence[object]], max_rows: int = 20
+) -> str:
+    """Table of columns, which scrolls where it is too wide; numbers are to the right.
+
+    Parameters
+    ----------
+    header
+        Names of the columns.
+    rows
+        Cells of each row.
+    max_rows
+        Number of rows after which the rest is only counted.
 
     Examples
     --------
-    >>> grid(["model", "cost"], [["a & b", 0.5]]).count("<tr")
+    >>> html_table(["model", "cost"], [["a & b", 0.5]]).count("<tr")
     2
+    >>> "and 5 more" in html_table(["label"], [[n] for n in range(25)])
+    True
     """
-    table = [[str(cell) for cell in row] for row in rows]
+    cells_of = [[str(cell) for cell in row] for row in rows]
+    left = len(cells_of) - max_rows
     styles = [
-        _NUMBER if all(row[column][:1] in _NUMERIC for row in table) else _TEXT
+        _NUMBER if all(row[column][:1] in _NUMERIC for row in cells_of) else _TEXT
         for column in range(len(header))
     ]
 
@@ -99,7 +112,9 @@ def grid(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
             for value, style in zip(values, styles, strict=True)
         )
 
-    body = "".join(f'<tr style="{_ROW}">{cells(row, "td")}</tr>' for row in table)
+    body = "".join(f'<tr style="{_ROW}">{cells(row, "td")}</tr>' for row in cells_of[:max_rows])
+    if left > 0:
+        body += f'<tr style="{_ROW}"><td style="{_TEXT}">and {left:,} more</td></tr>'
     return (
         f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr style="{_ROW}">'
         f"{cells(header, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"

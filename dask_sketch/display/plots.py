@@ -1,49 +1,106 @@
-"""Pictures of a scale fit, a sketch, a mixture and a decoding (extra ``plot``).
+"""Plot scale fits, sketches, mixtures, decoding traces and error rates (extra ``plot``).
 
 Every function draws into ``ax`` if given, else into a new figure that belongs to nobody else, and
 returns the axes; ``ax.figure`` is the figure. Colours are readable on light and dark paper alike.
+The functions take arrays, or objects with the few attributes that the protocols name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
-from dask_sketch.display.drawing import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.display.progress import in_notebook
+from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.errors import InputError
-from dask_sketch.models.centroids import Centroids
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from dask_sketch.diagnostics.detection import ErrorRates
-    from dask_sketch.features.feature_map import Described
-    from dask_sketch.features.scale import ScaleFit
-    from dask_sketch.models.gaussian_mixture import GaussianMixture
-    from dask_sketch.models.model import Decoding
-    from dask_sketch.sketching.group import GroupAverages
-    from dask_sketch.sketching.sketch import Sketch
-
+Array = NDArray[np.float64]
 SIZE = (5.0, 3.75)  # inches
-_SHOWN = 5000  # points of a scatter: more make a picture larger, not clearer
+_MAX_POINTS = 5000  # of a scatter plot: more make a picture larger, not clearer
+
+
+class ScaleFit(Protocol):
+    """Moduli of pilot frequencies by radius, and the scale fitted to them."""
+
+    @property
+    def scale(self) -> float: ...  # noqa: D102
+    @property
+    def radii(self) -> Array: ...  # noqa: D102
+    @property
+    def moduli(self) -> Array: ...  # noqa: D102
+    @property
+    def peak_radii(self) -> Array: ...  # noqa: D102
+    @property
+    def peak_moduli(self) -> Array: ...  # noqa: D102
+    def curve(self, radii: ArrayLike) -> Array: ...  # noqa: D102
+
+
+class FeatureMap(Protocol):
+    """Frequencies, and their radii in units of a component."""
+
+    @property
+    def frequencies(self) -> Array: ...  # noqa: D102
+    @property
+    def scaled_radii(self) -> Array: ...  # noqa: D102
+
+
+class Sketch(Protocol):
+    """Empirical characteristic function at the frequencies of a feature map."""
+
+    @property
+    def feature_map(self) -> FeatureMap: ...  # noqa: D102
+    @property
+    def characteristic(self) -> NDArray[np.complex128]: ...  # noqa: D102
+    @property
+    def noise_modulus(self) -> float: ...  # noqa: D102
+
+
+class CharacteristicFunction(Protocol):
+    """Model with a characteristic function."""
+
+    def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]: ...  # noqa: D102
+
+
+class Decoding(Protocol):
+    """Cost of a decoder after each iteration."""
+
+    @property
+    def trace(self) -> tuple[float, ...]: ...  # noqa: D102
+    @property
+    def noise_level(self) -> float: ...  # noqa: D102
+    @property
+    def steps(self) -> str: ...  # noqa: D102
+
+
+class ErrorRates(Protocol):
+    """Misses and false alarms of a verifier at every threshold."""
+
+    @property
+    def miss(self) -> Array: ...  # noqa: D102
+    @property
+    def false_alarm(self) -> Array: ...  # noqa: D102
+    @property
+    def equal_error_rate(self) -> float: ...  # noqa: D102
 
 
 def plot_scale_fit(fit: ScaleFit | None, ax: Axes | None = None) -> Axes:
-    """The pilot moduli against radius, and the envelope that gave the scale (Figure 2).
+    """Pilot moduli by radius, and the fitted envelope (Keriven et al. 2018, Figure 2).
 
     Parameters
     ----------
     fit
-        ``feature_map.scale_fit`` after ``design``, or the result of ``estimate_scale``.
+        Fit of ``feature_map.scale_fit`` after ``design``, or of ``estimate_scale``.
     ax
-        Where to draw.
+        Axes to draw into.
 
     Raises
     ------
@@ -67,21 +124,21 @@ def plot_scale_fit(fit: ScaleFit | None, ax: Axes | None = None) -> Axes:
 
 
 def plot_modulus(
-    sketch: Sketch, model: GaussianMixture | None = None, ax: Axes | None = None
+    sketch: Sketch, model: CharacteristicFunction | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Modulus of the characteristic function against radius of frequency.
+    """Modulus of the characteristic function by radius of the frequency.
 
-    With the envelope of the component that the frequencies were drawn for, and the noise level:
-    frequencies at which the sketch lies in the noise say nothing about the data.
+    Shown with the envelope of the component that the frequencies were sampled for, and the noise level:
+    frequencies where the sketch is below the noise carry no information on the data.
 
     Parameters
     ----------
     sketch
-        Of at least one sample.
+        Sketch of at least one sample.
     model
-        Mixture to show beside it.
+        Mixture to show beside the sketch.
     ax
-        Where to draw.
+        Axes to draw into.
 
     Raises
     ------
@@ -90,14 +147,14 @@ def plot_modulus(
     """
     ax = new_axes(ax)
     radii, moduli = sketch.feature_map.scaled_radii, np.abs(sketch.characteristic)
-    some = slice(None, None, -(-len(radii) // _SHOWN))
+    some = slice(None, None, -(-len(radii) // _MAX_POINTS))
     ax.plot(radii[some], moduli[some], ".", color=BLUE, ms=2.5, alpha=0.5, label="sketch")
     if model is not None:
         expected = np.abs(model.characteristic(sketch.feature_map.frequencies[:, some]))
         ax.plot(radii[some], expected, ".", color=GREEN, ms=2.5, alpha=0.5, label="mixture")
     grid = np.linspace(0.0, float(radii.max()), 200)
     noise = sketch.noise_modulus
-    ax.plot(grid, np.exp(-0.5 * grid**2), color=ORANGE, lw=2, label="envelope of the law")
+    ax.plot(grid, np.exp(-0.5 * grid**2), color=ORANGE, lw=2, label="envelope of one component")
     ax.axhline(noise, color=GREY, ls="--", lw=1.5, label="noise level")
     ax.set_yscale("log")
     ax.set_ylim(noise / 10.0, 1.5)
@@ -107,8 +164,10 @@ def plot_modulus(
     return ax
 
 
-def plot_mixture(
-    model: GaussianMixture | Centroids,
+def plot_components(
+    weights: ArrayLike,
+    means: ArrayLike,
+    covariances: ArrayLike | None = None,
     sample: ArrayLike | None = None,
     features: tuple[int, int] | None = None,
     names: Sequence[str] | None = None,
@@ -118,28 +177,38 @@ def plot_mixture(
 
     Parameters
     ----------
-    model
-        What to draw; what weighs more is the larger and bolder. Centroids are dots alone.
+    weights
+        Weights of the components, shape (n_components,); heavier ones are larger and bolder.
+    means
+        Means of the components, shape (n_components, n_features).
+    covariances
+        Variances of the components, shape (n_components, n_features). Points where not given.
     sample
-        Rows of data, shape (n, n_features).
+        Rows of data, shape (n_samples, n_features).
     features
-        The two features to show; those of largest variance by default.
+        Numbers of the two features to show; those of largest variance by default.
     names
         Names of all features.
     ax
-        Where to draw.
+        Axes to draw into.
 
     Raises
     ------
     InputError
         If a feature does not exist, shapes do not match, or matplotlib is missing.
     """
-    d = model.n_features
+    share = np.asarray(weights, dtype=np.float64)
+    centers_all = np.asarray(means, dtype=np.float64)
+    deviations_all = np.zeros_like(centers_all)
+    if covariances is not None:
+        deviations_all = np.sqrt(np.asarray(covariances, dtype=np.float64))
+    d = centers_all.shape[1]
     rows = None if sample is None else np.asarray(sample, dtype=np.float64)
     if rows is not None and (rows.ndim != 2 or rows.shape[1] != d or not len(rows)):
-        raise InputError(f"sample has shape {rows.shape}; the model needs (n, {d}).")
+        raise InputError(f"sample has shape {rows.shape}; the model needs (n_samples, {d}).")
     if features is None:
-        spread = _variance(model) if rows is None else rows.var(axis=0)
+        away = (centers_all - share @ centers_all) ** 2 + deviations_all**2
+        spread = share @ away if rows is None else rows.var(axis=0)
         order = np.argsort(-spread, kind="stable")
         features = (int(order[0]), int(order[min(1, d - 1)]))
     if len(features) != 2 or not all(0 <= feature < d for feature in features):
@@ -147,61 +216,12 @@ def plot_mixture(
     if names is not None and len(names) != d:
         raise InputError(f"names has {len(names)} names for {d} features.")
     ax = new_axes(ax)
-    from matplotlib.collections import EllipseCollection
-
     pair = list(features)
-    if rows is not None:
-        shown = ax.hexbin(
-            rows[:, pair[0]],
-            rows[:, pair[1]],
-            gridsize=50,
-            bins="log",
-            mincnt=1,
-            cmap=density_colours(),
-            lw=0.1,
-        )
-        shown.set_rasterized(True)  # thousands of polygons otherwise
-        shown.set_label("density of the sample")
-    share = model.weights / model.weights.max()
-    if isinstance(model, Centroids):
-        centers = model.centers[:, pair]
-        deviations = np.zeros_like(centers)
-    else:
-        centers, deviations = model.means[:, pair], np.sqrt(model.covariances[:, pair])
-    ellipses = EllipseCollection(
-        4.0 * deviations[:, 0],  # two deviations to either side
-        4.0 * deviations[:, 1],
-        np.zeros(len(share)),
-        units="xy",
-        offsets=centers,
-        offset_transform=ax.transData,
-        facecolors="none",
-        edgecolors=ORANGE,
-        linewidths=0.3 + 1.3 * share**2,
-        alpha=1.0 if len(share) <= 16 else 0.6,
-        label="two standard deviations",
-    )
-    if deviations.any():
-        ax.add_collection(ellipses)
-    ax.scatter(
-        centers[:, 0],
-        centers[:, 1],
-        s=4 + 40 * share,
-        color=ORANGE,
-        zorder=3,
-        lw=0,
-        label="centroids",
-    )
-    low, high = (centers - 2 * deviations).min(axis=0), (centers + 2 * deviations).max(axis=0)
-    if isinstance(model, Centroids):  # dots have no width of their own
-        room = 0.05 * np.where(high > low, high - low, 1.0)
-        low, high = low - room, high + room
-    if rows is not None:
-        # a few far components must not squeeze the data into a corner
-        inner = np.percentile(rows[:, pair], [0.05, 99.95], axis=0)
-        room = 0.15 * (inner[1] - inner[0])
-        low, high = np.maximum(low, inner[0] - room), np.minimum(high, inner[1] + room)
-        low, high = np.minimum(low, inner[0]), np.maximum(high, inner[1])
+    shown = None if rows is None else rows[:, pair]
+    if shown is not None:
+        _draw_density(ax, shown)
+    _draw_ellipses(ax, share / share.max(), centers_all[:, pair], deviations_all[:, pair])
+    low, high = _limits(centers_all[:, pair], deviations_all[:, pair], shown)
     ax.set_xlim(low[0], high[0])
     ax.set_ylim(low[1], high[1])
     labels = [f"feature {k}" for k in range(d)] if names is None else list(map(str, names))
@@ -211,12 +231,49 @@ def plot_mixture(
     return ax
 
 
-def _variance(model: GaussianMixture | Centroids) -> NDArray[np.float64]:
-    """Of the model in each feature; of centroids, between them."""
-    if not isinstance(model, Centroids):
-        return model.variance
-    mean = model.weights @ model.centers
-    return np.asarray(model.weights @ (model.centers - mean) ** 2)
+def _draw_density(ax: Axes, rows: Array) -> None:
+    drawn = ax.hexbin(
+        rows[:, 0], rows[:, 1], gridsize=50, bins="log", mincnt=1, cmap=density_colours(), lw=0.1
+    )
+    drawn.set_rasterized(True)  # thousands of polygons otherwise
+    drawn.set_label("density of the sample")
+
+
+def _draw_ellipses(ax: Axes, share: Array, centers: Array, deviations: Array) -> None:
+    from matplotlib.collections import EllipseCollection
+
+    if deviations.any():
+        ellipses = EllipseCollection(
+            4.0 * deviations[:, 0],  # two deviations to either side
+            4.0 * deviations[:, 1],
+            np.zeros(len(share)),
+            units="xy",
+            offsets=centers,
+            offset_transform=ax.transData,
+            facecolors="none",
+            edgecolors=ORANGE,
+            linewidths=0.3 + 1.3 * share**2,
+            alpha=1.0 if len(share) <= 16 else 0.6,
+            label="two standard deviations",
+        )
+        ax.add_collection(ellipses)
+    size = 4 + 40 * share
+    ax.scatter(*centers.T, s=size, color=ORANGE, zorder=3, lw=0, label="centroids")
+
+
+def _limits(centers: Array, deviations: Array, rows: Array | None) -> tuple[Array, Array]:
+    """Ends of both axes, shape (2,) each."""
+    low, high = (centers - 2 * deviations).min(axis=0), (centers + 2 * deviations).max(axis=0)
+    if not deviations.any():  # points have no width of their own
+        room = 0.05 * np.where(high > low, high - low, 1.0)
+        low, high = low - room, high + room
+    if rows is not None:
+        # a few far components must not squeeze the data into a corner
+        inner = np.percentile(rows, [0.05, 99.95], axis=0)
+        room = 0.15 * (inner[1] - inner[0])
+        low, high = np.maximum(low, inner[0] - room), np.minimum(high, inner[1] + room)
+        low, high = np.minimum(low, inner[0]), np.maximum(high, inner[1])
+    return low, high
 
 
 def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
@@ -225,9 +282,9 @@ def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     decoding
-        ``model.decoding``.
+        Record of the decoder, ``model.decoding``.
     ax
-        Where to draw.
+        Axes to draw into.
 
     Raises
     ------
@@ -250,7 +307,7 @@ def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """The axes given, or those of a new figure that belongs to nobody else."""
+    """Given axes, or those of a new figure."""
     if ax is not None:
         return ax
     require_matplotlib()
@@ -260,39 +317,38 @@ def new_axes(ax: Axes | None) -> Axes:
 
 
 def require_matplotlib() -> None:
-    """Raise unless pictures can be made."""
+    """Raise unless matplotlib is installed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise InputError("pictures need matplotlib: pip install 'dask-sketch[plot]'.") from error
+        raise InputError("plots need matplotlib: pip install 'dask-sketch[plot]'.") from error
 
 
 def density_colours() -> Any:
-    """From faint to strong blue; faint is see-through, so that it suits any paper."""
+    """Colour map from transparent to strong blue, for light and dark paper."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("density", [(0.23, 0.51, 0.84, a) for a in (0.08, 1)])
 
 
-# The DET curve: misses against false alarms of a verifier (extra ``plot``).
-
-_LEAST, _MOST = 5e-4, 0.6  # of a rate: the axes have no place for zero, nobody looks at the rest
+# range of the rates in a DET curve: the axes cannot show zero, and nobody looks at higher rates
+_MIN_RATE, _MAX_RATE = 5e-4, 0.6
 _TICKS = np.array([0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
 
 
 def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
-    """Both rates of error on the scale of normal deviates, and the point where they are equal.
+    """Detection error trade-off: both error rates on normal-deviate axes, and the equal error rate.
 
-    Two normal distributions of scores, of equal variance, give a straight line.
+    Scores with two normal distributions of equal variance give a straight line.
 
     Parameters
     ----------
     rates
-        Of a verifier.
+        Error rates of a verifier.
     ax
-        Where to draw; several curves may share one.
+        Axes to draw into; several curves may share them.
     line
-        Arguments of ``Axes.plot``, such as ``label``.
+        Keyword arguments of ``Axes.plot``, such as ``label``.
 
     Raises
     ------
@@ -308,36 +364,34 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
     """
     ax = new_axes(ax)
     others = len(ax.lines) > 0
-    x, y = (norm.ppf(np.clip(r, _LEAST, 1 - _LEAST)) for r in (rates.false_alarm, rates.miss))
+    x, y = (ndtri(np.clip(r, _MIN_RATE, 1 - _MIN_RATE)) for r in (rates.false_alarm, rates.miss))
     (drawn,) = ax.plot(x, y, **line)
-    here = norm.ppf(np.clip(rates.equal_error_rate, _LEAST, 1 - _LEAST))
+    here = ndtri(np.clip(rates.equal_error_rate, _MIN_RATE, 1 - _MIN_RATE))
     ax.plot([here], [here], "o", color=drawn.get_color())
     for axis, name in ((ax.xaxis, "false alarms"), (ax.yaxis, "misses")):
-        axis.set_ticks(norm.ppf(_TICKS), [f"{100 * tick:g} %" for tick in _TICKS])
+        axis.set_ticks(ndtri(_TICKS), [f"{100 * tick:g} %" for tick in _TICKS])
         axis.set_label_text(name)
-    most = max(_MOST, min(2.0 * rates.equal_error_rate, 1.0 - _LEAST))
+    most = max(_MAX_RATE, min(2.0 * rates.equal_error_rate, 1.0 - _MIN_RATE))
     if others:
-        most = max(most, float(norm.cdf(ax.get_xlim()[1])))
-    ends = norm.ppf([_LEAST, most])
+        most = max(most, float(ndtr(ax.get_xlim()[1])))
+    ends = ndtri([_MIN_RATE, most])
     ax.set(xlim=ends, ylim=ends, aspect="equal")
     ax.tick_params(axis="x", rotation=45)
     return ax
 
 
-# A matrix of discrepancies, as of every two groups (extra ``plot``).
-
-_NAMED = 40  # groups whose labels have room beside the picture
+_MAX_LABELS = 40  # labels that have room beside a matrix
 
 
 def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None) -> Axes:
-    """Squares that are the stronger the larger their number; empty ones for NaN.
+    """Matrix as coloured squares; NaN is left blank.
 
     Parameters
     ----------
     matrix
-        Two-dimensional, its labels as coordinates.
+        Matrix of two dimensions, with labels as coordinates.
     ax
-        Where to draw.
+        Axes to draw into.
 
     Raises
     ------
@@ -359,7 +413,7 @@ def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None) -> Axes:
     drawn = ax.imshow(values, cmap=density_colours(), interpolation="nearest")
     for axis, dim in ((ax.yaxis, matrix.dims[0]), (ax.xaxis, matrix.dims[1])):
         labels = matrix[dim].values if dim in matrix.coords else np.arange(matrix.sizes[dim])
-        step = -(-len(labels) // _NAMED)
+        step = -(-len(labels) // _MAX_LABELS)
         axis.set_ticks(np.arange(len(labels))[::step], [str(x) for x in labels[::step]])
         axis.set_label_text(str(dim))
     ax.tick_params(axis="x", rotation=90)
@@ -367,51 +421,60 @@ def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None) -> Axes:
     return ax
 
 
-# ``plot`` of feature maps, sketches, models and the rest: the pictures of each (extra ``plot``).
-#
-# ``sketch.plot.moduli()`` draws into ``ax`` if given, else into a new figure, and returns the axes.
-# In a notebook that figure is one of pyplot's, so that it shows beneath the cell; elsewhere it is
-# the caller's alone (``axes.figure.savefig("moduli.png")``).
-
-
 @dataclass(frozen=True)
-class FeatureMapPictures:
-    """Of a feature map."""
+class FeatureMapPlots:
+    """Plots of a feature map.
 
-    _of: Described
+    Attributes
+    ----------
+    scale_fit_
+        Fit of the scale, if the scale was estimated.
+    """
+
+    scale_fit_: ScaleFit | None
 
     def scale_fit(self, ax: Axes | None = None) -> Axes:
-        """How the scale was found: :func:`~dask_sketch.display.plots.plot_scale_fit`."""
-        return plot_scale_fit(self._of.scale_fit, shown(ax))
+        """Plot the fit of the scale: :func:`~dask_sketch.display.plots.plot_scale_fit`."""
+        return plot_scale_fit(self.scale_fit_, notebook_axes(ax))
 
 
 @dataclass(frozen=True)
-class SketchPictures:
-    """Of a sketch."""
+class SketchPlots:
+    """Plots of a sketch.
 
-    _of: Sketch
+    Attributes
+    ----------
+    sketch
+        Sketch to plot.
+    """
 
-    def moduli(self, model: GaussianMixture | None = None, ax: Axes | None = None) -> Axes:
-        """``|z|`` against radius: :func:`~dask_sketch.display.plots.plot_modulus`."""
-        return plot_modulus(self._of, model, shown(ax))
+    sketch: Sketch
 
-
-@dataclass(frozen=True)
-class GroupPictures:
-    """Of sketches of groups."""
-
-    _of: GroupAverages
-
-    def mmd(self, ax: Axes | None = None) -> Axes:
-        """Discrepancy of every two groups: :func:`~.plots_matrix.plot_matrix` of ``mmd()``."""
-        return plot_matrix(self._of.mmd(), shown(ax))
+    def moduli(self, model: CharacteristicFunction | None = None, ax: Axes | None = None) -> Axes:
+        """Plot ``|z|`` by radius: :func:`~dask_sketch.display.plots.plot_modulus`."""
+        return plot_modulus(self.sketch, model, notebook_axes(ax))
 
 
 @dataclass(frozen=True)
-class ModelPictures:
-    """Of a mixture, or of centroids."""
+class ModelPlots:
+    """Plots of a mixture, or of centroids.
 
-    _of: GaussianMixture | Centroids
+    Attributes
+    ----------
+    weights
+        Weights of the components, shape (n_components,).
+    means
+        Means of the components, shape (n_components, n_features).
+    covariances
+        Variances of the components, of the same shape; none of points.
+    decoding
+        Record of the decoder, if there is one.
+    """
+
+    weights: Array
+    means: Array
+    covariances: Array | None
+    decoding: Decoding | None
 
     def ellipses(
         self,
@@ -420,27 +483,35 @@ class ModelPictures:
         names: Sequence[str] | None = None,
         ax: Axes | None = None,
     ) -> Axes:
-        """Components over a sample: :func:`~dask_sketch.display.plots.plot_mixture`."""
-        return plot_mixture(self._of, sample, features, names, shown(ax))
+        """Plot components over a sample: :func:`~dask_sketch.display.plots.plot_components`."""
+        return plot_components(
+            self.weights, self.means, self.covariances, sample, features, names, notebook_axes(ax)
+        )
 
     def trace(self, ax: Axes | None = None) -> Axes:
-        """Cost of the decoder: :func:`~dask_sketch.display.plots.plot_trace`."""
-        return plot_trace(self._of.decoding, shown(ax))
+        """Plot the cost of the decoder: :func:`~dask_sketch.display.plots.plot_trace`."""
+        return plot_trace(self.decoding, notebook_axes(ax))
 
 
 @dataclass(frozen=True)
-class RatesPictures:
-    """Of the errors of a verifier."""
+class RatesPlots:
+    """Plots of the error rates of a verifier.
 
-    _of: ErrorRates
+    Attributes
+    ----------
+    rates
+        Error rates at every threshold.
+    """
+
+    rates: ErrorRates
 
     def det(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """The DET curve: :func:`~dask_sketch.display.plots.plot_det`."""
-        return plot_det(self._of, shown(ax), **line)
+        """Plot the DET curve: :func:`~dask_sketch.display.plots.plot_det`."""
+        return plot_det(self.rates, notebook_axes(ax), **line)
 
 
-def shown(ax: Axes | None) -> Axes | None:
-    """Axes that a notebook will show, where there is one and none are given."""
+def notebook_axes(ax: Axes | None) -> Axes | None:
+    """Axes of a figure that the notebook shows, where there is a notebook and none are given."""
     if ax is not None or not in_notebook():
         return ax
     require_matplotlib()

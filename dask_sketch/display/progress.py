@@ -1,18 +1,14 @@
-"""One bar for all that takes long: beneath the cell of a notebook, else on the standard error."""
+"""Show progress bars in terminals and notebooks."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
-import time
+import warnings
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import Any
 
-from dask_sketch.display.drawing import BLUE
-
-# Whether somebody looks on in a notebook.
+Show = Callable[[int, int, str], None]  # arguments: number done, number in all, description
 
 
 def in_notebook() -> bool:
@@ -23,7 +19,7 @@ def in_notebook() -> bool:
     >>> in_notebook()
     False
     """
-    # nobody can be in a notebook without IPython, which therefore need not be imported to tell
+    # a notebook has imported IPython, so that the check need not import it
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -32,25 +28,19 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-REDRAW = 0.1  # seconds for which a bar is left as it is
-_SIGNS = 40  # of a bar in a terminal, at most
-_AROUND = 11  # letters beside these and the words, and one that stays free
-Show = Callable[[int, int, str], None]  # done, in all, and what to say of it
-
-
 @contextlib.contextmanager
 def progress_bar(enabled: bool) -> Iterator[Show]:
-    """Show how far something is, until the context ends; its last state stays.
+    """Show the progress of a computation until the context ends; the last state stays visible.
 
     Parameters
     ----------
     enabled
-        Whether there is anything to show.
+        Whether to show a bar.
 
-    Returns
-    -------
+    Yields
+    ------
     show
-        To be called as ``show(done, total, words)`` as often as one likes.
+        Function to be called as ``show(done, total, description)``, as often as convenient.
 
     Examples
     --------
@@ -58,80 +48,33 @@ def progress_bar(enabled: bool) -> Iterator[Show]:
     ...     show(1, 10, "chunks")
     """
     if not enabled:
-        yield lambda done, total, words: None
+        yield lambda done, total, description: None
         return
-    draw, end = _in_notebook() if in_notebook() else _in_terminal()
-    start = time.monotonic()
-    drawn, last = start - REDRAW, (0, 0, "")
+    bar: Any = None
 
-    def put() -> None:
-        done, total, words = last
-        share = min(done / total, 1.0) if total > 0 else 0.0
-        draw(share, f"{words}, {time.monotonic() - start:,.0f} s")
-
-    def show(done: int, total: int, words: str) -> None:
-        nonlocal drawn, last
-        last = done, total, words
-        if time.monotonic() >= drawn + REDRAW:
-            drawn = time.monotonic()
-            put()
+    def show(done: int, total: int, description: str) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = _bar_type()(total=total, desc=description, file=sys.stderr, dynamic_ncols=True)
+        bar.total = total
+        bar.set_description_str(description, refresh=False)
+        bar.update(done - bar.n)
 
     try:
         yield show
-        last = (1, 1, last[2])  # there may be less to do than was thought
+        if bar is not None:  # the total may have been an overestimate
+            bar.total = bar.n = max(bar.n, 1)
+            bar.refresh()
     finally:
-        if last[2]:
-            put()
-            end()
+        if bar is not None:
+            bar.close()
 
 
-def _in_terminal() -> tuple[Callable[[float, str], None], Callable[[], None]]:
-    stream, width = sys.stderr, 0
+def _bar_type() -> Any:
+    from tqdm import TqdmWarning
 
-    def draw(share: float, words: str) -> None:
-        nonlocal width
-        # a line that is too long for its window cannot be drawn over
-        room = shutil.get_terminal_size().columns - len(words) - _AROUND
-        signs = max(min(room, _SIGNS), 0)
-        line = f"[{('#' * int(signs * share)).ljust(signs)}] | {share:4.0%} {words}"
-        stream.write(f"\r{line.ljust(width)}")  # over what is left of a longer line
-        width = len(line)
-        stream.flush()
-
-    def end() -> None:
-        stream.write("\n")
-        stream.flush()
-
-    return draw, end
-
-
-def _in_notebook() -> tuple[Callable[[float, str], None], Callable[[], None]]:
-    from IPython.display import HTML, display
-
-    shown: Any = None
-
-    def draw(share: float, words: str) -> None:
-        nonlocal shown
-        page = HTML(bar_html(share, words))
-        if shown is None:
-            shown = display(page, display_id=True)
-        else:
-            shown.update(page)
-
-    return draw, lambda: None
-
-
-def bar_html(share: float, words: str) -> str:
-    """A bar, filled up to a share, and words beneath it.
-
-    Examples
-    --------
-    >>> "width:50%" in bar_html(0.5, "half of it")
-    True
-    """
-    around = "max-width:30em;height:8px;border:1px solid currentColor;border-radius:4px"
-    return (
-        f'<div role="progressbar" aria-valuenow="{share:.0%}" style="{around}">'
-        f'<div style="width:{share:.0%};height:100%;background:{BLUE}"></div></div>'
-        f"<div>{share:.0%} {escape(words)}</div>"
-    )
+    with warnings.catch_warnings():
+        # tqdm falls back to text in a notebook without widgets, and warns
+        warnings.simplefilter("ignore", TqdmWarning)
+        from tqdm.auto import tqdm
+    return tqdm

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: tables, and messages that cannot steer it."""
+"""Format tables, messages and sizes for terminals."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dask.utils import format_bytes
+from dask_sketch.errors import SketchError
 
 _LONGEST = 4000  # characters of a message: it may quote a file
 
 
-def grid(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) -> str:
-    """Rows as text in aligned columns; numbers to the right, all else to the left.
+def text_table(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) -> str:
+    """Format rows in aligned columns; numbers to the right, other cells to the left.
 
     Parameters
     ----------
     rows
-        Cells; what is not text is shown as ``str`` shows it.
+        Cells of each row; converted by ``str``.
     header
         Names of the columns.
 
     Examples
     --------
-    >>> print(grid([("ours", "-33.12"), ("truth", "-33.1")], header=("model", "score")))
+    >>> print(text_table([("ours", "-33.12"), ("truth", "-33.1")], header=("model", "score")))
     model   score
     -----  ------
     ours   -33.12
@@ -52,7 +52,7 @@ def _is_number(cell: str) -> bool:
 
 
 def fields_text(fields: Mapping[str, object]) -> str:
-    """A name and its value on each line.
+    """Format names and values, one pair on each line.
 
     Examples
     --------
@@ -67,12 +67,12 @@ def fields_text(fields: Mapping[str, object]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text with characters that steer a terminal spelled out: names come from files of others.
+    r"""Escape control characters, since names may come from files of others.
 
     Parameters
     ----------
     text
-        Any.
+        Text to show.
     keep
         Characters that stay, such as line breaks.
 
@@ -90,15 +90,13 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an error on one line, its type before it where it says nothing by itself.
+    """Format the message of an error on one line, with its type unless it is one of ours.
 
     Examples
     --------
     >>> first_line(KeyError("frames"))
     "KeyError: 'frames'"
     """
-    from dask_sketch.errors import SketchError
-
     text = printable(" ".join(str(error)[:_LONGEST].split()))
     if isinstance(error, SketchError):
         return text
@@ -106,7 +104,7 @@ def first_line(error: BaseException) -> str:
 
 
 def in_options(text: str, options: Mapping[str, str]) -> str:
-    """A message of the library in the words of the shell: options in place of arguments.
+    """Replace the arguments in a message by the options of the command line.
 
     Examples
     --------
@@ -133,7 +131,7 @@ def _as_option(option: str, value: str) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Plain numbers, text and lists, with ``null`` for what is not a finite number."""
+    """Convert to plain numbers, text and lists, with ``None`` for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -147,15 +145,20 @@ def jsonable(value: Any) -> Any:
     return str(value)
 
 
-# How many stored rows one task reads.
-
-
 def describe_bytes(size: int | None) -> str:
-    """Bytes for people.
+    """Format a number of bytes with a binary unit.
 
     Examples
     --------
-    >>> describe_bytes(3 * 2**20), describe_bytes(None)
-    ('3.00 MiB', 'unknown')
+    >>> describe_bytes(3 * 2**20), describe_bytes(700), describe_bytes(None)
+    ('3.00 MiB', '700 B', 'unknown')
     """
-    return "unknown" if size is None else str(format_bytes(size))
+    if size is None:
+        return "unknown"
+    for power, unit in enumerate(("kiB", "MiB", "GiB", "TiB", "PiB"), start=1):
+        last = unit == "PiB"
+        if size < 0.9 * 1024**power:
+            break
+        if last or size < 0.9 * 1024 ** (power + 1):
+            return f"{size / 1024**power:.2f} {unit}"
+    return f"{size} B"

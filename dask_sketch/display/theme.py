@@ -1,6 +1,9 @@
-"""Colours of the pages that are made here, on light and on dark paper: one table for all."""
+"""Colours of pictures and pages, on light and on dark paper."""
 
 from __future__ import annotations
+
+# of pictures: a contrast of at least 3 to white and to near-black
+BLUE, ORANGE, GREEN, GREY = "#3b82d6", "#d97706", "#3a9150", "#85878c"
 
 # text has a contrast of at least 4.5 on paper, page and strong alike; a test computes it
 SCHEMES = {

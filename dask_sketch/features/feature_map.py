@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.display.html import card
+from dask_sketch.display.plots import FeatureMapPlots
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import specification
 from dask_sketch.features.distributions import LAWS, importance_weights
@@ -21,7 +23,6 @@ from dask_sketch.validation import arrays
 from dask_sketch.validation.arrays import frozen
 
 if TYPE_CHECKING:
-    from dask_sketch.display.plots import FeatureMapPictures
     from dask_sketch.features.scale import ScaleFit
 
 # What a feature map says of itself: in words, in numbers for pictures, in notebooks.
@@ -76,11 +77,9 @@ class Described:
         return np.asarray(np.sqrt(variances @ omega**2))
 
     @property
-    def plot(self) -> FeatureMapPictures:
-        """Pictures (extra ``plot``): ``feature_map.plot.scale_fit()``."""
-        from dask_sketch.display.plots import FeatureMapPictures
-
-        return FeatureMapPictures(self)
+    def plot(self) -> FeatureMapPlots:
+        """Plots (extra ``plot``): ``feature_map.plot.scale_fit()``."""
+        return FeatureMapPlots(self.scale_fit)
 
     def __repr__(self) -> str:
         shape = f"n_features={self.n_features}, n_frequencies={self.n_frequencies}"
@@ -115,9 +114,8 @@ class Described:
         }
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.sketches import feature_map_card
-
-        return feature_map_card(self)
+        summary = f"{self.n_features:,} features to {self.n_frequencies:,} frequencies"
+        return card("FeatureMap", self._fields(), summary=summary)
 
 
 _DTYPES = ("float32", "float64")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import draw_frequencies
 from dask_sketch.features.lloyd import lloyd
@@ -46,9 +47,12 @@ class ScaleFit:
         return np.exp(-0.5 * np.square(np.asarray(radii, dtype=np.float64) * self.scale))
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.sketches import scale_fit_card
-
-        return scale_fit_card(self)
+        fields = {
+            "scale": f"{self.scale:.6g}",
+            "samples": f"{self.n_samples:,}",
+            "scale after each iteration": ", ".join(f"{scale:.4g}" for scale in self.path),
+        }
+        return card("ScaleFit", fields)
 
 
 def estimate_scale(

@@ -12,6 +12,7 @@ import dask.threaded
 from dask.base import DaskMethodsMixin
 from numpy.typing import NDArray
 
+from dask_sketch.display.html import card, fields_table
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.group_memory import merge_in_room
@@ -182,15 +183,8 @@ class LazySketch(DaskMethodsMixin):
         )
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.passes import lazy_card
-
-        return lazy_card(
-            type(self).__name__,
-            self._fields(),
-            "not computed yet",
-            self.samples.chunk_rows,
-            self.feature_map,
-        )
+        more = {"feature map": fields_table(self.feature_map._fields())}
+        return card(type(self).__name__, self._fields(), summary="not computed yet", more=more)
 
 
 def _sketch_chunk(

@@ -9,6 +9,7 @@ import psutil
 from dask.system import CPU_COUNT
 
 from dask_sketch import config
+from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features.feature_map import FeatureMap
@@ -211,18 +212,10 @@ class Plan:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self._fields().items())
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.passes import plan_card
-
-        made = None if self.calibration is None else self.estimate()
         n_samples = "unknown" if self.n_samples is None else f"{self.n_samples:,}"
-        return plan_card(
-            {name: text for name, text in self._fields().items() if text not in self.warnings},
-            f"1 pass, {n_samples} samples, {self.n_tasks:,} tasks",
-            self.warnings,
-            (self.memory_per_thread, self.memory_available),
-            {} if made is None else made.parts,
-            "" if made is None else f"time of each part: bound by {made.held_up_by}",
-        )
+        fields = {name: text for name, text in self._fields().items() if text not in self.warnings}
+        summary = f"1 pass, {n_samples} samples, {self.n_tasks:,} tasks"
+        return card("Plan", fields, summary=summary, notes=self.warnings)
 
 
 MANY_PIECES = 10_000  # stored chunks,

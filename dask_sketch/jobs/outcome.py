@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.diagnostics.drift import Drift
+from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.overwrite import local_path, require_page, require_place
@@ -111,8 +112,6 @@ class Outcome:
         return fields_text(self._fields())
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.html import card
-
         fields = self._fields()
         notes = [f"Alarm: {fields.pop('alarm')}."] if self.alarm else []
         return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import parse_bytes
 
 from dask_sketch import config
+from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import PlanError
 from dask_sketch.features.design import default_n_frequencies
@@ -123,8 +124,6 @@ class JobPlan:
         return fields_text(self._fields())
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.html import card
-
         to_read = f"{self.new:,} partitions new, {self.changed:,} changed, {self.deleted:,} deleted"
         return card("JobPlan", self._fields(), summary=to_read)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
-from dask_sketch.display.text import fields_text, grid
+from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
@@ -186,7 +186,7 @@ def records_text(
         )
         for record in records
     ]
-    text = grid(rows, header=("run", "started", "status", *columns, "cost in noise levels"))
+    text = text_table(rows, header=("run", "started", "status", *columns, "cost in noise levels"))
     if quarantined:
         text += f"\n\nin quarantine: {', '.join(sorted(quarantined))}"
     if forgotten:

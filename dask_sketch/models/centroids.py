@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.models.model import Model, in_memory, row_blocks, weighted_mean
+from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ class Centroids(Model):
         return np.asarray(products.argmax(axis=1))
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.models import centroids_card
-
-        return centroids_card(self)
+        rows = [
+            [str(k), f"{self.weights[k]:.4g}", *(f"{x:.4g}" for x in center[:SHOWN_FEATURES])]
+            for k, center in enumerate(self.centers)
+        ]
+        return self._card("centroids", ["centroid", "weight", *self._feature_header()], rows)

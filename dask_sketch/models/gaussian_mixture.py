@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.model import Model, in_memory, row_blocks, weighted_mean
+from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.arrays import whole_number
 from dask_sketch.validation.lazy_input import apply_lazily
 
@@ -335,6 +335,16 @@ class GaussianMixture(Model):
     # -- the rest ----------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.models import mixture_card
-
-        return mixture_card(self)
+        rows, errors = [], self.stderr
+        for k in range(self.n_components):
+            weight = f"{self.weights[k]:.4g}"
+            means = [f"{x:.4g}" for x in self.means[k, :SHOWN_FEATURES]]
+            if errors is not None:
+                weight += f" ± {errors.weights[k]:.2g}"
+                pairs = zip(means, errors.means[k, :SHOWN_FEATURES], strict=True)
+                means = [f"{mean} ± {error:.2g}" for mean, error in pairs]
+            deviations = np.sqrt(self.covariances[k, :SHOWN_FEATURES])
+            cells = zip(means, deviations, strict=True)
+            rows.append([str(k), weight, *(f"{mean} ({width:.3g})" for mean, width in cells)])
+        heading = "components: weight, mean (standard deviation)"
+        return self._card(heading, ["component", "weight", *self._feature_header()], rows)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.plots import ModelPlots
 from dask_sketch.errors import InputError
 from dask_sketch.storage.artifact import Stored
 from dask_sketch.validation.arrays import Rebuilt, require_unmasked, weighted_sum
@@ -18,7 +20,6 @@ from dask_sketch.validation.tables import common_dtype, names_of, require_names,
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dask_sketch.display.plots import ModelPictures
 
 # Arrays that a model is made of: checked, and made read-only.
 
@@ -56,6 +57,9 @@ def check_places(name: str, places: Array, weights: Array) -> None:
             f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
             f"{weights.sum():.10g}."
         )
+
+
+SHOWN_FEATURES = 8  # columns of a table
 
 
 class Model(Stored, Rebuilt):
@@ -120,12 +124,10 @@ class Model(Stored, Rebuilt):
         return object.__sizeof__(self) + sum(getattr(self, name).nbytes for name in self._arrays)
 
     @property
-    def plot(self) -> ModelPictures:
-        """Pictures (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
-        from dask_sketch.display.plots import ModelPictures
-
-        own: Any = self  # a mixture or centroids
-        return ModelPictures(own)
+    def plot(self) -> ModelPlots:
+        """Plots (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
+        covariances = getattr(self, "covariances", None)  # points have none
+        return ModelPlots(self.weights, self._places, covariances, self.decoding)
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
@@ -135,6 +137,24 @@ class Model(Stored, Rebuilt):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
         return f"<{type(self).__name__}: {shown}>"
+
+    def _card(self, heading: str, header: list[str], rows: list[list[str]]) -> str:
+        """HTML with a table of the components, which folds out."""
+        k, d = self.n_components, self.n_features
+        summary = f"{k:,} component{'s' * (k > 1)} in {d:,} feature{'s' * (d > 1)}"
+        notes = []
+        if self.decoding is not None:
+            summary += f", {self.decoding._fit()}"
+            notes = self.decoding._notes()
+        more = {heading: html_table(header, rows)}
+        return card(type(self).__name__, self._fields(), summary=summary, notes=notes, more=more)
+
+    def _feature_header(self) -> list[str]:
+        """Names of the first features, for a table."""
+        names = [f"feature {k}" for k in range(min(SHOWN_FEATURES, self.n_features))]
+        if self.n_features > SHOWN_FEATURES:
+            names[-1] += f" (of {self.n_features:,})"
+        return names
 
 
 # The record of how a model was decoded.
@@ -207,9 +227,22 @@ class Decoding:
         }
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.models import decoding_card
+        fields = self._fields() | {
+            "model": self.model,
+            "evaluations": f"{self.n_evaluations:,}",
+            "last descent": "converged" if self.converged else self.message,
+            "seed": f"{self.seed}",
+            "replicates": f"{self.replicates}",
+        }
+        return card("Decoding", fields, summary=self._fit(), notes=self._notes())
 
-        return decoding_card(self)
+    def _fit(self) -> str:
+        if not self.noise_level > 0:
+            return f"cost {self.cost:.3g}"
+        return f"cost {self.cost / self.noise_level:.3g} noise levels"
+
+    def _notes(self) -> list[str]:
+        return [] if self.converged else [f"The last descent stopped early: {self.message}"]
 
 
 # Samples given to a model: checked and read by blocks when in memory, handed on when lazy.

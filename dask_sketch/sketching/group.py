@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.errors import CapacityError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
@@ -27,7 +28,6 @@ from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dask_sketch.display.plots import GroupPictures
 
 # What the sums of groups of samples say: averages in float64, and how far groups are apart.
 
@@ -147,13 +147,6 @@ class GroupAverages(Stored):
 
         return discrepancies(self, squared)
 
-    @property
-    def plot(self) -> GroupPictures:
-        """Pictures (extra ``plot``): ``group.plot.mmd()``."""
-        from dask_sketch.display.plots import GroupPictures
-
-        return GroupPictures(self)
-
     # -- the rest ----------------------------------------------------------------------------
 
     def to_xarray(self) -> xr.Dataset:
@@ -198,11 +191,20 @@ class GroupAverages(Stored):
         return f"<SketchGroup: {shown}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.sketches import group_card
-
         fields = {"rows left out": f"{int(self.omitted.sum()):,}", "rows without a label":
                   f"{self.unlabelled:,}", "size": f"{self.nbytes / 1e3:,.1f} kB"}  # fmt: skip
-        return group_card(self.labels, self.count, self.dim, fields, self.feature_map)
+        order = np.argsort(-self.count, kind="stable")
+        largest = [[self.labels[i], f"{self.count[i]:,}"] for i in order]
+        return card(
+            "SketchGroup",
+            fields,
+            summary=f"{len(self):,} sketches, one for each {self.dim}, of "
+            f"{int(self.count.sum()):,} samples",
+            more={
+                f"largest of {self.dim}": html_table([self.dim, "samples"], largest),
+                "feature map": fields_table(self.feature_map._fields()),
+            },
+        )
 
 
 def _quotients(steps: StackedSteps, fraction: int) -> NDArray[np.float64]:

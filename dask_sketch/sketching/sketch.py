@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.display.html import card, fields_table, html_table
+from dask_sketch.display.plots import SketchPlots
 from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
@@ -30,7 +32,6 @@ from dask_sketch.validation.arrays import Rebuilt
 if TYPE_CHECKING:
     import xarray as xr
 
-    from dask_sketch.display.plots import SketchPictures
 
 _SLACK = 1e-3  # of a modulus over its weight: far above all rounding of features
 
@@ -445,11 +446,9 @@ class Sketch(Stored, Rebuilt):
         return float(np.sqrt(1.0 / self.effective_count + 2.0 * self.private_variance))
 
     @property
-    def plot(self) -> SketchPictures:
-        """Pictures (extra ``plot``): ``sketch.plot.moduli()``."""
-        from dask_sketch.display.plots import SketchPictures
-
-        return SketchPictures(self)
+    def plot(self) -> SketchPlots:
+        """Plots (extra ``plot``): ``sketch.plot.moduli()``."""
+        return SketchPlots(self)
 
     def _require_weight(self) -> None:
         if not self.total_weight > 0:
@@ -486,9 +485,24 @@ class Sketch(Stored, Rebuilt):
         return f"<Sketch: {shown}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.sketches import sketch_card
-
-        return sketch_card(self)
+        fields, summary = self._fields(), "of no sample"
+        more = {"feature map": fields_table(self.feature_map._fields())}
+        if self.total_weight > 0:
+            visible = np.abs(self.characteristic) > 2.0 * self.noise_modulus
+            fields["frequencies above the noise"] = f"{visible.mean():.0%}"
+            summary = (
+                f"{self.count:,} samples of {self.feature_map.n_features:,} features in "
+                f"{self.feature_map.n_frequencies:,} frequencies"
+            )
+            if self.privacy is None:
+                columns = (self.mean, np.sqrt(self.variance), self.minimum, self.maximum)
+                rows = [
+                    [k, *(f"{x:.4g}" for x in row)]
+                    for k, row in enumerate(zip(*columns, strict=True))
+                ]
+                header = ["feature", "mean", "standard deviation", "minimum", "maximum"]
+                more["features"] = html_table(header, rows)
+        return card("Sketch", fields, summary=summary, more=more)
 
 
 _WORDS = ("moment_steps", "first_steps", "second_steps")

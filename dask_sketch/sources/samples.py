@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 
+from dask_sketch.display.html import card, fields_table
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError
 from dask_sketch.sources.group_labels import Groups, Labelled, aligned_groups
@@ -146,8 +147,6 @@ class Samples:
         return f"{rows} of {'unknown' if self.n_features is None else self.n_features} features"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.passes import samples_card
-
         weighted = self.weights is not None or self.weight_column or self.weight_field is not None
         fields = {
             "source": self.label,
@@ -159,7 +158,10 @@ class Samples:
         }
         if self.dims is not None:
             fields["dimensions"] = ", ".join(map(str, self.dims))
-        return samples_card(fields, self._summary(), self.chunk_rows, self.feature_names)
+        more = {}
+        if self.feature_names:
+            more["features"] = fields_table(dict(enumerate(self.feature_names)))
+        return card("Samples", fields, summary=self._summary(), more=more)
 
     def require_features(
         self, n_features: int, owner: str, names: tuple[str, ...] | None = None

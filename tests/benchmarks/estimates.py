@@ -23,7 +23,7 @@ from dask.utils import format_time
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from dask_sketch.graph.calibration import (
     Calibration,
     Estimate,
@@ -159,7 +159,7 @@ def table(calibrations: dict[int, Calibration]) -> str:
     rates = calibrations[100_000]
     paper = at_size(rates, rates.rows_per_chunk, 2 * 10**8, 100_000, 200, n_chunks=200)
     lines.append(cells(paper, 2 * 10**8, 100_000, 200))
-    return grid(lines, header=HEADER)
+    return text_table(lines, header=HEADER)
 
 
 def cpu_rates(path: str, n_frequencies: int, per_task: float) -> Calibration:
@@ -191,7 +191,7 @@ def validate(path: str, n_frequencies: int) -> Validation:
 
 def validation_table(found: Sequence[Validation]) -> str:
     """Predicted over actual."""
-    return grid(
+    return text_table(
         [
             (
                 f"{v.n_samples:,}", f"{v.n_frequencies:,}", v.n_cores,

@@ -20,8 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dask_sketch.cluster.dashboard import PAGE
 from dask_sketch.cluster.dashboard.passes import Pass, Passes
-from dask_sketch.display.drawing import BLUE, ORANGE
-from dask_sketch.display.theme import SCHEMES
+from dask_sketch.display.theme import BLUE, ORANGE, SCHEMES
 
 REDRAW = 1000  # milliseconds
 _HEIGHT = 240  # pixels of a curve

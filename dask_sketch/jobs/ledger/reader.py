@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
@@ -182,6 +183,9 @@ def verify(
     )
 
 
+_SHOWN_RUNS = 10  # rows of a table
+
+
 class LedgerReader:
     """What a ledger holds; see :class:`~dask_sketch.jobs.ledger.Ledger`."""
 
@@ -198,9 +202,35 @@ class LedgerReader:
         return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
-        from dask_sketch.display.passes import ledger_card
-
-        return ledger_card(self)
+        n_samples = sum(entry.count for entry in self.entries.values())
+        n_partitions = f"{len(self.entries):,} partition{'s' * (len(self.entries) != 1)}"
+        history = self.history()
+        fields = {
+            "at": self.label,
+            "partitions": f"{len(self.entries):,}",
+            "samples": f"{n_samples:,}",
+            "commit": f"{self.number:,}",
+            "runs": f"{len(history):,}",
+        }
+        more, notes = {}, []
+        if history:
+            fields["last run"] = f"{history[-1].status}, {history[-1].ended}"
+            rows = [
+                (run.number, run.started, run.status, _counts_text(run.counts))
+                for run in reversed(history)
+            ]
+            more["last runs"] = html_table(
+                ["run", "started", "status", "counts"], rows, _SHOWN_RUNS
+            )
+        if self.forgotten:
+            fields["forgotten"] = f"{len(self.forgotten):,}"
+        if self.quarantined:
+            n = len(self.quarantined)
+            notes.append(f"In quarantine: {n:,} partition{'s' * (n != 1)}.")
+            more["quarantined"] = fields_table(dict(sorted(self.quarantined.items())))
+        more["feature map"] = fields_table(self.feature_map._fields())
+        summary = f"{n_samples:,} samples in {n_partitions}"
+        return card("Ledger", fields, summary=summary, notes=notes, more=more)
 
     def refresh(self) -> None:
         """See what other processes have committed since this ledger was opened."""
@@ -389,3 +419,7 @@ class LedgerReader:
         for name, rows in index.rows(keys).items():
             found = read_sketches(self._place, index.batches[name], rows, self.feature_map)
             yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in counts.items())

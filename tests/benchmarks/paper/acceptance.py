@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from tests.benchmarks.paper import cluster_cases, likelihood_cases
 from tests.benchmarks.paper.bandwidths import OURS
 from tests.benchmarks.paper.clusters import SPECTRAL
@@ -137,7 +137,7 @@ def verdicts(row: Row, runs: Sequence[Run]) -> str:
         for goal in row.goals:
             if goal.method == line.method and goal.where(line.setting):
                 cells.append(_verdict(goal, line, beside))
-    return f"{row.title}\n\n{grid(cells, header=HEADER)}"
+    return f"{row.title}\n\n{text_table(cells, header=HEADER)}"
 
 
 def reached(goal: Goal, line: Line, beside: dict[str, Line | None]) -> bool:

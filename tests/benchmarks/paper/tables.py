@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from tests.benchmarks.paper.records import REFERENCES, Line, Run, lines
 
 
@@ -38,7 +38,7 @@ def table(title: str, runs: Sequence[Run]) -> str:
             ]
         )
     draws = max(len(line.runs) for line in ours)
-    return f"{title}; {draws} draws\n\n{grid(rows, header=header)}"
+    return f"{title}; {draws} draws\n\n{text_table(rows, header=header)}"
 
 
 def beside_of(line: Line, references: Sequence[Line], name: str) -> Line | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from tests.benchmarks.table import Row, row, table
 
 MB = 1e6
@@ -59,7 +59,7 @@ def _passes(entries: list[dict[str, Any]]) -> str:
         )
         for e in entries
     ]
-    return grid(lines, header)
+    return text_table(lines, header)
 
 
 def _pairs(entry: dict[str, Any]) -> float:
@@ -88,7 +88,7 @@ def contenders(held: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _contest(entries: list[dict[str, Any]]) -> str:
     header = ("who", "samples", "passes", "wall s", "CPU s", "peak MB", "nats", "distance", "how")
-    return grid([_line(entry) for entry in entries], header)
+    return text_table([_line(entry) for entry in entries], header)
 
 
 def _line(entry: dict[str, Any]) -> tuple[str, ...]:

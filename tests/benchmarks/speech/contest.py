@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.comparison import fit_reference
 from dask_sketch.diagnostics.detection import ErrorRates, error_rates, interval_of
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.speech.enrolment import enrol
 from dask_sketch.speech.frames import Frames
@@ -119,7 +119,7 @@ class Contest:
                 f"{self.n_speakers} speakers, {len(last.rates)} splits of {self.n_trials:,} trials,"
                 f" universal models of {self.n_frames:,} frames",
                 "",
-                grid(rows, header),
+                text_table(rows, header),
             ]
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import decode, design, partial_sketch
-from dask_sketch.display.text import grid
+from dask_sketch.display.text import text_table
 from dask_sketch.models import random_mixture
 from tests.benchmarks.paper.mixtures import ln_kl
 from tests.benchmarks.paper.records import timed
@@ -56,7 +56,7 @@ def compare(case: Case, n_draws: int) -> str:
         cells.append(
             [candidate.name, number(rate), *map(number, same[:2]), str(size), *map(number, equal)]
         )
-    return f"{case}; {n_draws} draws\n\n{grid(cells, header=HEADER)}"
+    return f"{case}; {n_draws} draws\n\n{text_table(cells, header=HEADER)}"
 
 
 def accuracy(

@@ -36,7 +36,7 @@ def test_scale_fit() -> None:
 
 def test_modulus() -> None:
     ax = plots.plot_modulus(SKETCH, MODEL)
-    assert labels(ax) == {"sketch", "mixture", "envelope of the law", "noise level"}
+    assert labels(ax) == {"sketch", "mixture", "envelope of one component", "noise level"}
     assert ax.get_yscale() == "log"
     np.testing.assert_allclose(ax.lines[0].get_ydata(), np.abs(SKETCH.characteristic))
     assert "mixture" not in labels(plots.plot_modulus(SKETCH))
@@ -44,27 +44,27 @@ def test_modulus() -> None:
 
 def test_mixture_shows_the_two_widest_features() -> None:
     wide = GaussianMixture(TRUTH.weights, TRUTH.means, TRUTH.covariances * [1, 900, 1, 90])
-    ax = plots.plot_mixture(wide, wide.sample(2000), names=list("abcd"))
+    ax = wide.plot.ellipses(wide.sample(2000), names=list("abcd"))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("b", "d")
     kinds = [type(artist) for artist in ax.collections]
     assert PolyCollection in kinds  # the density
     (ellipses,) = [a for a in ax.collections if isinstance(a, EllipseCollection)]
     np.testing.assert_allclose(ellipses.get_offsets(), wide.means[:, [1, 3]])
-    chosen = plots.plot_mixture(wide, features=(0, 2))
+    chosen = wide.plot.ellipses(features=(0, 2))
     assert (chosen.get_xlabel(), chosen.get_ylabel()) == ("feature 0", "feature 2")
     assert PolyCollection not in [type(artist) for artist in chosen.collections]
 
 
 def test_ellipses_have_two_deviations_to_either_side() -> None:
     one = GaussianMixture([1.0], [[0.0, 0.0]], [[4.0, 1.0]])  # type: ignore[arg-type]
-    ax = plots.plot_mixture(one)
+    ax = one.plot.ellipses()
     np.testing.assert_allclose(ax.get_xlim(), (-4.0, 4.0))
     np.testing.assert_allclose(ax.get_ylim(), (-2.0, 2.0))
 
 
 def test_one_feature_and_one_component() -> None:
     one = GaussianMixture([1.0], [[3.0]], [[4.0]])  # type: ignore[arg-type]
-    plots.plot_mixture(one, one.sample(100))
+    one.plot.ellipses(one.sample(100))
 
 
 def test_trace() -> None:
@@ -89,11 +89,11 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="decoding=None"):
         plots.plot_trace(replace(MODEL, decoding=None).decoding)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"sample has shape \(5, 3\)"):
-        plots.plot_mixture(MODEL, np.zeros((5, 3)))
+        MODEL.plot.ellipses(np.zeros((5, 3)))
     with pytest.raises(InputError, match=r"features=\(0, 4\)"):
-        plots.plot_mixture(MODEL, features=(0, 4))
+        MODEL.plot.ellipses(features=(0, 4))
     with pytest.raises(InputError, match="1 names for 4 features"):
-        plots.plot_mixture(MODEL, names=["a"])
+        MODEL.plot.ellipses(names=["a"])
 
 
 def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +104,8 @@ def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_global_state_of_matplotlib() -> None:
     code = (
-        "import sys, numpy as np; from dask_sketch.diagnostics import plots;"
-        "from dask_sketch.models import random_mixture; plots.plot_mixture(random_mixture(2, 2));"
+        "import sys, numpy as np; from dask_sketch.display import plots;"
+        "from dask_sketch.models import random_mixture; random_mixture(2, 2).plot.ellipses();"
         "print('matplotlib.pyplot' in sys.modules, 'dask' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
