@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask_sketch.ledger import Partition, RunRecord
 
 import dask_sketch as ds
 from compatibility import cases
-from dask_sketch.ledger import Partition, RunRecord
 
 HERE = Path(__file__).parent
 
