@@ -40,15 +40,15 @@ def data(tmp_path_factory):
     return folder
 
 
-# seconds each, also at toy size, and the same in what they go through as others are
-LONG = {"figure-3", "table-2", "shift-5", "clusters-2", "ten-million"}
+# the others take seconds each and share their code
+QUICK = {"gmm-2"}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # poor fits, few frequencies: that is the point
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name in (*EXPERIMENTS, *QUICK_ROWS)
     ],
 )

@@ -67,6 +67,7 @@ def test_chunks_depend_on_seed_and_number_alone(client, tmp_path):
         store.write_store(tmp_path, 2 * CHUNK, 1, client, CHUNK)
 
 
+@pytest.mark.slow
 def test_the_whole_walk(tiny):
     for part in walk.PARTS:
         tiny.do(part)
@@ -102,6 +103,7 @@ def test_a_rival_that_is_not_there_is_skipped_with_a_reason(tmp_path):
     assert "No module named" in contest.absent(Path(sys.executable), "no_such_package")
 
 
+@pytest.mark.slow
 def test_a_rival_that_is_stopped_says_so(client, tmp_path):
     path, _ = store.write_store(tmp_path, 4 * CHUNK, 0, client, CHUNK)
     python, heldout = Path(sys.executable), store.heldout(0, 100)
@@ -113,6 +115,7 @@ def test_a_rival_that_is_stopped_says_so(client, tmp_path):
     assert "Error" in failed["note"]
 
 
+@pytest.mark.slow  # a share of time, which other work on the machine changes
 def test_what_is_timed_is_the_kernel(client):
     feature_map = ds.FeatureMap(12, 2000, scale=1.0)
     measuring.ready(client, feature_map)

@@ -29,7 +29,13 @@ def rows_of(name):
     return importlib.import_module(f"tests.benchmarks.{name}").rows(quick=True)
 
 
-@pytest.mark.parametrize("name", MODULES)
+QUICK = {"memory"}  # the others take many seconds
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in MODULES],
+)
 def test_a_tiny_run_fills_every_row(name):
     rows = rows_of(name)
     if not rows:
@@ -46,6 +52,7 @@ def test_a_tiny_run_fills_every_row(name):
         assert one["unit"]
 
 
+@pytest.mark.slow
 def test_tiny_stored_chunks_and_chunks_of_an_array():
     found = {row["case"]: row for row in rows_of("graphs")}
     assert found["tasks for 500 stored chunks of 32 rows"]["ours"] <= 4

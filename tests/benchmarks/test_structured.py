@@ -37,6 +37,7 @@ def test_maps_hold_the_frequencies_of_their_candidate(candidate):
     assert fm != BASELINE.feature_map(like, 64, 1)
 
 
+@pytest.mark.slow
 # the size at equal time follows from rates measured, and may be small for what is slow at this size
 @pytest.mark.filterwarnings("ignore:.* frequencies are few")
 def test_a_tiny_comparison_prints_every_column(monkeypatch):

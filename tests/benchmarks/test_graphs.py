@@ -66,6 +66,7 @@ def test_the_table_has_every_size_and_the_papers():
     assert "100.00 s" in lines[-1]
 
 
+@pytest.mark.slow  # times rates
 def test_an_estimate_beside_its_pass(tmp_path, thread_client):
     path = str(tmp_path / "x.zarr")
     estimates.write_store(path, 200_000)
@@ -79,6 +80,7 @@ def test_an_estimate_beside_its_pass(tmp_path, thread_client):
     assert "measured (m=1,000)" in estimates.assumptions(RATES)
 
 
+@pytest.mark.slow
 def test_rates_by_the_clock_of_the_processor(tmp_path):
     path = str(tmp_path / "x.zarr")
     estimates.write_store(path, 200_000)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.append import N_FEATURES, text, two_runs
 
 
+@pytest.mark.slow
 def test_the_second_run_reads_the_new_partition_alone(tmp_path):
     n, rows = 12, 500
     runs = two_runs(tmp_path, n, rows, m=120, k=1)

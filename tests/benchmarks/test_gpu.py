@@ -18,6 +18,7 @@ def few_repeats(monkeypatch):
     monkeypatch.setattr(benchmark, "wall", lambda run, repeats=1: wall(run, 1))
 
 
+@pytest.mark.slow
 def test_every_part_gives_rows(gpu):
     cp = gpu.cupy
     rows = [
