@@ -28,7 +28,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_unmasked, whole_number
+from dask_sketch.validation.arrays import require_integer, require_unmasked
 from dask_sketch.validation.device import on_device
 
 
@@ -95,7 +95,7 @@ class SketchEstimator(BaseEstimator):
         return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
 
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
-        n_components = whole_number(self._size, getattr(self, self._size), 1)
+        n_components = require_integer(self._size, getattr(self, self._size), 1)
         x, weights = self._checked(x, sample_weight, n_components, reset=fresh)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if fresh:

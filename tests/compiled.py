@@ -12,8 +12,8 @@ def sketches():
     from dask_sketch import FeatureMap, decode, partial_sketch
 
     for dtype in ("float32", "float64"):
-        for law in ("sparse-sums", "sparse-radius"):
-            feature_map = FeatureMap(3, 60, scale=1.0, law=law, dtype=dtype)
+        for distribution in ("sparse-sums", "sparse-radius"):
+            feature_map = FeatureMap(3, 60, scale=1.0, distribution=distribution, dtype=dtype)
             for raw in ("f4", "f8"):
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 sketch = partial_sketch(x, feature_map, np.ones(200))
@@ -27,8 +27,8 @@ def groups():
     from dask_sketch import FeatureMap, partial_groups
 
     for dtype, kinds in (("float32", ("f4", "f8")), ("float64", ("f8",))):
-        for law in ("sparse-sums", "sparse-radius"):
-            feature_map = FeatureMap(3, 60, scale=1.0, law=law, dtype=dtype)
+        for distribution in ("sparse-sums", "sparse-radius"):
+            feature_map = FeatureMap(3, 60, scale=1.0, distribution=distribution, dtype=dtype)
             for raw in kinds:
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 partial_groups(x, feature_map, np.arange(200) % 3)

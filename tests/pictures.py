@@ -41,7 +41,7 @@ def mixture() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "dask-sketch"
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     model.plot.ellipses(rows[:100_000], ax=left)
-    left.set_title(f"decoded from {sketch.moment_steps.nbytes / 1000:.0f} kB")
+    left.set_title(f"decoded from {sketch.moment_quanta.nbytes / 1000:.0f} kB")
     sketch.plot.moduli(model, ax=right)
     right.set_title("the sketch, and that of the model")
     figure.savefig(FOLDER / "mixture.png", dpi=110, metadata={"Software": None})
@@ -59,7 +59,7 @@ def on_dashboard(port: int) -> None:
     """The page on the dashboard, some seconds into a pass."""
     with Client(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as client:
         address = dashboard.install(client)
-        feature_map = ds.FeatureMap(12, 8000, scale=1.0, law="sparse-sums")
+        feature_map = ds.FeatureMap(12, 8000, scale=1.0, distribution="sparse-sums")
         rows = np.random.default_rng(0).normal(size=(200_000, 12)).astype(np.float32)
         x = da.concatenate([da.from_array(rows, chunks=(100_000, 12), name="frames")] * 400)
         ds.plan(x, feature_map, calibrate=True)

@@ -22,7 +22,6 @@ from dask_sketch.cli import models as cli_models
 from dask_sketch.cli.main import cli
 from dask_sketch.decoders import METHODS, MODELS
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR
-from dask_sketch.features.distributions import LAWS
 from dask_sketch.graph.design import TASKS
 
 COMMANDS = (
@@ -100,7 +99,7 @@ def test_tables_for_people(data: str, here: Path) -> None:
 
 def test_centroids(data: str, here: Path) -> None:
     designed = answer("design", data, "-k", 2, "--task", "clustering", "-o", "map.json")
-    assert (designed["law"], designed["n_frequencies"]) == ("gaussian", 30)
+    assert (designed["distribution"], designed["n_frequencies"]) == ("gaussian", 30)
     answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
     decoded = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "model.zarr")
     assert (decoded["kind"], decoded["method"]) == ("centroids", "density")
@@ -158,7 +157,6 @@ def test_choices_are_those_of_the_library() -> None:
     # written out, since importing them would load the numerics
     assert sorted(cli_models.METHODS) == sorted(METHODS)
     assert sorted(cli_models.MODELS) == sorted(MODELS)
-    assert sorted(cli_module.LAWS) == sorted(LAWS)
     assert set(get_args(cli_module.Task)) == set(TASKS)
     told = call("decode", "--help").stdout
     for name in (*METHODS, *MODELS):
@@ -252,10 +250,10 @@ def test_sketch_designs_on_the_fly_as_design_does(data: str, here: Path) -> None
     assert one["feature_map"] == other["feature_map"]
 
 
-def test_the_task_sets_size_and_law(data: str, here: Path) -> None:
+def test_the_task_sets_size_and_distribution(data: str, here: Path) -> None:
     clustering = ("-k", 2, "--task", "clustering")
     made = answer("sketch", data, *clustering, "-o", "sketch.zarr")["feature_map"]
-    assert (made["law"], made["n_frequencies"]) == ("gaussian", 30)
+    assert (made["distribution"], made["n_frequencies"]) == ("gaussian", 30)
     planned = [answer("plan", data, *size)["sketch_bytes"] for size in (("-k", 2), clustering)]
     assert planned[0] - planned[1] == 32 * (50 - 30)  # two numbers of two words each
 

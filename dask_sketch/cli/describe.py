@@ -163,7 +163,7 @@ def _(found: FeatureMap) -> dict[str, Any]:
         "kind": "feature map",
         "n_features": found.n_features,
         "n_frequencies": found.n_frequencies,
-        "law": found.law,
+        "distribution": found.distribution,
         "scale": found.scale,
         "mean_variances": found.mean_variances,
         "whitened": found.whitening is not None,

@@ -31,16 +31,8 @@ from dask_sketch.cli.options import (
     size_options,
     storage_option,
 )
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
-# as features.LAWS; importing it would load the numerics
-LAWS = [
-    "sparse-radius",
-    "sparse-sums",
-    "adapted-radius",
-    "folded-gaussian",
-    "gaussian",
-    "clustering",
-]
 Task = Literal["mixture", "clustering"]
 TASK: Task = "mixture"  # unless another is asked for
 
@@ -161,8 +153,8 @@ def plan(
 @size_options
 @click.option("--scale", type=float, metavar="S",
               help="Deviation of a component; found by default, for each feature.")  # fmt: skip
-@click.option("--law", type=click.Choice(LAWS),
-              help="Law of the frequencies; that of the task by default.")  # fmt: skip
+@click.option("--distribution", type=click.Choice(DISTRIBUTIONS),
+              help="Distribution of the frequencies; that of the task by default.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
               help="For features of unlike size; `full` also where they correlate.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",

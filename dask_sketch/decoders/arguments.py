@@ -145,7 +145,7 @@ def require_memory(needed: int, n_components: int) -> None:
 
 
 def require_noise_model(family: Family) -> None:
-    """Refuse efficient refinement of atoms that are no law of samples, or of no diagonal one."""
+    """Refuse efficient refinement of atoms that are not Gaussians with diagonal covariances."""
     if family.name == "dirac":
         raise DecodeError(
             "refine='efficient' with model='dirac': points say nothing of the noise of a sketch. "

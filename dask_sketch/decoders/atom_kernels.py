@@ -5,7 +5,7 @@ the products. Every loop runs over contiguous float64 without a branch, so that 
 vector instructions: 2 ns for an exponential, a sine and a cosine together. No fast-math flag is
 used: the rounding is that of the operations as written, the fused ones being spelled out.
 
-Arguments are in powers of two and in turns, so that reducing them to the range of a polynomial is
+Arguments are in powers of two and in cycles, so that reducing them to the range of a polynomial is
 exact. The polynomials are truncated Chebyshev series, in error by at most 2.5e-16.
 """
 
@@ -94,7 +94,7 @@ def power_of_two(e):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _cosine_sine(t):  # type: ignore[no-untyped-def]
-    """Cosine and sine of ``2 pi t``: half turns are removed, their parity is the sign."""
+    """Cosine and sine of ``2 pi t``: half cycles are removed, their parity is the sign."""
     h = (t + t + _ROUND) - _ROUND
     r = _fma(h, -0.5, t)
     y = r * r
@@ -117,7 +117,7 @@ def waves(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
     real
         Exponents ``e`` to base two, shape (K, B); real parts on return.
     imag
-        Phases ``t`` in turns, shape (K, B), less than 2**50; imaginary parts on return.
+        Phases ``t`` in cycles, shape (K, B), less than 2**50; imaginary parts on return.
     envelope, lift
         Added to the exponents of each frequency (B,) and of each atom (K,).
 

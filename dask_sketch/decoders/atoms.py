@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 # - ``"isotropic"``: one variance for all features, in the units of the data; ``q = 1``;
 # - ``"known"``: Gaussians of one fixed covariance, which is the envelope; ``q = 0``;
 # - ``"dirac"``: points; ``q = 0`` and no envelope;
-# - ``"scaled"``: a multiple of the variances that the frequency law expects, feature by feature;
-#   ``q = 1``. It is isotropic where the law is, and no model of :func:`dask_sketch.decode`: the
-#   density that centroids divide is made of it, so that the units of features do not matter.
+# - ``"scaled"``: a multiple of the variances that the frequency distribution expects, feature by
+# feature;   ``q = 1``. It is isotropic where the distribution is, and no model of
+# :func:`dask_sketch.decode`: the   density that centroids divide is made of it, so that the units
+# of features do not matter.
 
 Array = npt.NDArray[np.float64]
 Model = Literal["gaussian", "isotropic", "known", "dirac"]
@@ -52,8 +53,8 @@ class Family:
     diagonal
         Whether covariances are diagonal.
     spread
-        Variances of a shape, shape (q, n_features), in normalised coordinates; all one-entries of
-        a shape make the frequency law's mean component variance, or its mean over features.
+        Variances of a shape, shape (q, n_features), in normalised coordinates; all one-entries of a
+        shape make the frequency distribution's mean component variance, or its mean over features.
     log_envelope
         Natural logarithm ``g`` of what all atoms share, shape (n_frequencies,).
     fixed
@@ -148,14 +149,14 @@ def _covariance_matrix(covariance: Array, d: int) -> Array:
 #
 # The optimisers see data shifted by the sketch's mean (of a private one, the middle of its bounds)
 # and divided, feature by feature, by the
-# standard deviation of the frequency law's mean component, so that means and variances are of order
-# one whatever the units and offset of the data. The change of variables is exact: frequencies are
-# multiplied by the scale and the sketch by ``exp(+i w.shift)``.
+# standard deviation of the frequency distribution's mean component, so that means and variances are
+# of order one whatever the units and offset of the data. The change of variables is exact:
+# frequencies are multiplied by the scale and the sketch by ``exp(+i w.shift)``.
 
-# Variances are kept above this fraction of the law's mean component variance, or of the data's if
-# that is less. The paper's bound is 1e-15 (sec. 5.3), a guard and no more: on data that is no
-# mixture of Gaussians, least squares then makes needles, which cost nothing in the sketch and much
-# in likelihood, and frequencies drawn for a variance tell little of one ten times smaller. On
+# Variances are kept above this fraction of the distribution's mean component variance, or of the
+# data's if that is less. The paper's bound is 1e-15 (sec. 5.3), a guard and no more: on data that
+# is no mixture of Gaussians, least squares then makes needles, which cost nothing in the sketch and
+# much in likelihood, and frequencies drawn for a variance tell little of one ten times smaller. On
 # speech (d=12, K=64, m=4000) floors of 0.02, 0.05, 0.1 and 0.3 end at -40.82, -40.79, -40.68 and
 # -40.57 nats per held-out frame.
 VARIANCE_FLOOR = 0.1
@@ -211,7 +212,7 @@ class Coordinates:
     def random_atoms(self, rng: np.random.Generator, n: int, *, away: bool = False) -> Array:
         """Draw starting points of Step 1 (n, n_parameters), at the data's centre.
 
-        Variances are isotropic, ``U[0.5, 1.5]`` times the law's mean component variance
+        Variances are isotropic, ``U[0.5, 1.5]`` times the distribution's mean component variance
         (sec. 5.3).
 
         Parameters
@@ -253,12 +254,13 @@ class Coordinates:
     def split(self, theta: Array) -> Array:
         """Function Split (sec. 3.2): two atoms (2K, n_parameters) for each one.
 
-        The means move by one standard deviation, both ways, along the feature of largest
-        variance; variances stay. Variances are compared in units of the frequency law's, which
-        is the paper's comparison when the law is isotropic. The halves of an atom are neighbours.
+        The means move by one standard deviation, both ways, along the feature of largest variance;
+        variances stay. Variances are compared in units of the frequency distribution's, which is
+        the paper's comparison when the distribution is isotropic. The halves of an atom are
+        neighbours.
 
-        Ours, for the family of points: they move by one standard deviation of the law's mean
-        component, along the feature in which the data is widest.
+        Ours, for the family of points: they move by one standard deviation of the distribution's
+        mean component, along the feature in which the data is widest.
         """
         variances = self.variances(theta)
         along = variances.argmax(axis=1)

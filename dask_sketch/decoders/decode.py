@@ -35,7 +35,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Decoding, StandardErrors
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 Method = Literal["cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -123,9 +123,10 @@ def decode(
         Number of independent fits ``>= 1``; the one of lowest cost is returned. The densities that
         ``"density"`` reduces to a mixture are put together instead.
     variance_floor
-        Smallest variance of a component, as a fraction of the mean variance that the frequency law
-        expects, or of the data's where that is less, in (0, 1). Efficient refinement goes down to a
-        tenth of it. The paper's is 1e-15; 0.3 suits data without clusters, such as speech.
+        Smallest variance of a component, as a fraction of the mean variance that the frequency
+        distribution expects, or of the data's where that is less, in (0, 1). Efficient refinement
+        goes down to a tenth of it. The paper's is 1e-15; 0.3 suits data without clusters, such as
+        speech.
     device
         ``"cuda"``: sums over frequencies are made on the current GPU, in float64; the model is the
         same up to rounding. For many frequencies, and not for methods that find centroids.
@@ -177,9 +178,9 @@ def decode(
     begun = time.perf_counter()
     arguments.require_content(sketch)
     if n_components is not None:
-        n_components = whole_number("n_components", n_components, 1, DecodeError)
-    replicates = whole_number("replicates", replicates, 1, DecodeError)
-    seed = whole_number("seed", seed, 0, DecodeError)
+        n_components = require_integer("n_components", n_components, 1, DecodeError)
+    replicates = require_integer("replicates", replicates, 1, DecodeError)
+    seed = require_integer("seed", seed, 0, DecodeError)
     if model is None:
         points = method in CENTROID_METHODS or isinstance(start, Centroids)
         model = "dirac" if points else "gaussian"
@@ -191,7 +192,9 @@ def decode(
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     n_threads = (
-        default_n_threads() if threads is None else whole_number("threads", threads, 1, DecodeError)
+        default_n_threads()
+        if threads is None
+        else require_integer("threads", threads, 1, DecodeError)
     )
     arguments.require_callables(executor, progress)
     if device not in (None, "cuda"):

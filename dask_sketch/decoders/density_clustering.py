@@ -3,11 +3,11 @@
 Ours, in none of the papers. Points are biased where clusters have width, and one atom for each
 centroid is not enough where clusters are no Gaussians: the risk of k-means knows long tails and
 lumps that a mixture of as many atoms as centroids cannot follow. So a density of three Gaussian
-atoms for each centroid, as wide in each feature as the frequency law tells, times a factor, is
-fitted to the sketch and to the moments that it carries, and the centroids are those of k-means on
-that density. On MNIST's spectral features (k = 10, m = 500,
-scale 2) one, two, three and four atoms for each centroid have a median risk of 1.58, 1.10, 1.07 and
-1.05 times that of Lloyd's algorithm on all samples.
+atoms for each centroid, as wide in each feature as the frequency distribution tells, times a
+factor, is fitted to the sketch and to the moments that it carries, and the centroids are those of
+k-means on that density. On MNIST's spectral features (k = 10, m = 500, scale 2) one, two, three and
+four atoms for each centroid have a median risk of 1.58, 1.10, 1.07 and 1.05 times that of Lloyd's
+algorithm on all samples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dask_sketch.features.lloyd import lloyd
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.model import Decoding
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 # Atoms for each centroid, and at least, if the sketch tells them apart; and beyond which there is
 # one for each: 64 centroids (d = 12, m = 3840) took 4, 31 and 68 CPU seconds with 64, 128 and 192
@@ -157,7 +157,7 @@ def divide_density(
         raise DecodeError(
             f"n_candidates={n_candidates!r}: give at least n_components={n_components}."
         )
-    whole_number("n_starts", n_starts, 1, DecodeError)
+    require_integer("n_starts", n_starts, 1, DecodeError)
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
     points = Objective(sketch, "dirac", box=box, threads=threads)
     objective = MomentObjective(sketch, "scaled", box=box, threads=threads)

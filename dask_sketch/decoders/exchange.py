@@ -211,7 +211,7 @@ def inverse_gram(
 # Overlap of two densities, the integral of the root of their product, from which they count as one:
 # two equal Gaussians have it at half a standard deviation from each other.
 OVERLAP = 0.97
-APART = 0.5  # of points, in scales of the frequency law
+APART = 0.5  # of points, in scales of the frequency distribution
 
 
 def coincident(means: Array, variances: Array) -> Array:
@@ -219,7 +219,7 @@ def coincident(means: Array, variances: Array) -> Array:
 
     Gaussians do if their Bhattacharyya coefficient, the integral of ``sqrt(p q)``, is above 0.97:
     half a standard deviation apart if of one width. Points, whose variances are zero, do if nearer
-    than half the scale of the frequency law.
+    than half the scale of the frequency distribution.
 
     Parameters
     ----------

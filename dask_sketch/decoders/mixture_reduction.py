@@ -220,7 +220,7 @@ class MomentObjective(Objective):
         super().__init__(sketch, model, box=box, threads=threads)
         variance = sketch.extent[1] / self.scale**2
         self._data_variance = variance
-        # a feature that does not vary is measured by the law's variance instead
+        # a feature that does not vary is measured by the distribution's variance instead
         self._variance = np.where(variance > 0.0, variance, 1.0)
         # a private sketch holds no moments
         weight = _WEIGHT if sketch.privacy is None else 0.0

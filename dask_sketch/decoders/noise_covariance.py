@@ -132,13 +132,13 @@ def _accumulate(u, v, a, b, cosine, sine, first, second):  # type: ignore[no-unt
 
 # What noise leaves of the cost at the best fit (ours).
 #
-# At the law of the samples the cost is the noise level on average. The best fit costs less, since it
-# has bent to the noise: the cost is then the energy of the noise outside of the span of the
-# derivatives. Were the noise white, that would be the share ``1 - P / 2m``; the entries of a sketch
-# are so correlated that it is a third to a half of the noise level at ``m = 5 P``.
+# At the distribution of the samples the cost is the noise level on average. The best fit costs
+# less, since it has bent to the noise: the cost is then the energy of the noise outside of the span
+# of the derivatives. Were the noise white, that would be the share ``1 - P / 2m``; the entries of a
+# sketch are so correlated that it is a third to a half of the noise level at ``m = 5 P``.
 
-# Drawn from the mixture to estimate the covariance of a sketch's entries: the mean cost is then
-# known to an eighth of its deviation.
+# SampledFrequencies from the mixture to estimate the covariance of a sketch's entries: the mean
+# cost is then known to an eighth of its deviation.
 _POINTS = 64
 _DEVIATIONS = 3.0  # above the expected cost that noise explains
 _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
@@ -147,7 +147,7 @@ _RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations
 def expected_cost(
     objective: Objective, weights: Array, theta: Array, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Mean and standard deviation of the cost at the best fit, if the mixture is the samples' law.
+    """Mean and standard deviation of the cost at the best fit, if the mixture is the truth.
 
     The sketch of one sample, less the mixture's, is a draw ``v`` of the noise times ``sqrt(n)``.
     With ``Q`` the projection beside the span of the derivatives, the cost has the mean

@@ -45,8 +45,8 @@ class Objective(Atoms):
     box : ndarray of shape (2, n_features), optional
         Lowest and highest value of each mean, in data units; no bounds by default.
     variance_floor : float
-        Smallest variance of a component, as a fraction of the law's mean component variance, or of
-        the data's variance where that is less.
+        Smallest variance of a component, as a fraction of the distribution's mean component
+        variance, or of the data's variance where that is less.
     covariance : ndarray, optional
         For ``model="known"``: variances (n_features,) or covariance matrix, in data units.
     threads : Threads
@@ -63,9 +63,9 @@ class Objective(Atoms):
     feature_weights : ndarray of shape (n_frequencies,)
         Those of the map, or ones.
     noise_level : float
-        Expected ``||z - A P||^2`` at the law ``P`` of the samples: ``(1 - ||z||^2) / n``, or with
-        the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``; of a private sketch,
-        and the noise that was added.
+        Expected ``||z - A P||^2`` at the distribution ``P`` of the samples: ``(1 - ||z||^2) / n``,
+        or with the map's feature weights ``w``, ``(mean(w^2) - ||w z||^2) / n``; of a private
+        sketch, and the noise that was added.
     private_variance : float
         Of that noise, in the real and in the imaginary part of a feature's average.
     rounding : float
@@ -126,8 +126,8 @@ class Objective(Atoms):
     def thinned(self, n_frequencies: int) -> Self:
         """The objective of a part of the frequencies, which is that of a shorter sketch.
 
-        They are chosen at random, whatever the law has put into their order, and always the same;
-        a larger part holds the smaller ones.
+        They are chosen at random, whatever the distribution has put into their order, and always
+        the same; a larger part holds the smaller ones.
 
         Parameters
         ----------

@@ -195,7 +195,7 @@ def _reach(objective: Objective, weights: Array, theta: Array) -> tuple[Array, A
     """Lowest and highest step (P,) that a linear model of the atoms is trusted with."""
     d = objective.n_features
     reach = np.sqrt(objective.variances(theta))
-    reach = np.where(reach > 0.0, reach, 1.0)  # of a point: the law's deviation
+    reach = np.where(reach > 0.0, reach, 1.0)  # of a point: the distribution's deviation
     mean = float(weights.mean())
     lightest = np.where(weights < _LIGHT * mean, 0.0, _SHRINK * weights)
     low = np.concatenate([-reach, (_SHRINK - 1.0) * theta[:, d:]], axis=1)

@@ -15,7 +15,7 @@ from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 # Covariance of the cluster around a point, from the Hessian of the correlation there.
 #
@@ -36,17 +36,21 @@ def kernel_bandwidth(feature_map: FeatureMap) -> Array:
 
     Examples
     --------
-    >>> kernel_bandwidth(FeatureMap(2, 10, scale=3.0, law="gaussian"))
+    >>> kernel_bandwidth(FeatureMap(2, 10, scale=3.0, distribution="gaussian"))
     array([[9., 0.],
            [0., 9.]])
     """
-    if feature_map.law not in ("gaussian", "clustering") or len(feature_map.law_variances) > 1:
+    if (
+        feature_map.distribution not in ("gaussian", "clustering")
+        or len(feature_map.distribution_variances) > 1
+    ):
         raise DecodeError(
-            f"law={feature_map.law!r} with {len(feature_map.law_variances)} covariance(s): local "
-            "covariances are read off a Gaussian kernel. Sketch with law='gaussian' and one "
+            f"distribution={feature_map.distribution!r} with "
+            f"{len(feature_map.distribution_variances)} covariance(s): local "
+            "covariances are read off a Gaussian kernel. Sketch with distribution='gaussian' and one "
             "covariance, or fit points."
         )
-    variances = feature_map.law_variances[0]
+    variances = feature_map.distribution_variances[0]
     if feature_map.whitening is None:
         return np.diag(variances)
     inverse = np.linalg.inv(feature_map.whitening)
@@ -96,9 +100,9 @@ def local_covariance(objective: Objective, point: Array, bandwidth: Array) -> Ar
 
 # GetLocalMaximum of the sketch-and-shift paper: local maxima of the correlation with points.
 #
-# For the law ``"gaussian"`` the correlation ``f_r(c) = Re <r, a(c)>`` of the sketch with a point
-# ``c`` is an unbiased estimate of a kernel density estimate of the data, of the map's scale as its
-# bandwidth (eq. 8); for other laws it is one with another smooth kernel.
+# For the distribution ``"gaussian"`` the correlation ``f_r(c) = Re <r, a(c)>`` of the sketch with a
+# point ``c`` is an unbiased estimate of a kernel density estimate of the data, of the map's scale
+# as its bandwidth (eq. 8); for other distributions it is one with another smooth kernel.
 
 Maxima = Literal["shift", "discrete", "ascent"]
 MAXIMA: tuple[str, ...] = get_args(Maxima)
@@ -259,7 +263,7 @@ def sketch_and_shift(
         n_candidates = 2 * n_components
     if model not in ("dirac", "gaussian"):
         raise DecodeError(f"model={model!r}: sketch-and-shift fits 'dirac' or 'gaussian'.")
-    whole_number("n_starts", n_starts, 1, DecodeError)
+    require_integer("n_starts", n_starts, 1, DecodeError)
     if n_candidates < n_components:
         raise DecodeError(
             f"n_candidates={n_candidates!r}: give at least n_components={n_components}."

@@ -66,11 +66,14 @@ def held_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
     if model.stderr is not None:
         held |= model.stderr.covariances == 0.0
     elif model.decoding is not None and model.decoding.variance_floor is not None:
-        law, variances = sketch.feature_map.mean_variances, model.covariances
+        distribution, variances = sketch.feature_map.mean_variances, model.covariances
         data = sketch.extent[1]
         if model.decoding.model == "isotropic":  # one variance, held above a mean over features
-            law, data = np.full_like(law, law.mean()), np.full_like(data, data.mean())
-        floor = model.decoding.variance_floor * np.minimum(data, law)
+            distribution, data = (
+                np.full_like(distribution, distribution.mean()),
+                np.full_like(data, data.mean()),
+            )
+        floor = model.decoding.variance_floor * np.minimum(data, distribution)
         held |= variances <= floor * (1.0 + _EDGE)
     return held
 

@@ -1,4 +1,4 @@
-"""Whether the law of the samples has changed: discrepancy of two sketches, against its noise."""
+"""Change of the data distribution: discrepancy of two sketches, compared with its noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Drift:
     cost
         ``||z_a - z_b||**2``, which holds the noise of both sketches too.
     noise_level
-        What it is on average if both samples have one law.
+        What it is on average if both samples have one distribution.
     deviation
         Its standard deviation then.
     """
@@ -103,8 +103,8 @@ def drift(
         Sum of the squared weights (without weights: number) of the samples in both: 0 for two
         batches, ``before.squared_weight`` for a state that has only grown.
     model
-        Decoded from either: stands for the law of the samples in the deviation. Without, one
-        Gaussian of their mean and variances does, which is rough for clusters.
+        Decoded from either: stands for the distribution of the samples in the deviation. Without,
+        one Gaussian of their mean and variances does, which is rough for clusters.
     seed
         Seed of the points that are drawn from it.
 
@@ -190,7 +190,7 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
     weights = feature_weights(before.feature_map)
     first, second = before.characteristic, after.characteristic
     difference = weights * (first - second)
-    # the law of both together; its own noise makes |z| larger than it is
+    # the distribution of both together; its own noise makes |z| larger than it is
     total = before.total_weight + after.total_weight
     pooled = (before.total_weight * first + after.total_weight * second) / total
     n = total**2 / (a + b)
@@ -206,8 +206,8 @@ def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int
     """Standard deviation of ``|e|**2`` for the noise ``e`` of one sample: ``sqrt(2 tr C**2)``.
 
     ``C`` is the covariance of the entries of the sketch of one sample, whose products over pairs of
-    points of the law estimate ``tr C**2``. For sums over many samples noise is Gaussian, and the
-    variance of its square is ``2 tr C**2``, times the square of its scale.
+    points of the distribution estimate ``tr C**2``. For sums over many samples noise is Gaussian,
+    and the variance of its square is ``2 tr C**2``, times the square of its scale.
     """
     if model is None:
         variance = np.maximum(sketch.variance, np.finfo(float).tiny)

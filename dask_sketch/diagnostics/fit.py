@@ -135,7 +135,7 @@ def _of_mixture(fit: FitDiagnostics, at: Linearised) -> dict[str, str]:
             found["unlike held-out"] = (
                 f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}, of "
                 f"which noise explains {own:.1g} ± {fit.heldout.deviation:.1g}: the model does not "
-                "fit, or the held-out samples follow another law."
+                "fit, or the held-out samples follow another distribution."
             )
     return found
 
@@ -203,7 +203,8 @@ class FitDiagnostics:
     cost
         ``||z - A P||**2``: squared distance between the sketch and that of the model.
     noise_level
-        Expected cost of the true law, from the number of samples alone: ``(1 - |z|**2) / (n - 1)``.
+        Expected cost of the true distribution, from the number of samples alone: ``(1 - |z|**2) /
+        (n - 1)``.
     n_components
         Number of components ``K``.
     effective_components
@@ -219,8 +220,8 @@ class FitDiagnostics:
     without_width
         Components whose variance was held at its floor in some feature; none for centroids.
     linearised
-        Expected cost, standard errors and expected divergence; None for centroids, which are
-        never the law of their samples. Of an efficiently refined mixture the standard errors are
+        Expected cost, standard errors and expected divergence; None for centroids, which are never
+        the distribution of their samples. Of an efficiently refined mixture the standard errors are
         its own, and the divergence of least squares, nan, is not its.
     feature_widths
         Root mean square deviation of the components in each feature, in deviations of the

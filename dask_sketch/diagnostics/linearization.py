@@ -1,14 +1,15 @@
 """What a sketch says about a mixture to first order: expected cost, errors, lost likelihood (ours).
 
-Near the law of the samples the sketch ``A P`` of a mixture moves along its derivatives ``J`` by the
-parameters, and the noise of the data's sketch is the mean of ``n`` draws ``v``, the sketch of a
-sample less that of the law. Least squares takes the projection of the noise on the span of ``J``
-for a change of parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and leaves the rest,
-``Q v``, as cost. Means over points drawn from the mixture then give mean and spread of the cost at
-the best fit, the standard error of every parameter, and the Kullback-Leibler divergence to the
-truth that is to be expected. Parameters that the sketch says nothing of count as off by their own
-size: a deviation, a factor of e for a variance. Time grows as the number of frequencies times the
-square of that of parameters: two CPU seconds for 64 components, 12 features, 8000 frequencies.
+Near the distribution of the samples the sketch ``A P`` of a mixture moves along its derivatives
+``J`` by the parameters, and the noise of the data's sketch is the mean of ``n`` draws ``v``, the
+sketch of a sample less that of the distribution. Least squares takes the projection of the noise on
+the span of ``J`` for a change of parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and
+leaves the rest, ``Q v``, as cost. Means over points drawn from the mixture then give mean and
+spread of the cost at the best fit, the standard error of every parameter, and the Kullback-Leibler
+divergence to the truth that is to be expected. Parameters that the sketch says nothing of count as
+off by their own size: a deviation, a factor of e for a variance. Time grows as the number of
+frequencies times the square of that of parameters: two CPU seconds for 64 components, 12 features,
+8000 frequencies.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Linearised:
     reducible
         What one least-squares step would take off the cost.
     expected_cost, cost_deviation
-        Mean and standard deviation of the cost that such a step leaves, if the mixture is the law
-        of the samples. Variances at their floor stay where they are in this step, but count among
-        the errors below.
+        Mean and standard deviation of the cost that such a step leaves, if the mixture is the
+        distribution of the samples. Variances at their floor stay where they are in this step, but
+        count among the errors below.
     weights, weight_errors
         The weights and their standard errors, shape (K,).
     variance_errors

@@ -1,4 +1,4 @@
-"""How far a model is from the law of a sketch's samples: MMD without its noise, and its spread."""
+"""MMD of a model and the data distribution of a sketch, without its noise, and its spread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def noise_level(sketch: Sketch) -> float:
-    """Expected squared distance of a sketch from that of its samples' law, unbiased.
+    """Expected squared distance of a sketch from that of its samples' distribution, unbiased.
 
     ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
     ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``; of a private sketch, and the noise added.
@@ -52,7 +52,7 @@ def noise_level(sketch: Sketch) -> float:
 
 
 def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
-    """Weights that decoders give the features, shape (n_frequencies,); ones if the law has none."""
+    """Weights that decoders give the features, shape (n_frequencies,); ones where there are none."""
     weights = feature_map.feature_weights
     return np.ones(feature_map.n_frequencies) if weights is None else weights
 
@@ -107,7 +107,7 @@ def difference_card(title: str, cost: float, noise_level: float, deviation: floa
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """Squared maximum mean discrepancy of a model and a law, estimated from a sketch of the law.
+    """Squared maximum mean discrepancy of a model and a data distribution, from a sketch of the data.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 
         Of at least two samples. Its feature map sets the kernel, eq. (23) of Keriven et al. (2018),
         with the weights of its features if it has them.
     seed
-        Seed of the points that stand for the samples' law in the deviation.
+        Seed of the points that stand for the samples' distribution in the deviation.
 
     Raises
     ------
@@ -214,14 +214,14 @@ def noise_blocks(
     variances of the data say.
     """
     features = sketch.feature_map
-    law = samples_law(model, sketch)
-    points = law.sample(N_POINTS, seed=seed)
+    distribution = data_distribution(model, sketch)
+    points = distribution.sample(N_POINTS, seed=seed)
     unit = feature_weights(features) / np.sqrt(features.n_frequencies)
     width = _NUMBERS // N_POINTS
     for start in range(0, features.n_frequencies, width):
         block = slice(start, start + width)
         omega = features.frequencies[:, block]
-        noise = np.exp(-1j * (points @ omega)) - law.characteristic(omega)
+        noise = np.exp(-1j * (points @ omega)) - distribution.characteristic(omega)
         noise += private_noise(sketch, noise.shape, seed, start)
         yield block, halves(unit[block] * noise)
 
@@ -241,8 +241,8 @@ def private_noise(
     return np.asarray(deviation * (draws[0] + 1j * draws[1]))
 
 
-def samples_law(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianMixture:
-    """The mixture that stands for the law of the samples: the model, or its blurred centres."""
+def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianMixture:
+    """The mixture that stands for the data distribution: the model, or its blurred centres."""
     if isinstance(model, GaussianMixture):
         return model
     mean = model.weights @ model.centers
@@ -255,7 +255,7 @@ def samples_law(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianM
     )
 
 
-# How far the laws of groups are apart: all pairs at once, from their sketches.
+# How far the distributions of groups are apart: all pairs at once, from their sketches.
 
 _BLOCK_NUMBERS = 2**22  # of a block of sketch vectors in float64
 

@@ -139,8 +139,8 @@ def choose(models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed:
     models
         At least one; they may have been decoded from sketches of any feature map.
     heldout
-        A sketch of at least two samples of the same law as those that the models were decoded from,
-        none of them among those. Its feature map sets what differences count.
+        A sketch of at least two samples of the same distribution as those that the models were
+        decoded from, none of them among those. Its feature map sets what differences count.
     seed
         Seed of the points.
 

@@ -257,8 +257,8 @@ def _sketch_fields(
             "noise of |z|": f"{np.sqrt(sketch.noise_level):.2g}"
             if sketch.total_weight > 0
             else "no samples",
-            "feature map": f"{sketch.feature_map.law}, digest {sketch.feature_map.digest[:12]}",
-            "scale of its law": sketch.feature_map._fields()["scale"],
+            "feature map": f"{sketch.feature_map.distribution}, digest {sketch.feature_map.digest[:12]}",
+            "scale of its distribution": sketch.feature_map._fields()["scale"],
         }
         if sketch.privacy is not None:
             how = sketch.privacy

@@ -1,9 +1,9 @@
-"""The laws that frequencies are drawn from (Keriven et al. 2018, section 3.3).
+"""The distributions that frequencies are drawn from (Keriven et al. 2018, section 3.3).
 
-All laws are adapted to the covariances that a mixture's components are expected to have,
-never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uniform on the sphere
-(eq. 16). They differ in the law of the radius ``R``. For several covariances the law is their
-mixture (eq. 18).
+All distributions are adapted to the covariances that a mixture's components are expected to have,
+never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uniform on the sphere (eq.
+16). They differ in the distribution of the radius ``R``. For several covariances the distribution
+is their mixture (eq. 18).
 
 ``sparse-radius`` is ours: the adapted radius in directions that use at most four features, drawn
 anew for each frequency. A diagonal covariance is told apart by features that move with few
@@ -12,24 +12,22 @@ coordinates: where a direction is spread over all ``d``, each variance is seen t
 sec. 5.1, mean ln symmetric KL at n = 300,000, isotropic scale, against the adapted radius: by
 least squares -7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050);
 by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also forgives a scale that
-is wrong by a third either way. With four features or fewer the two are one law.
+is wrong by a third either way. With four features or fewer the two are one distribution.
 
 ``sparse-sums`` is ours as well: groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of eight
 base frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two
-features. They are as good as ``sparse-radius``, by decoding five such mixtures: -7.39 against
--7.40 by least squares and -7.77 against -7.77 refined (d=10), for a third of the time that a
-sketch takes (d=10; a fifteenth at d=128): see :mod:`dask_sketch.features.kernels.structured`. Features
-are dealt from a shuffled deck and radii stratified; with independent draws, dependence within
-groups costs 0.05 to 0.3 in ln KL. Gaussian sums, for clustering, lose a cluster now and then with
-few frequencies: there is no such law.
+features. They are as good as ``sparse-radius``, by decoding five such mixtures: -7.39 against -7.40
+by least squares and -7.77 against -7.77 refined (d=10), for a third of the time that a sketch takes
+(d=10; a fifteenth at d=128): see :mod:`dask_sketch.features.kernels.structured`. Features are dealt
+from a shuffled deck and radii stratified; with independent draws, dependence within groups costs
+0.05 to 0.3 in ln KL. Gaussian sums, for clustering, lose a cluster now and then with few
+frequencies: there is no such distribution.
 
-``clustering`` is the law of Gribonval et al. (2017), section 4, which comes with weights of the
-features: :func:`importance_weights`.
+``clustering`` is the distribution of Gribonval et al. (2017), section 4, which comes with weights
+of the features: :func:`importance_weights`.
 """
 
 from __future__ import annotations
-
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,11 +35,8 @@ from scipy import special
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, n_groups
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
-Law = Literal[
-    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian", "clustering"
-]
-LAWS: tuple[str, ...] = get_args(Law)
 # Features of one direction of sparse-radius. Three lose as much to five (by least squares) as
 # five to three (by efficient refinement); one and two do not see how features go together.
 _FEW = 4
@@ -50,13 +45,15 @@ _FEW = 4
 _MANY = 20
 
 
-def default_law(n_features: int, n_frequencies: int, task: str = "mixture") -> str:
-    """The law that :func:`dask_sketch.design` takes.
+def default_distribution(n_features: int, n_frequencies: int, task: str = "mixture") -> str:
+    """The distribution that :func:`dask_sketch.design` takes.
 
     Examples
     --------
-    >>> default_law(10, 525), default_law(10, 105), default_law(10, 275, "clustering")
-    ('sparse-sums', 'sparse-radius', 'gaussian')
+    >>> default_distribution(10, 525), default_distribution(10, 105)
+    ('sparse-sums', 'sparse-radius')
+    >>> default_distribution(10, 275, "clustering")
+    'gaussian'
     """
     if task == "clustering":
         return "gaussian"
@@ -65,11 +62,11 @@ def default_law(n_features: int, n_frequencies: int, task: str = "mixture") -> s
 
 
 def adapted_radius(uniform: ArrayLike) -> NDArray[np.float64]:
-    """Quantile function of the adapted radius law, eq. (17).
+    """Quantile function of the adapted radius distribution, eq. (17).
 
     The density is ``C * sqrt(R**2 + R**4 / 4) * exp(-R**2 / 2)``. With ``u = 1 + R**2 / 4`` it
-    becomes a Gamma(3/2, rate 2) law truncated to ``u >= 1``, whose quantiles are known, so that
-    draws are exact and none is rejected.
+    becomes a Gamma(3/2, rate 2) distribution truncated to ``u >= 1``, whose quantiles are known, so
+    that draws are exact and none is rejected.
 
     Parameters
     ----------
@@ -92,18 +89,18 @@ def adapted_radius(uniform: ArrayLike) -> NDArray[np.float64]:
 
 
 def clustering_radius(label: ArrayLike, uniform: ArrayLike, n_features: int) -> NDArray[np.float64]:
-    """Radius of the law of Gribonval et al. (2017) for clustering, eq. (40) and (42).
+    """Radius of the distribution of Gribonval et al. (2017) for clustering, eq. (40) and (42).
 
     Its density is ``C * (1 + R**2 / d)**2 * R**(d - 1) * exp(-R**2 / 2)``. Expanding the square
-    shows a mixture of three chi laws, of ``d``, ``d + 2`` and ``d + 4`` degrees of freedom, so that
-    draws are exact and none is rejected.
+    shows a mixture of three chi distributions, of ``d``, ``d + 2`` and ``d + 4`` degrees of
+    freedom, so that draws are exact and none is rejected.
 
     Parameters
     ----------
     label
         Probabilities in [0, 1) that choose one of the three, any shape.
     uniform
-        Probabilities in [0, 1) of that law's quantile, same shape.
+        Probabilities in [0, 1) of that distribution's quantile, same shape.
     n_features
         Number of features ``d``.
 
@@ -126,7 +123,7 @@ def clustering_radius(label: ArrayLike, uniform: ArrayLike, n_features: int) -> 
 def importance_weights(
     frequencies: ArrayLike, covariances: ArrayLike, weights: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """Weights ``C / w(omega)`` of the features of the clustering law, eq. (41) and (42).
+    """Weights ``C / w(omega)`` of the features of the clustering distribution, eq. (41) and (42).
 
     With ``w(omega) = 1 + omega' Sigma omega / d`` and ``C = sqrt(4 + 2 / d)``: the paper prints
     ``2 / d**2``, with which the kernel of the features would not be one at zero. Features with
@@ -135,10 +132,11 @@ def importance_weights(
     Parameters
     ----------
     frequencies
-        Drawn by the law ``"clustering"``, shape (n_features, n_frequencies).
+        SampledFrequencies by the distribution ``"clustering"``, shape (n_features, n_frequencies).
     covariances, weights
-        As for :func:`draw_frequencies`. For a mixture of laws the weight is the square root of the
-        ratio of two densities, that of the Gaussian laws' mixture and that of the draw.
+        As for :func:`sample_frequencies`. For a mixture of distributions the weight is the square
+        root of the ratio of two densities, that of the Gaussian distributions' mixture and that of
+        the draw.
 
     Returns
     -------
@@ -147,7 +145,7 @@ def importance_weights(
 
     Examples
     --------
-    >>> omega = draw_frequencies("clustering", [1.0, 1.0], 20_000, seed=0)
+    >>> omega = sample_frequencies("clustering", [1.0, 1.0], 20_000, seed=0)
     >>> round(float(np.square(importance_weights(omega, [1.0, 1.0])).mean()), 2)
     1.0
     """
@@ -162,8 +160,8 @@ def importance_weights(
     return np.asarray(np.sqrt(density.sum(axis=0) / (density * boost).sum(axis=0)))
 
 
-def draw_frequencies(
-    law: str,
+def sample_frequencies(
+    distribution: str,
     covariances: ArrayLike,
     n_frequencies: int,
     *,
@@ -174,7 +172,7 @@ def draw_frequencies(
 
     Parameters
     ----------
-    law
+    distribution
         ``"adapted-radius"``, ``"sparse-radius"`` (the adapted radius in directions of at most four
         features, for mixtures with diagonal covariances), ``"sparse-sums"`` (nearly the same from
         sums and differences of few, which a sketch is faster for), ``"folded-gaussian"`` (radius
@@ -182,11 +180,13 @@ def draw_frequencies(
         Gaussian, with covariance ``Sigma``) or ``"clustering"`` (the same kernel from features
         that are weighted, see :func:`importance_weights`).
     covariances
-        Variances, shape (n_features,), or (n_laws, n_features) for a mixture of laws.
+        Variances, shape (n_features,), or (n_distributions, n_features) for a mixture of
+        distributions.
     n_frequencies
         Number of frequencies, ``>= 1``.
     weights
-        Probabilities of the laws of a mixture, shape (n_laws,); equal when not given.
+        Probabilities of the distributions of a mixture, shape (n_distributions,); equal when not
+        given.
     seed
         Seed of the draw.
 
@@ -198,30 +198,32 @@ def draw_frequencies(
     Raises
     ------
     InputError
-        For an unknown law.
+        For an unknown distribution.
 
     Examples
     --------
-    >>> draw_frequencies("adapted-radius", [1.0, 4.0], 5, seed=1).shape
+    >>> sample_frequencies("adapted-radius", [1.0, 4.0], 5, seed=1).shape
     (2, 5)
     """
-    if law not in LAWS:
-        raise InputError(f"law={law!r} is unknown; choose one of {', '.join(LAWS)}.")
+    if distribution not in DISTRIBUTIONS:
+        raise InputError(
+            f"distribution={distribution!r} is unknown; choose one of {', '.join(DISTRIBUTIONS)}."
+        )
     variances = np.atleast_2d(np.asarray(covariances, dtype=np.float64))
     rng = np.random.default_rng(seed)
-    if law == "sparse-sums":
+    if distribution == "sparse-sums":
         return _sparse_sums(rng, variances, weights, n_frequencies)
     chosen = variances[_labels(rng, len(variances), weights, n_frequencies)]
     normal = rng.standard_normal((n_frequencies, variances.shape[1]))
-    if law != "gaussian":
+    if distribution != "gaussian":
         uniform = rng.random(n_frequencies)
-        if law == "folded-gaussian":
+        if distribution == "folded-gaussian":
             radius = np.asarray(special.ndtri(0.5 + uniform / 2))
-        elif law == "clustering":
+        elif distribution == "clustering":
             radius = clustering_radius(rng.random(n_frequencies), uniform, normal.shape[1])
         else:
             radius = adapted_radius(uniform)
-        if law == "sparse-radius":
+        if distribution == "sparse-radius":
             order = rng.random(normal.shape).argsort(axis=1)
             normal[order >= _FEW] = 0.0
         normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
@@ -234,7 +236,7 @@ def _sparse_sums(
     weights: ArrayLike | None,
     n_frequencies: int,
 ) -> NDArray[np.float64]:
-    """Frequencies in groups; each group for one law of the mixture."""
+    """Frequencies in groups; each group for one distribution of the mixture."""
     groups, d = n_groups(n_frequencies), variances.shape[1]
     n = groups * SIDE
     sides = []
@@ -247,7 +249,7 @@ def _sparse_sums(
         radius = adapted_radius(_strata(rng, n)) * np.sqrt(0.5)
         normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
         sides.append(normal.reshape(groups, SIDE, d))
-    chosen = variances[_laws(_strata(rng, groups), len(variances), weights)]
+    chosen = variances[_distributions(_strata(rng, groups), len(variances), weights)]
     bases = np.stack(sides, axis=1) / np.sqrt(chosen)[:, None, None]
     return combine(bases, n_frequencies)
 
@@ -258,16 +260,20 @@ def _strata(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
 
 
 def _labels(
-    rng: np.random.Generator, n_laws: int, weights: ArrayLike | None, n_frequencies: int
+    rng: np.random.Generator, n_distributions: int, weights: ArrayLike | None, n_frequencies: int
 ) -> NDArray[np.intp]:
-    """Which law of the mixture each frequency comes from."""
-    if n_laws == 1:
+    """Which distribution of the mixture each frequency comes from."""
+    if n_distributions == 1:
         return np.zeros(n_frequencies, dtype=np.intp)
-    return _laws(rng.random(n_frequencies), n_laws, weights)
+    return _distributions(rng.random(n_frequencies), n_distributions, weights)
 
 
-def _laws(uniform: NDArray[np.float64], n_laws: int, weights: ArrayLike | None) -> NDArray[np.intp]:
-    """Number of the law at each quantile of the weights."""
-    share = np.full(n_laws, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
+def _distributions(
+    uniform: NDArray[np.float64], n_distributions: int, weights: ArrayLike | None
+) -> NDArray[np.intp]:
+    """Number of the distribution at each quantile of the weights."""
+    share = (
+        np.full(n_distributions, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
+    )
     edges = np.cumsum(share / share.sum())[:-1]
     return np.searchsorted(edges, uniform, side="right")

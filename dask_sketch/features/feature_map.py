@@ -15,12 +15,19 @@ from dask_sketch.display.html import card
 from dask_sketch.display.plots import FeatureMapPlots
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import specification
-from dask_sketch.features.distributions import LAWS, importance_weights
-from dask_sketch.features.frequencies import DRAWN, Drawn, drawn_for, kernel_for, stored
+from dask_sketch.features.distributions import importance_weights
+from dask_sketch.features.frequencies import (
+    CACHE,
+    SampledFrequencies,
+    frequencies_of,
+    kernel_for,
+    stored,
+)
 from dask_sketch.features.kernels.dense import MomentKernel
 from dask_sketch.features.kernels.structured import SumsKernel
 from dask_sketch.validation import arrays
 from dask_sketch.validation.arrays import frozen
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from dask_sketch.features.scale import ScaleFit
@@ -46,8 +53,8 @@ class Described:
     n_frequencies: int
     scale: float | None
     covariances: NDArray[np.float64] | None
-    law_weights: NDArray[np.float64] | None
-    law: str
+    covariance_weights: NDArray[np.float64] | None
+    distribution: str
     seed: int
     dtype: str
     whitening: NDArray[np.float64] | None
@@ -57,7 +64,7 @@ class Described:
     if TYPE_CHECKING:
 
         @property
-        def law_variances(self) -> NDArray[np.float64]: ...  # noqa: D102
+        def distribution_variances(self) -> NDArray[np.float64]: ...  # noqa: D102
         @property
         def frequencies(self) -> NDArray[np.float64]: ...  # noqa: D102
         @cached_property
@@ -65,15 +72,16 @@ class Described:
 
     @property
     def scaled_radii(self) -> NDArray[np.float64]:
-        """Radius of each frequency in units of the component that the law expects, shape (m,).
+        """Radius of each frequency in units of the expected component, shape (n_frequencies,).
 
-        ``sqrt(sum_l omega_l**2 v_l)`` with the law's mean variances ``v``, so that the modulus of
-        the characteristic function of such a component is ``exp(-radius**2 / 2)`` in any direction.
+        ``sqrt(sum_l omega_l**2 v_l)`` with the distribution's mean variances ``v``, so that the
+        modulus of the characteristic function of such a component is ``exp(-radius**2 / 2)`` in any
+        direction.
         """
         omega = self.frequencies
         if self.whitening is not None:
             omega = np.asarray(np.linalg.solve(self.whitening.T, omega), dtype=np.float64)
-        variances = np.average(self.law_variances, axis=0, weights=self.law_weights)
+        variances = np.average(self.distribution_variances, axis=0, weights=self.covariance_weights)
         return np.asarray(np.sqrt(variances @ omega**2))
 
     @property
@@ -88,15 +96,22 @@ class Described:
         )
         white = ", whitened" if self.whitening is not None else ""
         return (
-            f"FeatureMap({shape}, law={self.law!r}, {scale}{white}, seed={self.seed}, "
-            f"dtype={self.dtype!r}, digest={self.digest[:12]})"
+            f"FeatureMap({shape}, distribution={self.distribution!r}, {scale}{white}, "
+            f"seed={self.seed}, dtype={self.dtype!r}, digest={self.digest[:12]})"
         )
 
     def _scales(self) -> str:
         """Range of the standard deviations, in words."""
-        low, high = np.sqrt(self.law_variances.min()), np.sqrt(self.law_variances.max())
-        laws = f" in {len(self.law_variances)} laws" if len(self.law_variances) > 1 else ""
-        return f"{low:.4g} to {high:.4g}{laws}"
+        low, high = (
+            np.sqrt(self.distribution_variances.min()),
+            np.sqrt(self.distribution_variances.max()),
+        )
+        distributions = (
+            f" in {len(self.distribution_variances)} distributions"
+            if len(self.distribution_variances) > 1
+            else ""
+        )
+        return f"{low:.4g} to {high:.4g}{distributions}"
 
     def _fields(self) -> dict[str, str]:
         """What a glance should show, in words."""
@@ -105,7 +120,7 @@ class Described:
         return {
             "features": f"{self.n_features}{names}",
             "frequencies": str(self.n_frequencies),
-            "law": self.law,
+            "distribution": self.distribution,
             "scale": scale,
             "whitened": "yes" if self.whitening is not None else "no",
             "seed": str(self.seed),
@@ -126,10 +141,10 @@ _REAL = (int, float, np.integer, np.floating)
 class FeatureMap(Described):
     """Random Fourier features ``exp(-i omega . x)``: what to draw, not what was drawn.
 
-    A feature map is a few numbers: the law of the frequencies, its covariances, the sizes and the
-    seed. The frequencies are drawn on the host when first needed and kept once per process; what
-    travels to a worker is the specification and a digest, and a worker that draws anything else
-    refuses to go on.
+    A feature map is a few numbers: the distribution of the frequencies, its covariances, the sizes
+    and the seed. The frequencies are drawn on the host when first needed and kept once per process;
+    what travels to a worker is the specification and a digest, and a worker that draws anything
+    else refuses to go on.
 
     Parameters
     ----------
@@ -138,18 +153,19 @@ class FeatureMap(Described):
     n_frequencies
         Number of frequencies, ``m >= 1``.
     scale
-        Standard deviation of a typical component, in the units of the data; for the laws
+        Standard deviation of a typical component, in the units of the data; for the distributions
         ``"gaussian"`` and ``"clustering"``, the bandwidth of the features' kernel. One of ``scale``
         and ``covariances`` is needed.
     covariances
-        Variances of the components that the law is adapted to: shape (n_features,), or
-        (n_laws, n_features) for a mixture of laws (eq. 18).
-    law_weights
-        Weights of such a mixture, shape (n_laws,), summing to one; equal when not given.
-    law
+        Variances of the components that the distribution is adapted to: shape (n_features,), or
+        (n_distributions, n_features) for a mixture of distributions (eq. 18).
+    covariance_weights
+        Weights of such a mixture, shape (n_distributions,), summing to one; equal when not given.
+    distribution
         ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``, ``"sparse-sums"``,
         ``"folded-gaussian"``, ``"gaussian"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40,
-        with :attr:`feature_weights`); see :func:`dask_sketch.features.distributions.draw_frequencies`.
+        with :attr:`feature_weights`); see
+        :func:`dask_sketch.features.distributions.sample_frequencies`.
     seed
         Seed of the draw, ``>= 0``.
     dtype
@@ -159,9 +175,9 @@ class FeatureMap(Described):
         computed and put back exactly, so it changes the rounding, not the sketch. Zero when not
         given.
     whitening
-        Matrix ``L``, shape (n_features, n_features): the law is meant for ``L @ x``. The
+        Matrix ``L``, shape (n_features, n_features): the distribution is meant for ``L @ x``. The
         frequencies for ``x`` are then ``L.T`` times those drawn, at no cost per sample but with the
-        law ``"sparse-sums"``, which multiplies the rows (see :attr:`row_whitening`).
+        distribution ``"sparse-sums"``, which multiplies the rows (see :attr:`row_whitening`).
     feature_names
         Names of the features, in order, where the data has names. Samples that name their features
         otherwise, or in another order, are refused, and so are sketches of them.
@@ -171,11 +187,9 @@ class FeatureMap(Described):
     InputError
         If an argument is out of range; the message names it.
 
-    Notes
-    -----
-    Drawn frequencies are rounded so that ``omega / (2 pi)`` is a float32 number (those for whitened
-    rows, where rows are whitened). The float32 and float64 kernels and a sketch stored on disk
-    therefore all hold the same frequencies.
+    Notes ----- SampledFrequencies frequencies are rounded so that ``omega / (2 pi)`` is a float32
+    number (those for whitened rows, where rows are whitened). The float32 and float64 kernels and a
+    sketch stored on disk therefore all hold the same frequencies.
 
     References
     ----------
@@ -197,8 +211,8 @@ class FeatureMap(Described):
     n_frequencies: int
     scale: float | None = None
     covariances: NDArray[np.float64] | None = None
-    law_weights: NDArray[np.float64] | None = None
-    law: str = "adapted-radius"
+    covariance_weights: NDArray[np.float64] | None = None
+    distribution: str = "adapted-radius"
     seed: int = 0
     dtype: str = "float32"
     center: NDArray[np.float64] = None  # type: ignore[assignment]  # set below
@@ -208,12 +222,15 @@ class FeatureMap(Described):
 
     def __post_init__(self) -> None:
         for name in ("n_features", "n_frequencies"):
-            value = arrays.whole_number(name, getattr(self, name), 1)
+            value = arrays.require_integer(name, getattr(self, name), 1)
             object.__setattr__(self, name, value)
         specification.require_drawable(self.n_features, self.n_frequencies)
-        object.__setattr__(self, "seed", arrays.whole_number("seed", self.seed, 0))
-        if self.law not in LAWS:
-            raise InputError(f"law={self.law!r} is unknown; choose one of {', '.join(LAWS)}.")
+        object.__setattr__(self, "seed", arrays.require_integer("seed", self.seed, 0))
+        if self.distribution not in DISTRIBUTIONS:
+            raise InputError(
+                f"distribution={self.distribution!r} is unknown; choose one of "
+                f"{', '.join(DISTRIBUTIONS)}."
+            )
         try:
             dtype = np.dtype(self.dtype).name
         except TypeError:
@@ -233,9 +250,11 @@ class FeatureMap(Described):
             object.__setattr__(self, "scale", float(self.scale))
         else:
             object.__setattr__(self, "covariances", specification.variances(self.covariances, d))
-        if self.law_weights is not None:
-            law_weights = specification.shares(self.law_weights, len(self.law_variances))
-            object.__setattr__(self, "law_weights", law_weights)
+        if self.covariance_weights is not None:
+            covariance_weights = specification.shares(
+                self.covariance_weights, len(self.distribution_variances)
+            )
+            object.__setattr__(self, "covariance_weights", covariance_weights)
         object.__setattr__(self, "center", specification.point(self.center, d))
         if self.whitening is not None:
             object.__setattr__(self, "whitening", specification.invertible(self.whitening, d))
@@ -244,8 +263,8 @@ class FeatureMap(Described):
             object.__setattr__(self, "feature_names", names)
 
     @property
-    def law_variances(self) -> NDArray[np.float64]:
-        """Variances of the laws, before whitening is undone, shape (n_laws, n_features)."""
+    def distribution_variances(self) -> NDArray[np.float64]:
+        """Variances before whitening is undone, shape (n_distributions, n_features)."""
         if self.covariances is None:
             assert self.scale is not None
             return np.full((1, self.n_features), self.scale**2)
@@ -253,11 +272,11 @@ class FeatureMap(Described):
 
     @property
     def mean_variances(self) -> NDArray[np.float64]:
-        """Mean variance of the components that the law expects, shape (n_features,).
+        """Mean variance of the components that the distribution expects, shape (n_features,).
 
         In squared units of the data; ``scale**2`` in every feature for one isotropic scale.
         """
-        mean = np.average(self.law_variances, axis=0, weights=self.law_weights)
+        mean = np.average(self.distribution_variances, axis=0, weights=self.covariance_weights)
         if self.whitening is None:
             return np.asarray(mean)
         inverse = np.linalg.inv(self.whitening)
@@ -267,11 +286,12 @@ class FeatureMap(Described):
     def row_whitening(self) -> NDArray[np.float64] | None:
         """The whitening that every row is multiplied with before its phases are computed, or None.
 
-        Only full whitening with the law ``"sparse-sums"``, whose frequencies use few features: of
-        whitened rows. With any other law it is cheaper to multiply the frequencies once.
+        Only full whitening with the distribution ``"sparse-sums"``, whose frequencies use few
+        features: of whitened rows. With any other distribution it is cheaper to multiply the
+        frequencies once.
         """
         white = self.whitening
-        if self.law != "sparse-sums" or white is None:
+        if self.distribution != "sparse-sums" or white is None:
             return None
         return None if np.array_equal(white, np.diag(white.diagonal())) else white
 
@@ -285,8 +305,8 @@ class FeatureMap(Described):
                 "n_frequencies": self.n_frequencies,
                 "scale": self.scale,
                 "covariances": _as_list(self.covariances),
-                "law_weights": _as_list(self.law_weights),
-                "law": self.law,
+                "law_weights": _as_list(self.covariance_weights),
+                "law": self.distribution,
                 "seed": self.seed,
                 "dtype": self.dtype,
                 "center": _as_list(self.center),
@@ -297,53 +317,57 @@ class FeatureMap(Described):
         )
 
     @cached_property
-    def _drawn(self) -> Drawn:
-        return drawn_for(self)
+    def _sampled(self) -> SampledFrequencies:
+        return frequencies_of(self)
 
     @property
     def frequencies(self) -> NDArray[np.float64]:
         """Frequencies ``omega``, shape (n_features, n_frequencies), radians per unit of the data.
 
-        Drawn when first read; read-only.
+        SampledFrequencies when first read; read-only.
         """
-        return self._drawn.frequencies
+        return self._sampled.frequencies
 
     @cached_property
     def feature_weights(self) -> NDArray[np.float64] | None:
         """Weights that decoders give the features, shape (n_frequencies,); None: all one.
 
-        Only the law ``"clustering"`` has them: :func:`importance_weights`. Sketches hold plain
-        moments, whatever the law.
+        Only the distribution ``"clustering"`` has them: :func:`importance_weights`. Sketches hold
+        plain moments, whatever the distribution.
         """
-        if self.law != "clustering":
+        if self.distribution != "clustering":
             return None
         omega = self.frequencies
-        if self.whitening is not None:  # the law is that of the frequencies of whitened samples
+        if (
+            self.whitening is not None
+        ):  # the distribution is that of the frequencies of whitened samples
             omega = np.linalg.solve(self.whitening.T, omega).astype(np.float64)
-        return frozen(importance_weights(omega, self.law_variances, self.law_weights))
+        return frozen(
+            importance_weights(omega, self.distribution_variances, self.covariance_weights)
+        )
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the specification and the drawn frequencies, 64 hexadecimal digits."""
-        return self._drawn.digest
+        return self._sampled.digest
 
     @property
     def kernel(self) -> MomentKernel | SumsKernel:
-        """The compiled kernel for this map's law, number of features and precision."""
-        return kernel_for(self.law, self.n_features, self.dtype)
+        """The compiled kernel for this map's distribution, number of features and precision."""
+        return kernel_for(self.distribution, self.n_features, self.dtype)
 
     @property
-    def turns(self) -> NDArray[np.float32]:
-        """Turns per unit for the rows that the kernel is given, shape (n_features, n_frequencies).
+    def cycles_per_unit(self) -> NDArray[np.float32]:
+        """Cycles per unit for the rows that the kernel is given, shape (n_features, n_frequencies).
 
         ``frequencies / (2 pi)``; for whitened rows, where :attr:`row_whitening` says so.
         """
-        return self._drawn.turns
+        return self._sampled.cycles_per_unit
 
     @property
     def packed(self) -> NDArray[np.floating]:
         """Frequencies as the kernel wants them; kept beside the frequencies."""
-        return self._drawn.packed
+        return self._sampled.packed
 
     def require_same(self, other: FeatureMap) -> None:
         """Raise unless both maps draw the same frequencies by the same conventions.
@@ -360,9 +384,9 @@ class FeatureMap(Described):
         """
         if self.digest == other.digest:
             return
-        mine, theirs = json.loads(self.spec), json.loads(other.spec)
+        mine, theirs = (specification.specification(each.spec) for each in (self, other))
         # what was chosen before what followed from it: another seed means another scale
-        first = ("n_features", "n_frequencies", "seed", "law", "dtype")
+        first = ("n_features", "n_frequencies", "seed", "distribution", "dtype")
         for name in (*first, *(f.name for f in fields(self) if f.name not in first)):
             if mine.get(name) != theirs.get(name):
                 raise MergeError(
@@ -409,8 +433,8 @@ class FeatureMap(Described):
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
             drawn = stored(feature_map, np.asarray(frequencies, dtype=np.float64), digest)
-            DRAWN.put(drawn)
-            feature_map.__dict__["_drawn"] = drawn  # and as long as this map lives
+            CACHE.put(drawn)
+            feature_map.__dict__["_sampled"] = drawn  # and as long as this map lives
         if digest is not None:
             feature_map.__dict__["digest"] = digest
         return feature_map
@@ -461,7 +485,7 @@ class FeatureMap(Described):
         return ("dask_sketch.FeatureMap", self.digest)
 
     def __sizeof__(self) -> int:
-        arrays = (self.covariances, self.law_weights, self.center, self.whitening)
+        arrays = (self.covariances, self.covariance_weights, self.center, self.whitening)
         return object.__sizeof__(self) + sum(a.nbytes for a in arrays if a is not None)
 
 
@@ -502,8 +526,8 @@ def moment_units(feature_map: FeatureMap) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def _largest_turns(feature_map: FeatureMap) -> NDArray[np.float64]:
-    return frozen(np.abs(feature_map.turns).max(axis=1).astype(np.float64))
+def _largest_cycles(feature_map: FeatureMap) -> NDArray[np.float64]:
+    return frozen(np.abs(feature_map.cycles_per_unit).max(axis=1).astype(np.float64))
 
 
 def has_phases(
@@ -528,5 +552,5 @@ def has_phases(
     if feature_map.row_whitening is not None:
         with np.errstate(over="ignore"):  # infinite is too far
             reach = np.maximum(reach, np.abs(feature_map.row_whitening) @ reach)
-    largest = max(float(reach.max()), float(reach @ _largest_turns(feature_map)))
+    largest = max(float(reach.max()), float(reach @ _largest_cycles(feature_map)))
     return largest < float(np.finfo(feature_map.dtype).max) / 4

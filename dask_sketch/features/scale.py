@@ -10,9 +10,9 @@ from scipy import optimize
 
 from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
-from dask_sketch.features.distributions import draw_frequencies
+from dask_sketch.features.distributions import sample_frequencies
 from dask_sketch.features.lloyd import lloyd
-from dask_sketch.validation.arrays import require_memory, require_unmasked, whole_number
+from dask_sketch.validation.arrays import require_integer, require_memory, require_unmasked
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def estimate_scale(
     """
     sizes = {"n_frequencies": n_frequencies, "n_blocks": n_blocks, "n_iterations": n_iterations}
     for name, value in sizes.items():
-        whole_number(name, value, 1)
+        require_integer(name, value, 1)
     require_memory(samples, "samples", "design() reads a few chunks; give an array in memory.")
     require_unmasked(samples, "rows", "samples")
     try:
@@ -170,7 +170,7 @@ def _look(
 ) -> ScaleFit:
     """Moduli at pilot frequencies of a scale, and the largest of each shell."""
     variances = np.full(x.shape[1], scale**2)
-    omega = draw_frequencies("adapted-radius", variances, n_frequencies, seed=seed)
+    omega = sample_frequencies("adapted-radius", variances, n_frequencies, seed=seed)
     radii = np.linalg.norm(omega, axis=0)
     order = np.argsort(radii, kind="stable")
     omega, radii = omega[:, order], radii[order]
@@ -224,7 +224,7 @@ _RATIO = 2.0
 
 
 def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> float:
-    """Scale of the law ``"gaussian"`` at which clusters are best decoded.
+    """Scale of the distribution ``"gaussian"`` at which clusters are best decoded.
 
     Twice the risk of k-means on the pilot samples, ``scale = sqrt(2 W)``, where ``W`` is the mean
     squared distance to the nearest centroid. In the sketch, a cluster of total variance ``W`` is

@@ -13,9 +13,12 @@ from dask_sketch.validation.arrays import frozen
 
 Array = NDArray[np.float64]
 LARGEST = 2**28  # numbers in the frequencies of one map: 2 GiB, and nothing larger is drawn
-_SPECIFIED = {
-    *("n_features", "n_frequencies", "scale", "covariances", "law_weights", "law", "seed"),
-    *("dtype", "center", "whitening", "feature_names"),
+# Names of the fields of a feature map in stored specifications: digests depend on them.
+STORED_NAMES = {
+    **{name: name for name in ("n_features", "n_frequencies", "scale", "covariances", "seed")},
+    **{name: name for name in ("dtype", "center", "whitening", "feature_names")},
+    "covariance_weights": "law_weights",
+    "distribution": "law",
 }
 
 
@@ -31,13 +34,13 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def specification(text: str) -> dict[str, Any]:
-    """The fields of a feature map's specification; their values are checked where they are used."""
+    """Arguments of :class:`FeatureMap` from its stored specification, with values unchecked."""
     found = parsed(text)
-    if not found.keys() <= _SPECIFIED:
+    if not found.keys() <= set(STORED_NAMES.values()):
         raise InputError("it has fields that no feature map has.")
     if found.get("dtype") not in ("float32", "float64"):  # NumPy would take this for a program
         raise InputError("it has no precision, or another than float32 and float64.")
-    return found
+    return {name: found[key] for name, key in STORED_NAMES.items() if key in found}
 
 
 def require_drawable(n_features: int, n_frequencies: int) -> None:
@@ -50,26 +53,26 @@ def require_drawable(n_features: int, n_frequencies: int) -> None:
 
 
 def variances(value: Any, n_features: int) -> Array:
-    """Argument ``covariances``: positive variances of one law or of several."""
+    """Argument ``covariances``: positive variances of one distribution or of several."""
     out = _numbers("covariances", value)
     if out.ndim not in (1, 2) or out.shape[-1] != n_features or not out.size:
         raise InputError(
             f"covariances has shape {out.shape}; for n_features={n_features} give ({n_features},) "
-            f"or (n_laws, {n_features})."
+            f"or (n_distributions, {n_features})."
         )
     if not (np.isfinite(out).all() and (out > 0).all()):
         raise InputError("covariances holds values that are not positive and finite.")
     return frozen(out)
 
 
-def shares(value: Any, n_laws: int) -> Array:
-    """Argument ``law_weights``: normalised, one for each law."""
-    out = _numbers("law_weights", value)
+def shares(value: Any, n_distributions: int) -> Array:
+    """Argument ``covariance_weights``: normalised, one for each distribution."""
+    out = _numbers("covariance_weights", value)
     fine = np.isfinite(out).all() and (out >= 0).all() and out.sum() > 0
-    if out.shape != (n_laws,) or not fine:
+    if out.shape != (n_distributions,) or not fine:
         raise InputError(
-            f"law_weights={value!r}: give {n_laws} weights, one for each row of covariances, none "
-            "negative."
+            f"covariance_weights={value!r}: give {n_distributions} weights, one for each row of "
+            "covariances, none negative."
         )
     return frozen(out / out.sum())
 

@@ -9,7 +9,7 @@ from dask_sketch.graph.group_memory import default_fan_in
 from dask_sketch.sketching.partial import require_feature_map
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 
 def opened(
@@ -46,4 +46,4 @@ def opened(
     samples = open_samples(x, **beside, **options)
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
     fan_in = default_fan_in(samples) if split_every is None else split_every
-    return samples, whole_number("split_every", fan_in, 2)
+    return samples, require_integer("split_every", fan_in, 2)

@@ -19,7 +19,7 @@ from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch, merge
 from dask_sketch.sources.samples import Samples, array_samples
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 # How fast this process sketches and merges: what a plan needs to tell the time of a pass.
 
@@ -226,7 +226,7 @@ def estimate_pass(
     >>> round(made.seconds), made.bottleneck
     (255, 'kernel')
     """
-    whole_number("n_cores", n_cores, 1)
+    require_integer("n_cores", n_cores, 1)
     for name, value in (("bandwidth", bandwidth), ("task_seconds", task_seconds)):
         real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         if value is not None and not (real and value > 0):

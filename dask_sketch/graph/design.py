@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import KINDS, default_n_frequencies, warn_if_few, whitening_matrix
-from dask_sketch.features.distributions import default_law
+from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import fit_pilot
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
@@ -20,7 +20,7 @@ from dask_sketch.graph.progress import computed
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_unmasked, whole_number
+from dask_sketch.validation.arrays import require_integer, require_unmasked
 from dask_sketch.validation.device import device_array, on_device, on_host
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
@@ -36,10 +36,10 @@ def design(
     n_components: int | None = None,
     *,
     task: Literal["mixture", "clustering"] = "mixture",
-    law: str | None = None,
+    distribution: str | None = None,
     scale: float | None = None,
     covariances: Any = None,
-    law_weights: Any = None,
+    covariance_weights: Any = None,
     whitening: Literal["diagonal", "full"] | None = None,
     seed: int = 0,
     dtype: str = "float32",
@@ -52,9 +52,9 @@ def design(
 
     The paper's Algorithm 3 in two stages: the frequencies are drawn for the variances that the
     components have in a rough fit to pilot samples. Ours are the fit, which is one of mixtures, by
-    expectation-maximisation, and the law. With ``K`` components that overlap, the paper's estimate
-    of the scale (:func:`estimate_scale`) lies up to 1.8 times above their mean variance (d = 10,
-    K = 20), and knows one scale for all features; that of the pilot fit is within a tenth.
+    expectation-maximisation, and the distribution. With ``K`` components that overlap, the paper's
+    estimate of the scale (:func:`estimate_scale`) lies up to 1.8 times above their mean variance (d
+    = 10, K = 20), and knows one scale for all features; that of the pilot fit is within a tenth.
 
     Parameters
     ----------
@@ -66,16 +66,16 @@ def design(
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
     task
         What the sketch is for: ``"mixture"``, or ``"clustering"`` for centroids
-        (``model="dirac"``), with the law ``"gaussian"`` and the scale of
+        (``model="dirac"``), with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`.
-    law
-        One of ``features.LAWS``, see :class:`FeatureMap`. For mixtures ``"sparse-sums"``, the
+    distribution
+        One of those of :class:`FeatureMap`. For mixtures ``"sparse-sums"``, the
         fastest to sketch, or with one feature or under 20 frequencies for each,
         ``"sparse-radius"``.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
-    covariances, law_weights
+    covariances, covariance_weights
         Known variances of the components in place of a scale; see :class:`FeatureMap`. When
         neither is given, the variances of each feature are found: those within the components of a
         mixture of ``n_components`` fitted to the pilot samples, or without ``n_components``, those
@@ -124,7 +124,7 @@ def design(
         ("seed", seed, 0),
     ):
         if value is not None:
-            whole_number(name, value, least)
+            require_integer(name, value, least)
     if n_frequencies is None and n_components is None:
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if task not in TASKS:
@@ -147,8 +147,8 @@ def design(
         else:
             warn_if_few(n_frequencies, d, n_components, task)
     assert n_frequencies is not None
-    if law is None:
-        law = default_law(d, n_frequencies, task)
+    if distribution is None:
+        distribution = default_distribution(d, n_frequencies, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
     if scale is None and covariances is None:
@@ -168,8 +168,8 @@ def design(
         n_frequencies=n_frequencies,
         scale=scale,
         covariances=covariances,
-        law_weights=law_weights,
-        law=law,
+        covariance_weights=covariance_weights,
+        distribution=distribution,
         seed=seed,
         dtype=dtype,
         center=pilot.mean(axis=0),

@@ -30,7 +30,7 @@ from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sources.chunking import SMALL_TASK, n_bytes
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 # The cost of a pass, as it is told, and refused if it cannot fit.
 
@@ -129,7 +129,7 @@ class Plan:
         if rates is None:
             raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
         cores = self.n_threads if n_cores is None else n_cores
-        whole_number("n_cores", cores, 1)
+        require_integer("n_cores", cores, 1)
         n = self.n_samples
         elsewhere = n_cores is not None and not rates.on_cluster and n_cores > self.n_threads
         return estimate_pass(

@@ -13,7 +13,7 @@ import numpy as np
 from dask_sketch.graph.chunks import Chunk, blocks_of_bag, parts_of_array, parts_of_bag
 from dask_sketch.graph.telemetry import report_merge
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 Merge = Callable[[list[Any]], Any]
 
@@ -64,7 +64,7 @@ def reduce_samples(
     InputError
         If ``split_every`` is under 2.
     """
-    split_every = whole_number("split_every", split_every, 2)
+    split_every = require_integer("split_every", split_every, 2)
     reduce = _reduce_bag if samples.is_bag else _reduce_array
     return reduce(samples, chunk, merge, split_every, name, arguments or {}, chosen, grouped)
 

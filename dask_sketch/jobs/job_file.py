@@ -28,7 +28,6 @@ from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.values import (
     Components,
-    Distribution,
     Frequencies,
     Location,
     Method,
@@ -44,6 +43,7 @@ from dask_sketch.jobs.values import (
     Text,
     Variances,
 )
+from dask_sketch.validation.choices import Distribution
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -204,7 +204,7 @@ class FeatureMapTable(Table):
     n_components: Components | None = None
     n_frequencies: Frequencies | None = None
     task: Literal["mixture", "clustering"] | None = None
-    law: Distribution | None = None
+    distribution: Distribution | None = None
     scale: Positive | None = None
     whitening: Literal["diagonal", "full"] | None = None
     dtype: Literal["float32", "float64"] | None = None

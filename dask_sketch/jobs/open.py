@@ -248,7 +248,7 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     options = {
         name: value
-        for name in ("task", "law", "scale", "whitening", "dtype", "n_pilot")
+        for name in ("task", "distribution", "scale", "whitening", "dtype", "n_pilot")
         if (value := getattr(given, name)) is not None
     }
     return design(

@@ -270,7 +270,7 @@ class Results:
         """Hold what came against what was there, states against each other, groups as well."""
         ledger, run = self.ledger, self.ledger.next_run
         entries = ledger.entries
-        law = next((found.model for found in self.models.values()), None)
+        distribution = next((found.model for found in self.models.values()), None)
         seed = self.job.job.seed
         came = [key for key, entry in entries.items() if entry.run == run]
         stayed = [key for key, entry in entries.items() if entry.run != run]
@@ -281,7 +281,7 @@ class Results:
             added, rest = (part, others) if len(came) <= len(stayed) else (others, part)
             if min(added.effective_count, rest.effective_count) > 0:
                 self.came, self.rest = added, rest
-                self.drifts[CAME] = drift(rest, added, model=law, seed=seed)
+                self.drifts[CAME] = drift(rest, added, model=distribution, seed=seed)
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
         for number, state in reversed(states):
             if state.identical(self.total):
@@ -292,9 +292,11 @@ class Results:
             share = known / max(self.total.count, 1)
             shared = min(share * self.total.squared_weight, state.squared_weight)
             name = STATE if number == run - 1 else f"state against that of run {number}"
-            self.drifts[name] = drift(state, self.total, shared=shared, model=law, seed=seed)
+            self.drifts[name] = drift(
+                state, self.total, shared=shared, model=distribution, seed=seed
+            )
         if self.job.drift.groups:
-            self.between = drifts_between(self.groups, model=law, seed=seed)
+            self.between = drifts_between(self.groups, model=distribution, seed=seed)
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

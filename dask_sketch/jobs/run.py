@@ -145,7 +145,7 @@ def _require_map(job: Job, feature_map: FeatureMap) -> None:
                 "a new ledger, or take the earlier map."
             )
         return
-    for name in ("n_frequencies", "law", "dtype", "scale"):
+    for name in ("n_frequencies", "distribution", "dtype", "scale"):
         wanted, has = getattr(given, name), getattr(feature_map, name)
         if wanted is not None and wanted != has:
             raise InputError(

@@ -129,9 +129,6 @@ PilotSize = Annotated[int, Field(ge=2, le=MAX_PILOT)]
 Variances = Annotated[list[Positive], Field(min_length=1, max_length=MAX_NAMES)]
 Components = Annotated[int, Field(ge=1, le=MAX_COMPONENTS)]
 StorageOptions = Annotated[dict[str, Any], PlainValidator(_options)]
-Distribution = Literal[
-    "sparse-radius", "sparse-sums", "adapted-radius", "folded-gaussian", "gaussian", "clustering"
-]
 Method = Literal["cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density"]
 Model = Literal["gaussian", "isotropic", "known", "dirac"]
 Pattern = Annotated[re.Pattern[str], PlainValidator(_pattern)]

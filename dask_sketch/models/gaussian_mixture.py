@@ -11,7 +11,7 @@ from scipy import special
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
@@ -320,8 +320,8 @@ class GaussianMixture(Model):
         InputError
             If ``n_samples`` or ``seed`` is no such whole number.
         """
-        n_samples = whole_number("n_samples", n_samples, 0)
-        rng = np.random.default_rng(whole_number("seed", seed, 0))
+        n_samples = require_integer("n_samples", n_samples, 0)
+        rng = np.random.default_rng(require_integer("seed", seed, 0))
         component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
         x = rng.standard_normal((n_samples, self.n_features))
         deviations = np.sqrt(self.covariances)

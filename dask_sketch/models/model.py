@@ -171,8 +171,8 @@ class Decoding:
     cost
         ``||z - A P||**2`` of the model, its weights summing to one.
     noise_level
-        Expected cost at the true law of the samples, ``(1 - ||z||**2) / n``. A good fit costs
-        less, because parameters absorb part of the noise.
+        Expected cost at the true distribution of the samples, ``(1 - ||z||**2) / n``. A good fit
+        costs less, because parameters absorb part of the noise.
     trace
         Cost after each iteration, weights not yet normalised; of a long sketch, on the part of its
         frequencies that the search ran on, and with all of them at the end.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 
 def random_mixture(
@@ -51,12 +51,12 @@ def random_mixture(
     (3, 2)
     """
     for name, value in (("n_components", n_components), ("n_features", n_features)):
-        whole_number(name, value, 1)
+        require_integer(name, value, 1)
     if weights not in ("uniform", "dirichlet"):
         raise InputError(f"weights={weights!r} is unknown; choose 'uniform' or 'dirichlet'.")
     if not (np.isfinite(anisotropy) and anisotropy > 0):
         raise InputError(f"anisotropy={anisotropy!r}: give a positive factor.")
-    rng = np.random.default_rng(whole_number("seed", seed, 0))
+    rng = np.random.default_rng(require_integer("seed", seed, 0))
     shape = (n_components, n_features)
     means = rng.standard_normal(shape) * n_components ** (1.0 / n_features)
     variances = rng.uniform(0.25, 1.75, shape)
@@ -110,8 +110,8 @@ def symmetric_kl(
     """
     if p.n_features != q.n_features:
         raise InputError(f"p has {p.n_features} features, q has {q.n_features}.")
-    n_samples = whole_number("n_samples", n_samples, 1)
-    seed = whole_number("seed", seed, 0)
+    n_samples = require_integer("n_samples", n_samples, 1)
+    seed = require_integer("seed", seed, 0)
     seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK))
     total = 0.0
     for index, block_seed in enumerate(seeds):

@@ -88,7 +88,7 @@ def stored(sketch: Sketch) -> xr.Dataset:
         "maximum": ("feature", sketch.maximum),
     }
     for name, (_, dimensions) in _STEPS.items():
-        steps = getattr(sketch, f"{name}_steps")
+        steps = getattr(sketch, f"{name}_quanta")
         variables[f"{name}_high"] = (dimensions, steps.high)
         variables[f"{name}_low"] = (dimensions, steps.low)
     return xr.Dataset(
@@ -100,8 +100,8 @@ def stored(sketch: Sketch) -> xr.Dataset:
             "convention": _CONVENTION,
             "feature_map": sketch.feature_map.spec,
             "digest": sketch.feature_map.digest,
-            "weight_steps": str(sketch.weight_steps),  # more digits than JSON has for others
-            "squared_weight_steps": str(sketch.squared_weight_steps),
+            "weight_steps": str(sketch.weight_quanta),  # more digits than JSON has for others
+            "squared_weight_steps": str(sketch.squared_weight_quanta),
             "count": sketch.count,
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
@@ -130,7 +130,7 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
         }
         units = _array(dataset, "unit", (d,), np.float64, name)
         words: Any = {
-            f"{key}_steps": FixedPoint(
+            f"{key}_quanta": FixedPoint(
                 *(
                     _array(dataset, f"{key}_{word}", (2, m) if key == "moment" else (d,),
                            np.int64, name)
@@ -140,8 +140,13 @@ def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
             for key in _STEPS
         }  # fmt: skip
         numbers: Any = {
-            key: int(dataset.attrs[key])
-            for key in ("weight_steps", "squared_weight_steps", "count", "omitted")
+            name: int(dataset.attrs[key])
+            for name, key in (
+                ("weight_quanta", "weight_steps"),
+                ("squared_weight_quanta", "squared_weight_steps"),
+                ("count", "count"),
+                ("omitted", "omitted"),
+            )
         }
         sketch = Sketch(
             feature_map=feature_map,

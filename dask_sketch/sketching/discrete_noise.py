@@ -1,8 +1,8 @@
 """Noise on the integers, drawn exactly: discrete Laplace and discrete Gaussian.
 
-Noise in floating point gives itself away: which numbers a rounded logarithm can and cannot be
-tells what was added to what (Mironov 2012). Here every draw is made of comparisons of uniform
-integers, so that the law is the one stated, to the last bit, and no real number is ever rounded.
+Noise in floating point gives itself away: which numbers a rounded logarithm can and cannot be tells
+what was added to what (Mironov 2012). Here every draw is made of comparisons of uniform integers,
+so that the distribution is the one stated, to the last bit, and no real number is ever rounded.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def discrete_laplace(scale: int, n: int, bits: RandomBits) -> Integers:
 def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
     """Draw from ``P(y) ~ exp(-y**2 / (2 deviation**2))`` on the integers.
 
-    A magnitude is ``whole * deviation + part``, and its law factors into trials whose chances are
-    ratios of integers: ``exp(-whole**2 / 2)``, ``exp(-whole * part / deviation)`` and
+    A magnitude is ``whole * deviation + part``, and its distribution factors into trials whose
+    chances are ratios of integers: ``exp(-whole**2 / 2)``, ``exp(-whole * part / deviation)`` and
     ``exp(-(part / deviation)**2 / 2)``; algorithm D of Karney, trials by algorithm 1 of Canonne et
     al.
 

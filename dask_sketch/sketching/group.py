@@ -19,7 +19,7 @@ from dask_sketch.features.kernels.fixed_point import (
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
 )
-from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact import Stored
 from dask_sketch.validation.arrays import Rebuilt
@@ -37,15 +37,15 @@ class GroupAverages(Stored):
 
     feature_map: FeatureMap
     labels: NDArray[Any]
-    moment_steps: StackedSteps
-    weight_steps: StackedSteps
-    squared_weight_steps: StackedSteps
+    moment_quanta: StackedFixedPoint
+    weight_quanta: StackedFixedPoint
+    squared_weight_quanta: StackedFixedPoint
     count: NDArray[np.int64]
     omitted: NDArray[np.int64]
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
-    first_steps: StackedSteps
-    second_steps: StackedSteps
+    first_quanta: StackedFixedPoint
+    second_quanta: StackedFixedPoint
     tight_bounds: NDArray[np.bool_]
     unlabelled: int
     dim: str
@@ -55,12 +55,12 @@ class GroupAverages(Stored):
     @property
     def total_weight(self) -> NDArray[np.float64]:
         """Sums of the weights, shape (n_groups,)."""
-        return _quotients(self.weight_steps, WEIGHT_FRACTION)
+        return _quotients(self.weight_quanta, WEIGHT_FRACTION)
 
     @property
     def squared_weight(self) -> NDArray[np.float64]:
         """Sums of the squares of the weights, shape (n_groups,)."""
-        return _quotients(self.squared_weight_steps, SQUARED_FRACTION)
+        return _quotients(self.squared_weight_quanta, SQUARED_FRACTION)
 
     @property
     def effective_count(self) -> NDArray[np.float64]:
@@ -78,7 +78,7 @@ class GroupAverages(Stored):
         rows
             Of which groups: all of them take 16 bytes for each group and frequency.
         """
-        parts = self.moment_steps.fixed_point(rows).to_float(FRACTION)
+        parts = self.moment_quanta.fixed_point(rows).to_float(FRACTION)
         weight = self.total_weight[rows]
         with np.errstate(invalid="ignore"):  # nothing over nothing
             means = (parts[:, 0] + 1j * parts[:, 1]) / weight[:, None]
@@ -92,15 +92,15 @@ class GroupAverages(Stored):
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean of each group, shape (n_groups, n_features); NaN for a group without weight."""
-        return self.feature_map.center + self._average(self.first_steps)
+        return self.feature_map.center + self._average(self.first_quanta)
 
     @property
     def variance(self) -> NDArray[np.float64]:
         """Variance of each group in each feature, shape (n_groups, n_features); as :attr:`mean`."""
-        mean, unit = self._average(self.first_steps), moment_units(self.feature_map)
-        return np.maximum(self._average(self.second_steps) * unit - mean**2, 0.0)
+        mean, unit = self._average(self.first_quanta), moment_units(self.feature_map)
+        return np.maximum(self._average(self.second_quanta) * unit - mean**2, 0.0)
 
-    def _average(self, steps: StackedSteps) -> NDArray[np.float64]:
+    def _average(self, steps: StackedFixedPoint) -> NDArray[np.float64]:
         sums = steps.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
         with np.errstate(invalid="ignore"):  # nothing over nothing
             return sums * moment_units(self.feature_map) / self.total_weight[:, None]
@@ -116,7 +116,7 @@ class GroupAverages(Stored):
         ----------
         squared
             Give the unbiased estimates of its square, which are below zero now and then where two
-            groups have one law; else their root, and 0 for these.
+            groups have one distribution; else their root, and 0 for these.
 
         Returns
         -------
@@ -164,11 +164,11 @@ class GroupAverages(Stored):
     def nbytes(self) -> int:
         """Bytes of all sums, bounds, counts and labels."""
         stacks = (
-            self.moment_steps,
-            self.weight_steps,
-            self.squared_weight_steps,
-            self.first_steps,
-            self.second_steps,
+            self.moment_quanta,
+            self.weight_quanta,
+            self.squared_weight_quanta,
+            self.first_quanta,
+            self.second_quanta,
         )
         arrays = (self.labels, self.count, self.omitted, self.minimum, self.maximum)
         return sum(each.nbytes for each in (*stacks, *arrays, self.tight_bounds))
@@ -207,7 +207,7 @@ class GroupAverages(Stored):
         )
 
 
-def _quotients(steps: StackedSteps, fraction: int) -> NDArray[np.float64]:
+def _quotients(steps: StackedFixedPoint, fraction: int) -> NDArray[np.float64]:
     return np.array([number / (1 << fraction) for number in steps.integers()], dtype=np.float64)
 
 
@@ -229,7 +229,7 @@ class SketchGroup(GroupAverages, Rebuilt):
     labels
         Of the groups, sorted, each once: an array of int64, float64, bool, datetime64, timedelta64
         or strings, shape (n_groups,).
-    moment_steps, weight_steps, squared_weight_steps, first_steps, second_steps
+    moment_quanta, weight_quanta, squared_weight_quanta, first_quanta, second_quanta
         As the attributes of :class:`Sketch`, each with a leading axis of groups.
     count, omitted
         Samples summed and rows left out, shape (n_groups,).
@@ -259,15 +259,15 @@ class SketchGroup(GroupAverages, Rebuilt):
 
     feature_map: FeatureMap
     labels: Labels
-    moment_steps: StackedSteps
-    weight_steps: StackedSteps
-    squared_weight_steps: StackedSteps
+    moment_quanta: StackedFixedPoint
+    weight_quanta: StackedFixedPoint
+    squared_weight_quanta: StackedFixedPoint
     count: NDArray[np.int64]
     omitted: NDArray[np.int64]
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
-    first_steps: StackedSteps
-    second_steps: StackedSteps
+    first_quanta: StackedFixedPoint
+    second_quanta: StackedFixedPoint
     tight_bounds: NDArray[np.bool_]
     unlabelled: int = 0
     dim: str = "group"
@@ -276,7 +276,7 @@ class SketchGroup(GroupAverages, Rebuilt):
         for name in ARRAYS:
             getattr(self, name).flags.writeable = False
         most = LARGEST_TOTAL << WEIGHT_FRACTION
-        steps = self.weight_steps
+        steps = self.weight_quanta
         if steps.largest << steps.shift > most:
             for label, weight in zip(self.labels, steps.integers(), strict=True):
                 if weight > most:
@@ -290,21 +290,21 @@ class SketchGroup(GroupAverages, Rebuilt):
         """The neutral element: no group at all."""
         d, m = feature_map.n_features, feature_map.n_frequencies
         moments, features, numbers = (
-            StackedSteps.of(np.zeros(shape, np.int32), largest=0)
+            StackedFixedPoint.of(np.zeros(shape, np.int32), largest=0)
             for shape in ((0, 2, m), (0, d), (0,))
         )
         return cls(
             feature_map=feature_map,
             labels=np.zeros(0, dtype=np.int64),
-            moment_steps=moments,
-            weight_steps=numbers,
-            squared_weight_steps=numbers,
+            moment_quanta=moments,
+            weight_quanta=numbers,
+            squared_weight_quanta=numbers,
             count=np.zeros(0, dtype=np.int64),
             omitted=np.zeros(0, dtype=np.int64),
             minimum=np.zeros((0, d)),
             maximum=np.zeros((0, d)),
-            first_steps=features,
-            second_steps=features,
+            first_quanta=features,
+            second_quanta=features,
             tight_bounds=np.zeros(0, dtype=bool),
             dim=dim,
         )
@@ -354,11 +354,11 @@ class SketchGroup(GroupAverages, Rebuilt):
             if part.privacy is not None:
                 raise InputError("a private sketch is to be given away, not to be one of a group.")
         words = {
-            name: StackedSteps.from_fixed_point([getattr(part, name) for part in parts])
+            name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in parts])
             for name in WORDS
         }
         whole = {
-            name: StackedSteps.from_integers([getattr(part, name) for part in parts])
+            name: StackedFixedPoint.from_integers([getattr(part, name) for part in parts])
             for name in WEIGHTS
         }
         arrays = {name: np.array([getattr(part, name) for part in parts]) for name in ROWS}
@@ -401,8 +401,8 @@ class SketchGroup(GroupAverages, Rebuilt):
     def _sketch(self, row: int) -> Sketch:
         return Sketch(
             feature_map=self.feature_map,
-            weight_steps=self.weight_steps.integers(row),
-            squared_weight_steps=self.squared_weight_steps.integers(row),
+            weight_quanta=self.weight_quanta.integers(row),
+            squared_weight_quanta=self.squared_weight_quanta.integers(row),
             count=int(self.count[row]),
             omitted=int(self.omitted[row]),
             minimum=self.minimum[row].copy(),
@@ -554,8 +554,8 @@ class SketchGroup(GroupAverages, Rebuilt):
 
 
 # names of what groups have of each kind
-WORDS = ("moment_steps", "first_steps", "second_steps")
-WEIGHTS = ("weight_steps", "squared_weight_steps")
+WORDS = ("moment_quanta", "first_quanta", "second_quanta")
+WEIGHTS = ("weight_quanta", "squared_weight_quanta")
 STACKS = (*WORDS, *WEIGHTS)
 ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
 ARRAYS = ("labels", *ROWS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ArtifactError, SketchError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
-from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching.group import ROWS, STACKS, WEIGHTS, SketchGroup
 from dask_sketch.storage.artifact import read_dataset
 
@@ -80,7 +80,7 @@ def stored(group: GroupAverages) -> xr.Dataset:
         "unit": moment_units(group.feature_map),
         "labels": numbers,
         **{name: getattr(group, name) for name in ROWS},
-        **{name: stack.words for name, stack in stacks.items()},
+        **{_stored_name(name): stack.words for name, stack in stacks.items()},
     }
     for name, values in variables.items():
         if values.nbytes > _LARGEST:
@@ -97,12 +97,19 @@ def stored(group: GroupAverages) -> xr.Dataset:
             "convention": _CONVENTION,
             "feature_map": group.feature_map.spec,
             "digest": group.feature_map.digest,
-            "shifts": json.dumps({name: stack.shift for name, stack in stacks.items()}),
+            "shifts": json.dumps(
+                {_stored_name(name): stack.shift for name, stack in stacks.items()}
+            ),
             "label_type": kind,
             "dim": group.dim,
             "unlabelled": group.unlabelled,
         },
     )
+
+
+def _stored_name(name: str) -> str:
+    """The name of sums in files: ``moment_steps`` for ``moment_quanta``."""
+    return name.replace("_quanta", "_steps")
 
 
 def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:
@@ -163,12 +170,13 @@ def _from_dataset(dataset: xr.Dataset) -> SketchGroup:
         "tight_bounds": _array(dataset, "tight_bounds", (n,), (np.bool_,)),
     }
     shifts = json.loads(attrs["shifts"])
-    shapes = {"moment_steps": (2, m), "first_steps": (d,), "second_steps": (d,)}
+    shapes = {"moment_quanta": (2, m), "first_quanta": (d,), "second_quanta": (d,)}
     stacks: Any = {}
     for name in STACKS:
-        words = dataset[name].values
-        words = _array(dataset, name, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64))
-        stack = _stack(name, words, int(shifts[name]))
+        key = _stored_name(name)
+        words = dataset[key].values
+        words = _array(dataset, key, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64))
+        stack = _stack(name, words, int(shifts[key]))
         limit = 240 if name in WEIGHTS else 118
         if (stack.largest << stack.shift).bit_length() > limit or (
             name in WEIGHTS and words[-1].min(initial=0) < 0
@@ -190,7 +198,7 @@ def _from_dataset(dataset: xr.Dataset) -> SketchGroup:
     )
 
 
-def _stack(name: str, words: NDArray[Any], shift: int) -> StackedSteps:
+def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:
     """Words that may be anything, as sums."""
     lower, top = words[:-1], words[-1]
     fine = 1 <= len(words) <= 4 and 0 <= shift <= 240 and (len(words) == 1 or top.itemsize == 8)
@@ -199,7 +207,7 @@ def _stack(name: str, words: NDArray[Any], shift: int) -> StackedSteps:
     if max(int(top.max(initial=0)), -int(top.min(initial=0))) >= 2**62:
         raise _damaged(name)
     most = 2 ** (LOW_BITS * (len(words) - 1) + 62) - 1
-    return StackedSteps(words, shift, most).tight()
+    return StackedFixedPoint(words, shift, most).tight()
 
 
 def _array(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import MergeError
-from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching.group import STACKS, WEIGHTS, SketchGroup
 from dask_sketch.validation.labels import Codes, Labels, union
 
@@ -77,7 +77,7 @@ def added(parts: list[SketchGroup], labels: Labels, places: list[Codes], dim: st
             high[here] = np.maximum(high[here], _at_one_place(np.maximum, part.maximum, first))
             tight[here] &= _at_one_place(np.logical_and, part.tight_bounds, first)
     sums: Any = {
-        name: StackedSteps.sum(
+        name: StackedFixedPoint.sum(
             [getattr(part, name) for part in parts],
             places,
             n,

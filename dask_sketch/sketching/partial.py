@@ -146,15 +146,15 @@ def partial_sketch(
         refuse_phases(feature_map, reader.minimum, reader.maximum, label)
     return Sketch(
         feature_map=feature_map,
-        moment_steps=sums.steps(),
-        weight_steps=reader.weight_steps,
-        squared_weight_steps=reader.squared_weight_steps,
+        moment_quanta=sums.steps(),
+        weight_quanta=reader.weight_quanta,
+        squared_weight_quanta=reader.squared_weight_quanta,
         count=reader.count,
         omitted=reader.omitted,
         minimum=reader.minimum,
         maximum=reader.maximum,
-        first_steps=reader.first_steps,
-        second_steps=reader.second_steps,
+        first_quanta=reader.first_quanta,
+        second_quanta=reader.second_quanta,
     )
 
 

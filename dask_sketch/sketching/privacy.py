@@ -26,13 +26,13 @@ from scipy import optimize, special
 
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.kernels.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
 MODULUS = 1.0 + 2.0**-16
-"""Largest modulus of a computed feature of weight one, in float32 too, whatever the law."""
+"""Largest modulus of a computed feature of weight one, in float32 too."""
 _STEPS = 46  # binary digits of the noise's scale, in steps of its grid
 _LEAST, _MOST = 1e-6, 1e3  # epsilon; beyond, noise is all there is, or none
 _LIGHT, _HEAVY = 2.0**-10, 2.0**32  # of an individual
@@ -163,9 +163,9 @@ def require_parameters(
         raise InputError(f"epsilon={epsilon!r}: give a number from {_LEAST:g} to {_MOST:g}.")
     if not _is_number(delta) or not 0.0 <= delta < 1.0:  # type: ignore[operator]
         raise InputError(f"delta={delta!r}: give 0, or a small probability such as 1e-6.")
-    group_size = whole_number("group_size", group_size, 1)
+    group_size = require_integer("group_size", group_size, 1)
     if seed is not None:
-        whole_number("seed", seed, 0)
+        require_integer("seed", seed, 0)
     if max_weight is not None and not _is_number(max_weight):
         raise InputError(f"max_weight={max_weight!r}: give a number, or none for weights of one.")
     weight = group_size * float(1.0 if max_weight is None else max_weight)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def require_weights(sketch: Sketch, max_weight: float | None) -> None:
     """Refuse weights that are not what they are said to be."""
     if max_weight is None:
         ones = sketch.count << WEIGHT_FRACTION, sketch.count << SQUARED_FRACTION
-        if (sketch.weight_steps, sketch.squared_weight_steps) != ones:
+        if (sketch.weight_quanta, sketch.squared_weight_quanta) != ones:
             raise InputError(
                 "max_weight is needed: the samples have weights. Give the largest that a sample "
                 "can have, as known without looking at the data."
@@ -240,7 +240,7 @@ class Noise:
     Attributes
     ----------
     scale
-        Of the law on the integers, in steps of ``2**-digits``.
+        Of the distribution on the integers, in steps of ``2**-digits``.
     digits
         Binary digits after the point of the grid.
     """
@@ -271,7 +271,8 @@ def calibrated(
     Raises
     ------
     InputError
-        If delta is too small for the epsilon: the discrete law is not Gaussian enough then.
+        If delta is too small for the epsilon: the discrete distribution is not Gaussian enough
+        then.
     """
     m, w = n_frequencies, max_weight * MODULUS
     shift = epsilon

@@ -80,8 +80,8 @@ def privatise(
     Returns
     -------
     sketch
-        With the record :attr:`~dask_sketch.Sketch.privacy`. It decodes and merges as any other, with its like.
-        ``count`` is only the total weight, in units of the largest.
+        With the record :attr:`~dask_sketch.Sketch.privacy`. It decodes and merges as any other,
+        with its like. ``count`` is only the total weight, in units of the largest.
 
     Raises
     ------
@@ -115,23 +115,23 @@ def privatise(
     bits = RandomBits(None if seed is None else _key(sketch, seed, epsilon, delta, weight))
     draw, per_scale = (discrete_gaussian, 1.0) if delta else (discrete_laplace, float(np.sqrt(2.0)))
     noise = draw(of_sums.scale, 2 * m, bits).astype(object).reshape(2, m)
-    moments = _noisy(sketch.moment_steps.integers(), FRACTION, of_sums, noise)
+    moments = _noisy(sketch.moment_quanta.integers(), FRACTION, of_sums, noise)
     extra = int(draw(of_weight.scale, 1, bits)[0])
-    total = _noisy(sketch.weight_steps, WEIGHT_FRACTION, of_weight, extra)
+    total = _noisy(sketch.weight_quanta, WEIGHT_FRACTION, of_weight, extra)
     total = min(max(total, 0), LARGEST_TOTAL << WEIGHT_FRACTION)
     largest = Fraction(1.0 if max_weight is None else max_weight)
     nothing = FixedPoint.zeros(sketch.feature_map.n_features)
     return replace(
         sketch,
-        moment_steps=FixedPoint.from_integers(moments),
-        weight_steps=total,
-        squared_weight_steps=round((total << SQUARED_FRACTION - WEIGHT_FRACTION) * largest),
+        moment_quanta=FixedPoint.from_integers(moments),
+        weight_quanta=total,
+        squared_weight_quanta=round((total << SQUARED_FRACTION - WEIGHT_FRACTION) * largest),
         count=round(Fraction(total, 1 << WEIGHT_FRACTION) / largest),
         omitted=0,
         minimum=lowest,
         maximum=highest,
-        first_steps=nothing,
-        second_steps=nothing,
+        first_quanta=nothing,
+        second_quanta=nothing,
         tight_bounds=False,
         privacy=Privacy(
             mechanism="gaussian" if delta else "laplace",
@@ -171,8 +171,8 @@ def _key(sketch: Sketch, seed: int, *parameters: float) -> bytes:
     """Of the noise: other data under the same seed gets other noise, which does not cancel."""
     of = hashlib.sha256(f"dask-sketch noise {seed} {parameters}".encode())
     of.update(sketch.feature_map.digest.encode())
-    of.update(f" {sketch.weight_steps} {sketch.squared_weight_steps} {sketch.count}".encode())
-    for steps in (sketch.moment_steps, sketch.first_steps, sketch.second_steps):
+    of.update(f" {sketch.weight_quanta} {sketch.squared_weight_quanta} {sketch.count}".encode())
+    for steps in (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta):
         of.update(steps.high.tobytes() + steps.low.tobytes())
     return of.digest()
 

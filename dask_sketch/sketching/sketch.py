@@ -44,22 +44,22 @@ class Sketch(Stored, Rebuilt):
     together, :meth:`empty` is neutral, ``a - b`` takes a part out again. All sums are unnormalised.
 
     **Exact, and rounded.** What a sample adds is rounded once, by arithmetic that depends on the
-    sample, its weight and the feature map alone; then whole numbers are added (``*_steps``; see
-    :class:`~dask_sketch.features.kernels.fixed_point.FixedPoint` for the scheme, its error and capacity).
-    So the same samples have the same sketch, bit for bit, for every chunking, order, shape of the
-    tree of merges, number of batches and of workers, and after any retry; and ``(a + b) - b`` has
-    all sums of ``a``. (Chunks that a GPU sketched are rounded once each: their merges and
-    subtractions are exact too, but another chunking has other last bits.) The float64 numbers
+    sample, its weight and the feature map alone; then whole numbers are added (``*_quanta``; see
+    :class:`~dask_sketch.features.kernels.fixed_point.FixedPoint` for the scheme, its error and
+    capacity). So the same samples have the same sketch, bit for bit, for every chunking, order,
+    shape of the tree of merges, number of batches and of workers, and after any retry; and ``(a +
+    b) - b`` has all sums of ``a``. (Chunks that a GPU sketched are rounded once each: their merges
+    and subtractions are exact too, but another chunking has other last bits.) The float64 numbers
     below, ``moment_sum`` to ``second_moment``, are views: whole numbers rounded once.
 
     Attributes
     ----------
     feature_map
         What was averaged.
-    moment_steps
+    moment_quanta
         Real and imaginary parts of ``moment_sum`` in steps of ``2**-71``, shape
         (2, n_frequencies).
-    weight_steps, squared_weight_steps
+    weight_quanta, squared_weight_quanta
         ``total_weight`` in steps of ``2**-80``, ``squared_weight`` in steps of ``2**-112``.
     count
         Number of samples summed, those of weight zero included.
@@ -67,7 +67,7 @@ class Sketch(Stored, Rebuilt):
         Number of rows left out because a value was NaN or infinite.
     minimum, maximum
         Bounds of each feature, shape (n_features,); infinite, the wrong way round, when empty.
-    first_steps, second_steps
+    first_quanta, second_quanta
         ``first_moment`` in steps of ``2**-62`` units, ``second_moment`` in steps of ``2**-62``
         units squared, shape (n_features,); the unit of each feature is a power of two near the
         scale of the feature map, :func:`~dask_sketch.features.feature_map.moment_units`.
@@ -90,21 +90,21 @@ class Sketch(Stored, Rebuilt):
     """
 
     feature_map: FeatureMap
-    moment_steps: FixedPoint
-    weight_steps: int
-    squared_weight_steps: int
+    moment_quanta: FixedPoint
+    weight_quanta: int
+    squared_weight_quanta: int
     count: int
     omitted: int
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
-    first_steps: FixedPoint
-    second_steps: FixedPoint
+    first_quanta: FixedPoint
+    second_quanta: FixedPoint
     tight_bounds: bool = True
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
-        if self.weight_steps > LARGEST_TOTAL << WEIGHT_FRACTION:
+        if self.weight_quanta > LARGEST_TOTAL << WEIGHT_FRACTION:
             raise CapacityError(
                 f"the total weight is {self.total_weight:g}, over the {LARGEST_TOTAL:.4g} that a "
                 "sketch holds exactly. Multiply all weights by one smaller factor."
@@ -116,15 +116,15 @@ class Sketch(Stored, Rebuilt):
         d = feature_map.n_features
         return cls(
             feature_map=feature_map,
-            moment_steps=FixedPoint.zeros((2, feature_map.n_frequencies)),
-            weight_steps=0,
-            squared_weight_steps=0,
+            moment_quanta=FixedPoint.zeros((2, feature_map.n_frequencies)),
+            weight_quanta=0,
+            squared_weight_quanta=0,
             count=0,
             omitted=0,
             minimum=np.full(d, np.inf),
             maximum=np.full(d, -np.inf),
-            first_steps=FixedPoint.zeros(d),
-            second_steps=FixedPoint.zeros(d),
+            first_quanta=FixedPoint.zeros(d),
+            second_quanta=FixedPoint.zeros(d),
         )
 
     @classmethod
@@ -173,15 +173,15 @@ class Sketch(Stored, Rebuilt):
         first, second = (np.asarray(m, dtype=np.float64) for m in (first_moment, second_moment))
         return cls(
             feature_map=feature_map,
-            moment_steps=FixedPoint.from_float(np.stack([moments.real, moments.imag]), FRACTION),
-            weight_steps=_scaled(1 << WEIGHT_FRACTION, total_weight),
-            squared_weight_steps=_scaled(1 << SQUARED_FRACTION, squared_weight),
+            moment_quanta=FixedPoint.from_float(np.stack([moments.real, moments.imag]), FRACTION),
+            weight_quanta=_scaled(1 << WEIGHT_FRACTION, total_weight),
+            squared_weight_quanta=_scaled(1 << SQUARED_FRACTION, squared_weight),
             count=int(count),
             omitted=int(omitted),
             minimum=np.array(minimum, dtype=np.float64),
             maximum=np.array(maximum, dtype=np.float64),
-            first_steps=FixedPoint.from_float(first / unit, FEATURE_FRACTION),
-            second_steps=FixedPoint.from_float(second / unit**2, FEATURE_FRACTION),
+            first_quanta=FixedPoint.from_float(first / unit, FEATURE_FRACTION),
+            second_quanta=FixedPoint.from_float(second / unit**2, FEATURE_FRACTION),
             tight_bounds=tight_bounds,
         )
 
@@ -224,17 +224,17 @@ class Sketch(Stored, Rebuilt):
 
     def _is_possible(self) -> bool:
         """Whether there may be samples with these sums; without any weight, exactly."""
-        if self.count == 0 or self.weight_steps <= 0:
+        if self.count == 0 or self.weight_quanta <= 0:
             return not (
-                self.weight_steps
-                or self.squared_weight_steps
-                or self.moment_steps.any()
-                or self.first_steps.any()
-                or self.second_steps.any()
+                self.weight_quanta
+                or self.squared_weight_quanta
+                or self.moment_quanta.any()
+                or self.first_quanta.any()
+                or self.second_quanta.any()
             )
         return bool(
-            self.squared_weight_steps > 0
-            and (self.second_steps.high >= 0).all()
+            self.squared_weight_quanta > 0
+            and (self.second_quanta.high >= 0).all()
             and np.abs(self.moment_sum).max() <= self.total_weight * (1 + _SLACK)
         )
 
@@ -270,11 +270,11 @@ class Sketch(Stored, Rebuilt):
             )
         return replace(
             self,
-            moment_steps=self.moment_steps.times(factor),
-            weight_steps=_scaled(self.weight_steps, factor),
-            squared_weight_steps=_scaled(self.squared_weight_steps, factor, factor),
-            first_steps=self.first_steps.times(factor),
-            second_steps=self.second_steps.times(factor),
+            moment_quanta=self.moment_quanta.times(factor),
+            weight_quanta=_scaled(self.weight_quanta, factor),
+            squared_weight_quanta=_scaled(self.squared_weight_quanta, factor, factor),
+            first_quanta=self.first_quanta.times(factor),
+            second_quanta=self.second_quanta.times(factor),
         )
 
     # -- the rest ----------------------------------------------------------------------------
@@ -324,30 +324,30 @@ class Sketch(Stored, Rebuilt):
 
         With the center of the feature map; :attr:`z` puts the center back.
         """
-        real, imaginary = self.moment_steps.to_float(FRACTION)
+        real, imaginary = self.moment_quanta.to_float(FRACTION)
         return _read_only(real + 1j * imaginary)
 
     @property
     def total_weight(self) -> float:
         """Sum of the weights."""
-        return self.weight_steps / (1 << WEIGHT_FRACTION)
+        return self.weight_quanta / (1 << WEIGHT_FRACTION)
 
     @property
     def squared_weight(self) -> float:
         """Sum of the squares of the weights."""
-        return self.squared_weight_steps / (1 << SQUARED_FRACTION)
+        return self.squared_weight_quanta / (1 << SQUARED_FRACTION)
 
     @cached_property
     def first_moment(self) -> NDArray[np.float64]:
         """``sum_i w_i (x_i - center)``, shape (n_features,)."""
         unit = moment_units(self.feature_map)
-        return _read_only(self.first_steps.to_float(FEATURE_FRACTION) * unit)
+        return _read_only(self.first_quanta.to_float(FEATURE_FRACTION) * unit)
 
     @cached_property
     def second_moment(self) -> NDArray[np.float64]:
         """``sum_i w_i (x_i - center)**2``, shape (n_features,)."""
         unit = moment_units(self.feature_map)
-        return _read_only(self.second_steps.to_float(FEATURE_FRACTION) * unit**2)
+        return _read_only(self.second_quanta.to_float(FEATURE_FRACTION) * unit**2)
 
     # -- what it says ------------------------------------------------------------------------
 
@@ -394,7 +394,7 @@ class Sketch(Stored, Rebuilt):
     def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where the data lies, for decoders: :attr:`mean` and :attr:`variance`.
 
-        A private sketch holds neither; of it, those of the even law between its bounds.
+        A private sketch holds neither; of it, those of the even distribution between its bounds.
         """
         if self.privacy is None:
             return self.mean, self.variance
@@ -433,7 +433,7 @@ class Sketch(Stored, Rebuilt):
 
     @property
     def noise_modulus(self) -> float:
-        """Modulus that :attr:`characteristic` has where that of the samples' law is zero.
+        """Modulus that :attr:`characteristic` has where that of the samples' distribution is zero.
 
         ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
 
@@ -505,8 +505,8 @@ class Sketch(Stored, Rebuilt):
         return card("Sketch", fields, summary=summary, more=more)
 
 
-_WORDS = ("moment_steps", "first_steps", "second_steps")
-_NUMBERS = ("weight_steps", "squared_weight_steps", "count", "omitted")
+_WORDS = ("moment_quanta", "first_quanta", "second_quanta")
+_NUMBERS = ("weight_quanta", "squared_weight_quanta", "count", "omitted")
 _SUMS = (*_WORDS, *_NUMBERS)
 _ARRAYS = (*_WORDS, "minimum", "maximum")
 

@@ -47,7 +47,8 @@ def require_unmasked(values: Any, kind: str, name: str) -> None:
         )
 
 
-# Drawn frequencies: one draw for each specification and process, held against its digest.
+# SampledFrequencies frequencies: one draw for each specification and process, held against its
+# digest.
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -60,14 +61,14 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 # Arguments, checked: whole numbers of all kinds, and arrays of a feature map, made read-only.
 
 
-def whole_number(
+def require_integer(
     name: str, value: object, least: int, error: type[SketchError] = InputError
 ) -> int:
     """Argument ``name``, which must be a whole number of at least ``least``, of Python or NumPy.
 
     Examples
     --------
-    >>> whole_number("n_features", np.int32(3), 1)
+    >>> require_integer("n_features", np.int32(3), 1)
     3
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:

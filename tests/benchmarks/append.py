@@ -62,7 +62,7 @@ print(json.dumps({
 
 def make_store(path: Path, n_partitions: int, rows: int, k: int) -> None:
     """Samples of a mixture of ``k`` components, a stored chunk for each partition."""
-    law = random_mixture(k, N_FEATURES, seed=0)
+    distribution = random_mixture(k, N_FEATURES, seed=0)
     n = n_partitions * rows
     store = zarr.create_array(
         path, shape=(n, N_FEATURES), chunks=(rows, N_FEATURES), dtype="float32", compressors=None
@@ -70,11 +70,11 @@ def make_store(path: Path, n_partitions: int, rows: int, k: int) -> None:
     step = max(_AT_ONCE // rows, 1) * rows
     for seed, start in enumerate(range(0, n, step)):
         end = min(start + step, n)
-        store[start:end] = law.sample(end - start, seed=seed).astype(np.float32)
+        store[start:end] = distribution.sample(end - start, seed=seed).astype(np.float32)
 
 
 def append(path: Path, rows: int, k: int) -> None:
-    """One partition more, of the same law."""
+    """One partition more, of the same distribution."""
     store: Any = zarr.open_array(path, mode="r+")
     store.append(random_mixture(k, N_FEATURES, seed=0).sample(rows, seed=10**6).astype(np.float32))
 

@@ -79,7 +79,7 @@ def wall(run: Callable[[], object], repeats: int = 5) -> float:
 
 
 def drawn(n_rows: int, n_features: int) -> np.ndarray:
-    """Rows of a standard normal law."""
+    """Rows of a standard normal distribution."""
     rng = np.random.default_rng(0)
     return rng.standard_normal((n_rows, n_features), dtype=np.float32)
 

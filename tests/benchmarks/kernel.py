@@ -16,7 +16,7 @@ from tests.benchmarks.table import Row, row
 BLOCK = 1000  # rows of the cache-blocked NumPy reference
 UNIT = "G pairs/s"
 CASES = [(2, 1024), (12, 1024), (12, 8000), (20, 2048), (64, 1024), (128, 1024), (784, 1024)]
-SUMS = "sparse-sums"  # the law whose frequencies share work; it has a kernel of its own
+SUMS = "sparse-sums"  # the distribution whose frequencies share work; it has a kernel of its own
 VARIANTS = (12, 1024)  # where weights, whitening and the omit policy are told too
 PAIRS, CHUNK = 4e7, 100_000  # pairs of a case; rows of the one with variants, a chunk of 5 MB
 
@@ -55,8 +55,10 @@ def measure(n_features: int, n_frequencies: int, pairs: float, repeats: int) -> 
     single = FeatureMap(n_features, n_frequencies, scale=1.0)
     double = FeatureMap(n_features, n_frequencies, scale=1.0, dtype="float64")
     whitened = FeatureMap(n_features, n_frequencies, scale=1.0, whitening=whitening)
-    sums = FeatureMap(n_features, n_frequencies, scale=1.0, law=SUMS)
-    white_sums = FeatureMap(n_features, n_frequencies, scale=1.0, law=SUMS, whitening=whitening)
+    sums = FeatureMap(n_features, n_frequencies, scale=1.0, distribution=SUMS)
+    white_sums = FeatureMap(
+        n_features, n_frequencies, scale=1.0, distribution=SUMS, whitening=whitening
+    )
     omega = single.frequencies
     few = x[: max(n // 10, 8)]  # the slow rivals are timed on fewer rows
     variants: dict[str, tuple[Callable[[], object], int]] = {

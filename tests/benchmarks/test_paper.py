@@ -79,12 +79,12 @@ def test_mmd_is_that_of_two_points_in_closed_form():
     # Gaussian kernel, two all but point-like components: MMD^2 = 2 - 2 exp(-|a - b|^2 / 2)
     p = GaussianMixture([1.0], [[0.0, 0.0]], [[1e-9, 1e-9]])
     q = GaussianMixture([1.0], [[1.0, 0.0]], [[1e-9, 1e-9]])
-    feature_map = FeatureMap(2, 1, scale=1.0, law="gaussian")
+    feature_map = FeatureMap(2, 1, scale=1.0, distribution="gaussian")
     found = mixtures.mmd(p, q, feature_map, seed=0, n_frequencies=100_000)
     assert found**2 == pytest.approx(2 - 2 * np.exp(-0.5), abs=0.01)
 
 
-def test_exact_sketch_gives_the_law_back():
+def test_exact_sketch_gives_the_distribution_back():
     truth = random_mixture(2, 2, seed=0)
     feature_map = FeatureMap(2, 50, scale=1.0, center=np.array([1.0, -2.0]))
     summary = exact_sketch(truth, feature_map)
@@ -114,9 +114,9 @@ def test_mean_squared_error_of_lloyd():
 
 
 def test_stretched_components_have_covariance_one_before():
-    law = stretched(4.0, seed=0)
-    np.testing.assert_allclose(law.covariances[:, 0], 1 / 16)
-    np.testing.assert_allclose(law.covariances[:, -1], 1.0)
+    distribution = stretched(4.0, seed=0)
+    np.testing.assert_allclose(distribution.covariances[:, 0], 1 / 16)
+    np.testing.assert_allclose(distribution.covariances[:, -1], 1.0)
 
 
 RUNS = [

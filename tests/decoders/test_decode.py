@@ -48,7 +48,7 @@ def test_finds_the_mixture(sketch, truth, method):
     assert how.seconds > 0
 
 
-def test_finds_an_exactly_known_law_to_many_digits(exact_sketch, truth):
+def test_finds_an_exactly_known_distribution_to_many_digits(exact_sketch, truth):
     sketch = exact_sketch(truth, FeatureMap(2, 150, scale=1.0, seed=6, dtype="float64"), 10**14)
     found = matched(decode(sketch, 3), truth)
     np.testing.assert_allclose(found.means, truth.means, atol=1e-5)
@@ -334,7 +334,7 @@ def test_a_known_covariance_matrix_gives_centroids():
 def test_centroid_methods(method):
     place = np.array([[-5.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
     x = GaussianMixture([0.5, 0.3, 0.2], place, np.full((3, 2), 0.25)).sample(50_000, seed=1)
-    sketch = partial_sketch(x, FeatureMap(2, 200, scale=1.0, law="gaussian", seed=2))
+    sketch = partial_sketch(x, FeatureMap(2, 200, scale=1.0, distribution="gaussian", seed=2))
     found = decode(sketch, 3, method=method, replicates=2)
     assert isinstance(found, Centroids)
     np.testing.assert_allclose(found.centers[found.centers[:, 0].argsort()], place, atol=0.2)

@@ -44,7 +44,9 @@ def skewed_clusters(n=20_000, seed=0):
 
 def relative_risk(x, k, m, seed=0, **options):
     scale = clustering_scale(x[:2000], k, seed=seed)
-    sketch = partial_sketch(x, FeatureMap(x.shape[1], m, scale=scale, law="gaussian", seed=seed))
+    sketch = partial_sketch(
+        x, FeatureMap(x.shape[1], m, scale=scale, distribution="gaussian", seed=seed)
+    )
     found = divide_density(sketch, k, np.random.default_rng(seed), lambda cost: None, **options)
     return Centroids(found.weights, found.centers).inertia(x) / lloyd(x, k, seed=seed).inertia
 
@@ -62,17 +64,19 @@ def test_clusters_that_are_no_gaussians(seed):
     assert many < relative_risk(x, 6, 400, seed, n_candidates=6) + 0.02
 
 
-@pytest.mark.parametrize("law", ["adapted-radius", "clustering", "folded-gaussian"])
-def test_any_law_will_do(law):
+@pytest.mark.parametrize("distribution", ["adapted-radius", "clustering", "folded-gaussian"])
+def test_any_distribution_will_do(distribution):
     x = gaussian_clusters(4, 3)
-    sketch = partial_sketch(x, FeatureMap(3, 200, scale=0.8, law=law))
+    sketch = partial_sketch(x, FeatureMap(3, 200, scale=0.8, distribution=distribution))
     found = divide_density(sketch, 4, np.random.default_rng(0), lambda cost: None)
     assert Centroids(found.weights, found.centers).inertia(x) < 1.005 * lloyd(x, 4).inertia
 
 
 @pytest.fixture(scope="module")
 def sketch():
-    return partial_sketch(gaussian_clusters(4, 3), FeatureMap(3, 200, scale=1.0, law="gaussian"))
+    return partial_sketch(
+        gaussian_clusters(4, 3), FeatureMap(3, 200, scale=1.0, distribution="gaussian")
+    )
 
 
 def test_says_what_it_found(sketch):
@@ -112,7 +116,7 @@ def test_units_do_not_matter():
     x = gaussian_clusters(4, 3)
     found = []
     for factor, offset in ((1.0, 0.0), (1e3, 7e5)):
-        feature_map = FeatureMap(3, 200, scale=factor, law="gaussian", dtype="float64")
+        feature_map = FeatureMap(3, 200, scale=factor, distribution="gaussian", dtype="float64")
         moved = partial_sketch(factor * x + offset, feature_map)
         division = divide_density(moved, 4, np.random.default_rng(0), lambda cost: None)
         found.append((division.centers - offset) / factor)
@@ -122,7 +126,7 @@ def test_units_do_not_matter():
 @pytest.mark.parametrize("k", [1, 2])
 def test_data_without_width(k):
     x = np.repeat(np.array([[0.0, 1.0], [4.0, 1.0]])[:k], 50, axis=0)
-    sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0, law="gaussian"))
+    sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0, distribution="gaussian"))
     found = divide_density(sketch, k, np.random.default_rng(0), lambda cost: None)
     assert Centroids(found.weights, found.centers).inertia(x) < 0.01
 

@@ -27,7 +27,7 @@ def divergences(n_features, n_components, seeds, n_frequencies, n_samples, **opt
     for seed in seeds:
         truth = random_mixture(n_components, n_features, seed=seed)
         feature_map = FeatureMap(
-            n_features, n_frequencies, scale=1.0, seed=seed, law="sparse-radius"
+            n_features, n_frequencies, scale=1.0, seed=seed, distribution="sparse-radius"
         )
         sketch = partial_sketch(truth.sample(n_samples, seed=100 + seed), feature_map)
         fits = [decode(sketch, n_components, refine=refine) for refine in (None, "efficient")]
@@ -114,7 +114,7 @@ def test_blocks_of_frequencies_agree(monkeypatch):
 def test_weights_of_features_do_not_matter():
     truth = random_mixture(3, 2, seed=9)
     x = truth.sample(50_000, seed=1)
-    feature_map = FeatureMap(2, 150, scale=1.0, seed=6, law="clustering")
+    feature_map = FeatureMap(2, 150, scale=1.0, seed=6, distribution="clustering")
     mixture = decode(partial_sketch(x, feature_map), 3, refine="efficient")
     assert symmetric_kl(truth, mixture) < 5 * 14 / 50_000
 

@@ -15,9 +15,9 @@ COVARIANCE = np.array([[0.5, 0.3, 0.0], [0.3, 0.6, -0.1], [0.0, -0.1, 0.4]])
 MEAN = np.array([1.0, -2.0, 0.5])
 
 
-def sketch_of(m=100_000, law="gaussian", **options):
+def sketch_of(m=100_000, distribution="gaussian", **options):
     """The sketch that infinitely many samples would have."""
-    feature_map = FeatureMap(3, m, law=law, seed=1, dtype="float64", **options)
+    feature_map = FeatureMap(3, m, distribution=distribution, seed=1, dtype="float64", **options)
     omega = feature_map.frequencies
     psi = np.exp(-1j * MEAN @ omega - 0.5 * np.einsum("ij,ij->j", omega, COVARIANCE @ omega))
     return Sketch.from_sums(
@@ -106,14 +106,14 @@ def test_falls_back_to_a_point():
     "feature_map",
     [
         FeatureMap(3, 10, scale=1.0),
-        FeatureMap(3, 10, covariances=np.ones((2, 3)), law="gaussian"),
+        FeatureMap(3, 10, covariances=np.ones((2, 3)), distribution="gaussian"),
     ],
 )
 def test_needs_a_gaussian_kernel(feature_map):
-    with pytest.raises(DecodeError, match=r"Gaussian kernel. Sketch with law='gaussian'"):
+    with pytest.raises(DecodeError, match=r"Gaussian kernel. Sketch with distribution='gaussian'"):
         kernel_bandwidth(feature_map)
 
 
 def test_weighted_features_will_do():
-    sketch = sketch_of(law="clustering", scale=0.8)
+    sketch = sketch_of(distribution="clustering", scale=0.8)
     np.testing.assert_allclose(estimate(sketch, MEAN), COVARIANCE, atol=0.04)

@@ -22,8 +22,10 @@ def samples() -> np.ndarray:
     return centers[rng.integers(3, size=3000)] + 0.07 * rng.normal(size=(3000, 2))
 
 
-def objective_of(samples, m, law="gaussian", seed=1):
-    feature_map = FeatureMap(2, m, scale=SIGMA, law=law, seed=seed, dtype="float64")
+def objective_of(samples, m, distribution="gaussian", seed=1):
+    feature_map = FeatureMap(
+        2, m, scale=SIGMA, distribution=distribution, seed=seed, dtype="float64"
+    )
     box = np.array([[-1.0, -1.0], [1.0, 1.0]])
     return Objective(partial_sketch(samples, feature_map), "dirac", box=box)
 
@@ -34,10 +36,10 @@ def kde(points, samples):
     return kernel.mean(axis=1), kernel @ samples / kernel.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("law", ["gaussian", "clustering"])
-def test_the_correlation_estimates_the_density(samples, law):
+@pytest.mark.parametrize("distribution", ["gaussian", "clustering"])
+def test_the_correlation_estimates_the_density(samples, distribution):
     # eq. (8); unbiased, with a deviation of less than 1 / sqrt(m)
-    objective = objective_of(samples, 100_000, law)
+    objective = objective_of(samples, 100_000, distribution)
     points = np.random.default_rng(2).uniform(-1, 1, (200, 2))
     theta = (points - objective.shift) / objective.scale
     found = objective.correlations(theta, objective.target)

@@ -88,7 +88,7 @@ def test_atoms_are_characteristic_functions_in_data_units(data, model):
 
 def test_feature_weights_multiply_sketch_and_atoms():
     x = np.random.default_rng(0).normal(size=(400, 3)) + 2.0
-    feature_map = FeatureMap(3, 90, scale=1.0, law="clustering", seed=1, dtype="float64")
+    feature_map = FeatureMap(3, 90, scale=1.0, distribution="clustering", seed=1, dtype="float64")
     sketch = partial_sketch(x, feature_map)
     objective = Objective(sketch, "dirac")
     weights = feature_map.feature_weights
@@ -322,13 +322,13 @@ def test_the_true_mixture_costs_nothing(exact_sketch, offset, scale):
     assert objective.cost(truth.weights, theta) < (1e-30 if offset == 0 else 1e-16)
 
 
-def test_bounds_on_variances_follow_the_law_and_narrow_data():
+def test_bounds_on_variances_follow_the_distribution_and_narrow_data():
     x = np.zeros((10, 3))
     x[:, 0] = np.linspace(-100, 100, 10)
     x[:, 1] = x[:, 0] / 1000
     sketch = partial_sketch(x, FeatureMap(3, 20, scale=4.0, dtype="float64"))
     bound = Objective(sketch).lower[3:] * 16.0
-    # a variance is known to the step of the sums, in units of the law's
+    # a variance is known to the step of the sums, in units of the distribution's
     expected = VARIANCE_FLOOR * np.array([16.0, x[:, 1].var()])
     np.testing.assert_allclose(bound[:2], expected, atol=VARIANCE_FLOOR * 16.0 * 2.0**-30)
     assert 0 < bound[2] < 1e-12  # a feature that does not vary

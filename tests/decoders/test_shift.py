@@ -30,8 +30,10 @@ def samples() -> np.ndarray:
     return CENTERS[rng.integers(3, size=20_000)] + DEVIATION * rng.normal(size=(20_000, 2))
 
 
-def sketch_of(samples, m=1000, scale=0.1, seed=1, law="gaussian"):
-    return partial_sketch(samples, FeatureMap(2, m, scale=scale, law=law, seed=seed))
+def sketch_of(samples, m=1000, scale=0.1, seed=1, distribution="gaussian"):
+    return partial_sketch(
+        samples, FeatureMap(2, m, scale=scale, distribution=distribution, seed=seed)
+    )
 
 
 def decoded(sketch, n_components=3, seed=0, **options):
@@ -121,13 +123,13 @@ def test_a_peak_narrower_than_the_kernel_is_a_point():
     np.testing.assert_allclose(np.sort(found.centers, axis=0), np.sort(CENTERS, axis=0), atol=0.02)
 
 
-def test_other_laws_have_points_only(samples):
-    sketch = sketch_of(samples, law="adapted-radius", scale=0.15)
+def test_other_distributions_have_points_only(samples):
+    sketch = sketch_of(samples, distribution="adapted-radius", scale=0.15)
     found, _ = decoded(sketch)
     assert risk(found, samples) < 1.1 * BEST
     with pytest.raises(DecodeError, match="Gaussian kernel"):
         decoded(sketch, model="gaussian")
-    weighted, _ = decoded(sketch_of(samples, law="clustering"), model="gaussian")
+    weighted, _ = decoded(sketch_of(samples, distribution="clustering"), model="gaussian")
     assert risk(weighted, samples) < 1.05 * BEST
 
 

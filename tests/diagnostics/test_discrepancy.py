@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import Centroids, FeatureMap, partial_sketch
-from dask_sketch.diagnostics.mmd import discrepancy, samples_law
+from dask_sketch.diagnostics.mmd import data_distribution, discrepancy
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sketching import Sketch
@@ -16,9 +16,9 @@ MAP = FeatureMap(2, 200, scale=1.0, dtype="float64")
 
 
 @pytest.mark.parametrize("off", [0.0, 0.15, 1.0])
-@pytest.mark.parametrize("law", ["adapted-radius", "clustering"])
-def test_it_is_unbiased_and_its_deviation_right(off: float, law: str) -> None:
-    feature_map = FeatureMap(2, 200, scale=1.0, law=law, dtype="float64")
+@pytest.mark.parametrize("distribution", ["adapted-radius", "clustering"])
+def test_it_is_unbiased_and_its_deviation_right(off: float, distribution: str) -> None:
+    feature_map = FeatureMap(2, 200, scale=1.0, distribution=distribution, dtype="float64")
     model = GaussianMixture(TRUTH.weights, TRUTH.means + off, TRUTH.covariances)
     weights = feature_map.feature_weights
     gap = model.characteristic(feature_map.frequencies)
@@ -36,9 +36,9 @@ def test_it_is_unbiased_and_its_deviation_right(off: float, law: str) -> None:
 
 def test_law_of_centroids_has_the_variance_of_the_data() -> None:
     sketch = partial_sketch(TRUTH.sample(20_000, seed=0), MAP)
-    law = samples_law(Centroids(TRUTH.weights, TRUTH.means), sketch)
-    np.testing.assert_allclose(law.variance, sketch.variance, rtol=0.05)
-    assert samples_law(TRUTH, sketch) is TRUTH
+    distribution = data_distribution(Centroids(TRUTH.weights, TRUTH.means), sketch)
+    np.testing.assert_allclose(distribution.variance, sketch.variance, rtol=0.05)
+    assert data_distribution(TRUTH, sketch) is TRUTH
 
 
 def test_points_on_their_centroids_are_no_distance_away() -> None:

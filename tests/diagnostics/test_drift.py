@@ -10,12 +10,12 @@ from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import random_mixture
 
-LAW = random_mixture(5, 3, seed=1)
+MIXTURE = random_mixture(5, 3, seed=1)
 MAP = FeatureMap(3, 150, scale=1.0, seed=2)
 
 
 def sketch_of(n: int, seed: int, shift: float = 0.0, weights: object = None) -> Sketch:
-    return partial_sketch(LAW.sample(n, seed=seed) + shift, MAP, weights)
+    return partial_sketch(MIXTURE.sample(n, seed=seed) + shift, MAP, weights)
 
 
 def null(kind: str, n_draws: int = 120) -> list[Drift]:
@@ -31,8 +31,8 @@ def null(kind: str, n_draws: int = 120) -> list[Drift]:
             a, b, shared = kept + a, kept + b, kept.squared_weight
         elif kind == "weights":
             w = np.random.default_rng(i).uniform(0.2, 3.0, size=150)
-            b = partial_sketch(LAW.sample(150, seed=2 * i + 1), MAP, w)
-        found.append(drift(a, b, shared=shared, model=LAW, seed=i))
+            b = partial_sketch(MIXTURE.sample(150, seed=2 * i + 1), MAP, w)
+        found.append(drift(a, b, shared=shared, model=MIXTURE, seed=i))
     return found
 
 
@@ -51,18 +51,18 @@ def test_noise_is_as_large_as_it_says(kind: str) -> None:
 
 def test_it_estimates_the_discrepancy() -> None:
     far = 0.3
-    moved = GaussianMixture(LAW.weights, LAW.means + far, LAW.covariances)
-    law = LAW.characteristic(MAP.frequencies), moved.characteristic(MAP.frequencies)
-    expected = np.mean(np.abs(law[0] - law[1]) ** 2)
+    moved = GaussianMixture(MIXTURE.weights, MIXTURE.means + far, MIXTURE.covariances)
+    distribution = MIXTURE.characteristic(MAP.frequencies), moved.characteristic(MAP.frequencies)
+    expected = np.mean(np.abs(distribution[0] - distribution[1]) ** 2)
     found = [
-        drift(sketch_of(1000, 2 * i), sketch_of(500, 2 * i + 1, far), model=LAW).squared
+        drift(sketch_of(1000, 2 * i), sketch_of(500, 2 * i + 1, far), model=MIXTURE).squared
         for i in range(40)
     ]
     assert np.mean(found) == pytest.approx(expected, rel=0.1)
 
 
 def test_a_shift_is_an_alarm_and_the_tolerance_takes_it_back() -> None:
-    found = drift(sketch_of(5000, 1), sketch_of(1000, 2, 0.3), model=LAW)
+    found = drift(sketch_of(5000, 1), sketch_of(1000, 2, 0.3), model=MIXTURE)
     assert found.is_alarm(5.0)
     assert found.deviations > 20
     assert not found.is_alarm(5.0, tolerance=1.5 * found.discrepancy)
@@ -71,17 +71,17 @@ def test_a_shift_is_an_alarm_and_the_tolerance_takes_it_back() -> None:
 
 def test_a_state_that_has_grown_shows_what_the_batch_does() -> None:
     state, batch = sketch_of(5000, 1), sketch_of(500, 2, 0.3)
-    alone = drift(state, batch, model=LAW)
-    grown = drift(state, state + batch, shared=state.squared_weight, model=LAW)
+    alone = drift(state, batch, model=MIXTURE)
+    grown = drift(state, state + batch, shared=state.squared_weight, model=MIXTURE)
     assert grown.discrepancy == pytest.approx(alone.discrepancy * 500 / 5500, rel=0.01)
     assert grown.deviations == pytest.approx(alone.deviations, rel=0.05)
     # not knowing what is shared, there seems to be far more noise than there is
-    assert drift(state, state + batch, model=LAW).deviations < 0.1 * grown.deviations
+    assert drift(state, state + batch, model=MIXTURE).deviations < 0.1 * grown.deviations
 
 
 def test_without_a_model_it_is_near() -> None:
     a, b = sketch_of(1000, 1), sketch_of(300, 2)
-    with_model, without = drift(a, b, model=LAW), drift(a, b)
+    with_model, without = drift(a, b, model=MIXTURE), drift(a, b)
     assert without.cost == with_model.cost
     assert without.noise_level == with_model.noise_level
     assert without.deviation == pytest.approx(with_model.deviation, rel=0.3)
@@ -102,12 +102,12 @@ def test_constant_samples() -> None:
 
 
 def test_a_single_sample_is_compared_too() -> None:
-    assert not drift(sketch_of(1000, 1), sketch_of(1, 3), model=LAW).is_alarm(5.0)
+    assert not drift(sketch_of(1000, 1), sketch_of(1, 3), model=MIXTURE).is_alarm(5.0)
 
 
 def test_between_all() -> None:
     parts = {"a": sketch_of(500, 1), "b": sketch_of(500, 2), "c": sketch_of(500, 3, 0.5)}
-    found = drifts_between(parts | {"none": Sketch.empty(MAP)}, model=LAW)
+    found = drifts_between(parts | {"none": Sketch.empty(MAP)}, model=MIXTURE)
     assert list(found) == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [one.is_alarm(5.0) for one in found.values()] == [False, True, True]
     assert found["a", "b"].cost == drift(parts["a"], parts["b"]).cost

@@ -109,7 +109,7 @@ def test_a_component_without_width() -> None:
     assert {"floor", "unresolved"} <= set(found)  # its likelihood is not to be seen
 
 
-def test_heldout_samples_of_another_law() -> None:
+def test_heldout_samples_of_another_distribution() -> None:
     other = partial_sketch(TRUTH.sample(10_000, seed=3) + 0.1, MAP)
     assert names(MODEL, other) == ["unlike held-out"]
     assert names(MODEL, HELDOUT) == []
@@ -181,7 +181,7 @@ def test_centroids_are_no_misfit_whatever_the_width_of_the_clusters() -> None:
 
 
 def test_clustering_features_have_their_weights() -> None:
-    weighted = FeatureMap(2, 150, scale=1.0, law="clustering")
+    weighted = FeatureMap(2, 150, scale=1.0, distribution="clustering")
     sketch = partial_sketch(TRUTH.sample(20_000, seed=2), weighted)
     w = weighted.feature_weights
     assert w is not None

@@ -20,7 +20,7 @@ from dask_sketch.models import Centroids, Decoding, GaussianMixture, random_mixt
 DECODING = Decoding("cl-ompr", "gaussian", 0.0, 0.0, (), 0.0, 0, 1, 1, True, "")
 MAPS: dict[str, dict[str, Any]] = {
     "isotropic": {"scale": 1.2},
-    "clustering": {"scale": 1.2, "law": "clustering"},
+    "clustering": {"scale": 1.2, "distribution": "clustering"},
     "whitened": {"scale": 1.0, "whitening": [[2.0, 0.5], [0.0, 1.0]]},
 }
 

@@ -24,7 +24,7 @@ def test_noise_level_is_the_mean_of_the_noise() -> None:
 
 
 def test_noise_level_has_the_weights_of_the_features() -> None:
-    weighted = FeatureMap(2, 200, scale=1.0, law="clustering", dtype="float64")
+    weighted = FeatureMap(2, 200, scale=1.0, distribution="clustering", dtype="float64")
     sketch = partial_sketch(TRUTH.sample(1000, seed=2), weighted)
     w = weighted.feature_weights
     assert w is not None
@@ -57,14 +57,14 @@ def test_bad_input() -> None:
         {"scale": 2.0},
         {"scale": 2.0, "whitening": [[2.0, 0.5], [0.0, 1.0]]},
         {"covariances": [[1.0, 9.0]]},
-        {"covariances": [[1.0, 9.0], [4.0, 1.0]], "law_weights": [0.25, 0.75]},
+        {"covariances": [[1.0, 9.0], [4.0, 1.0]], "covariance_weights": [0.25, 0.75]},
     ],
 )
 def test_scaled_radii_give_the_envelope(choices: dict[str, object]) -> None:
     feature_map = FeatureMap(2, 50, **choices)  # type: ignore[arg-type]
     radii = feature_map.scaled_radii
     variances = np.atleast_2d(choices.get("covariances", np.full(2, 4.0)))
-    mean = np.average(variances, axis=0, weights=feature_map.law_weights)
+    mean = np.average(variances, axis=0, weights=feature_map.covariance_weights)
     back = np.linalg.inv(feature_map.whitening) if feature_map.whitening is not None else np.eye(2)
     covariance = back @ np.diag(mean) @ back.T
     omega = feature_map.frequencies

@@ -34,7 +34,7 @@ from dask_sketch.jobs.outcome import Outcome
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture
 from dask_sketch.sketching.privatise import privatise
 
-MAP = FeatureMap(2, 60, scale=1.0, law="sparse-radius")
+MAP = FeatureMap(2, 60, scale=1.0, distribution="sparse-radius")
 ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
 LAZY = da.from_array(ROWS, chunks=(300, 2))
 SKETCH = partial_sketch(ROWS, MAP)

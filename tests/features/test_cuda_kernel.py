@@ -13,8 +13,8 @@ from strategies import assert_close_sketches, reference_sums
 
 from dask_sketch import FeatureMap, merge, partial_sketch
 from dask_sketch.errors import ChunkError
-from dask_sketch.features.distributions import LAWS
 from dask_sketch.features.kernels import cuda
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -55,11 +55,11 @@ def test_moments_agree_with_exp(n_features, rng):
 def test_one_phase_alone_is_exact_to_its_parts(rng):
     """A single row has no other rows to average its errors out, and equal rows add no bias."""
     fm = FeatureMap(12, 128, scale=1.0)
-    turns = np.abs(fm.frequencies).max(axis=0) / (2 * np.pi)
+    cycles = np.abs(fm.frequencies).max(axis=0) / (2 * np.pi)
     for _ in range(5):
         x = rows_within(rng, 1, fm)
         # of each of 12 products, two below 2**-25 of the largest one are left out, at random
-        left_out = 2 * np.pi * np.sqrt(12) * 2.0**-24 * np.abs(x).max() * turns
+        left_out = 2 * np.pi * np.sqrt(12) * 2.0**-24 * np.abs(x).max() * cycles
         error = np.abs(gpu_sketch(x, fm).moment_sum - reference_sums(x, fm))
         assert (error <= SINGLE + left_out).all()
     same = np.repeat(x, 500, axis=0)
@@ -75,9 +75,9 @@ def test_features_may_have_any_units(rng):
     assert error <= bound
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_every_law_is_drawn_on_the_host(law, rng):
-    fm = FeatureMap(12, 70, scale=2.0, law=law)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_every_distribution_is_drawn_on_the_host(distribution, rng):
+    fm = FeatureMap(12, 70, scale=2.0, distribution=distribution)
     x = rows_within(rng, 1000, fm, 20.0)
     there, here = gpu_sketch(x, fm), partial_sketch(x, fm)
     assert there.feature_map.digest == here.feature_map.digest
@@ -246,11 +246,11 @@ def test_empty_chunks(rng):
 
 
 def test_frequencies_are_cut_without_loss(rng):
-    turns = rng.normal(size=(12, 40)).astype(np.float32).astype(float)
-    bits = cuda.cut(turns, axis=0).astype(np.uint32) << 16
+    cycles = rng.normal(size=(12, 40)).astype(np.float32).astype(float)
+    bits = cuda.cut(cycles, axis=0).astype(np.uint32) << 16
     parts = bits.view(np.float32).astype(float)
-    largest = np.abs(turns).max(axis=0)
-    assert (np.abs(parts.sum(axis=0) - turns) <= 2.0**-26 * largest).all()
+    largest = np.abs(cycles).max(axis=0)
+    assert (np.abs(parts.sum(axis=0) - cycles) <= 2.0**-26 * largest).all()
     unit = 2.0 ** (np.floor(np.log2(largest)) - 7)
     assert (parts[0] / unit == np.rint(parts[0] / unit)).all()
     assert (np.abs(parts[0]) <= 256 * unit).all()

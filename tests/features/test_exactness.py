@@ -14,10 +14,10 @@ from dask_sketch.features.kernels.structured_frequencies import (
     SIDE,
     combine,
     n_groups,
-    settle,
+    truncate_to_grid,
 )
 
-LAWS = ["any", "sums"]
+DISTRIBUTIONS = ["any", "sums"]
 DTYPES = ["float32", "float64"]
 # (largest error of one row in one moment, what is left of it on average over many)
 ERROR = {
@@ -31,11 +31,11 @@ ERROR = {
 class Summing:
     """A kernel with its frequencies."""
 
-    def __init__(self, law, turns, dtype, kernel=None):
-        shared = sums_kernel(dtype) if law == "sums" else moment_kernel(len(turns), dtype)
+    def __init__(self, distribution, cycles, dtype, kernel=None):
+        shared = sums_kernel(dtype) if distribution == "sums" else moment_kernel(len(cycles), dtype)
         self.kernel = shared if kernel is None else kernel
-        self.packed = self.kernel.pack(turns)
-        self.shape = turns.shape
+        self.packed = self.kernel.pack(cycles)
+        self.shape = cycles.shape
 
     def steps(self, x, weights=None, cuts=()):
         """Sums over the rows, given in pieces that end at ``cuts``."""
@@ -53,12 +53,12 @@ class Summing:
         return real + 1j * imaginary
 
 
-def drawn(law, d, m, dtype, kernel=None):
+def drawn(distribution, d, m, dtype, kernel=None):
     rng = np.random.default_rng(0)
-    turns = 0.5 * rng.normal(size=(d, m))
-    if law == "sums":
-        turns = settle(combine(0.5 * rng.normal(size=(n_groups(m), 2, SIDE, d)), m))
-    return Summing(law, turns.astype(np.float32), dtype, kernel)
+    cycles = 0.5 * rng.normal(size=(d, m))
+    if distribution == "sums":
+        cycles = truncate_to_grid(combine(0.5 * rng.normal(size=(n_groups(m), 2, SIDE, d)), m))
+    return Summing(distribution, cycles.astype(np.float32), dtype, kernel)
 
 
 def rows_and_weights(rng, n, d, dtype):
@@ -72,13 +72,13 @@ def rows_and_weights(rng, n, d, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_order_and_pieces_change_no_bit(law, dtype, data):
+def test_order_and_pieces_change_no_bit(distribution, dtype, data):
     d = data.draw(st.sampled_from([1, 2, 3, 12, 70]), label="n_features")
     n = data.draw(st.integers(1, 2 * BLOCK + 70), label="n_samples")
-    summing = drawn(law, d, data.draw(st.sampled_from([1, 33, 130])), dtype)
+    summing = drawn(distribution, d, data.draw(st.sampled_from([1, 33, 130])), dtype)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32), label="seed"))
     x, w = rows_and_weights(rng, n, d, dtype)
     expected, weighted = summing.steps(x), summing.steps(x, w)
@@ -97,10 +97,10 @@ def test_order_and_pieces_change_no_bit(law, dtype, data):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("d", [1, 12, 65])
-def test_rows_one_by_one_give_the_same_integers(d, law, dtype, rng):
-    summing = drawn(law, d, 100, dtype)
+def test_rows_one_by_one_give_the_same_integers(d, distribution, dtype, rng):
+    summing = drawn(distribution, d, 100, dtype)
     x, w = rows_and_weights(rng, 300, d, dtype)
     for weights in (None, w):
         alone = sum(
@@ -114,36 +114,36 @@ def test_rows_one_by_one_give_the_same_integers(d, law, dtype, rng):
 def test_width_and_tile_change_no_bit(dtype, rng, monkeypatch):
     x, w = rows_and_weights(rng, 700, 9, dtype)
     kinds = {"any": lambda: MomentKernel(9, dtype), "sums": lambda: SumsKernel(dtype)}
-    for law, made in kinds.items():
+    for distribution, made in kinds.items():
         found = []
         for bits in (512, 256, 128):
             for module in ("kernel", "sums_kernel"):
                 monkeypatch.setattr(f"dask_sketch.features.{module}.vector_bits", lambda b=bits: b)
-            summing = drawn(law, 9, 70, dtype, made())
+            summing = drawn(distribution, 9, 70, dtype, made())
             found.append([summing.steps(x), summing.steps(x, w)])
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("quarters", [1, 2, 3])
-def test_every_row_at_an_end_of_the_range(quarters, law, dtype):
+def test_every_row_at_an_end_of_the_range(quarters, distribution, dtype):
     # sines of one, cosines of minus one: where 32 bits would overflow, were they not emptied
-    turns = np.full((1, GROUP), quarters / 4, dtype=np.float32)
-    if law == "sums":  # u + v a quarter, half or three quarters of a turn, u - v another
+    cycles = np.full((1, GROUP), quarters / 4, dtype=np.float32)
+    if distribution == "sums":  # u + v a quarter, half or three quarters of a turn, u - v another
         parts = np.array([[[[quarters / 4]] * SIDE, [[0.0], [0.25], [0.5], [0.75]]]])
-        turns = combine(parts, GROUP).astype(np.float32)
-    summing = Summing(law, turns, dtype)
+        cycles = combine(parts, GROUP).astype(np.float32)
+    summing = Summing(distribution, cycles, dtype)
     n = min(20 * BLOCK + 3, summing.kernel.capacity)
     x = np.ones((n, 1), dtype)
-    expected = np.exp(-2j * np.pi * turns[0].astype(np.float64))
+    expected = np.exp(-2j * np.pi * cycles[0].astype(np.float64))
     for weights in (None, np.full(n, 0.75, dtype), np.full(n, 0.7123456, dtype)):
         share = None if weights is None else weights[:1]
         alone = summing.steps(x[:1], share)
         w = 1.0 if weights is None else float(weights[0])
         error = np.abs(summing.moments(x[:1], share) - w * expected)
-        assert error.max() <= ERROR[law, dtype][0]
+        assert error.max() <= ERROR[distribution, dtype][0]
         np.testing.assert_array_equal(summing.steps(x, weights), n * alone)
         for count in (FLUSH - 1, FLUSH, FLUSH + 1, 255, 256, 257, 512):
             part = None if weights is None else weights[:count]
@@ -151,14 +151,14 @@ def test_every_row_at_an_end_of_the_range(quarters, law, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3])
-def test_sums_hold_as_many_rows_as_they_say(quarters, law, dtype):
-    turns = np.full((1, GROUP), quarters / 4, dtype=np.float32)
-    if law == "sums":
+def test_sums_hold_as_many_rows_as_they_say(quarters, distribution, dtype):
+    cycles = np.full((1, GROUP), quarters / 4, dtype=np.float32)
+    if distribution == "sums":
         parts = np.array([[[[quarters / 4]] * SIDE, [[0.0], [0.25], [0.5], [0.75]]]])
-        turns = combine(parts, GROUP).astype(np.float32)
-    summing = Summing(law, turns, dtype)
+        cycles = combine(parts, GROUP).astype(np.float32)
+    summing = Summing(distribution, cycles, dtype)
     kernel, packed = summing.kernel, summing.packed
     alone = summing.steps(np.ones((1, 1), dtype))
     sums = kernel.zeros(packed)
@@ -171,9 +171,9 @@ def test_sums_hold_as_many_rows_as_they_say(quarters, law, dtype):
         np.testing.assert_array_equal(kernel.unpack(sums, GROUP), alone * kernel.capacity)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_rows_at_the_center_weigh_what_they_weigh(law):
-    summing = drawn(law, 3, 40, "float32")
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_rows_at_the_center_weigh_what_they_weigh(distribution):
+    summing = drawn(distribution, 3, 40, "float32")
     one = 2**summing.kernel.fraction
     real, imaginary = summing.steps(np.zeros((999, 3), dtype=np.float32))
     assert (real == 999 * one).all()
@@ -181,29 +181,29 @@ def test_rows_at_the_center_weigh_what_they_weigh(law):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("weight", [None, 0.75, 0.7123456])
-def test_the_error_of_one_row_is_bounded_and_has_no_side(weight, law, dtype, rng):
+def test_the_error_of_one_row_is_bounded_and_has_no_side(weight, distribution, dtype, rng):
     # phases are exact here, so that all that is seen is cosine, sine and grid
-    if law == "sums":
+    if distribution == "sums":
         bases = np.rint(2.0**22 * rng.uniform(-1, 1, size=(3000, 2, SIDE, 1))) * 2.0**-23
-        turns = combine(bases, 3000 * GROUP)
+        cycles = combine(bases, 3000 * GROUP)
     else:
-        turns = np.concatenate([np.linspace(-1, 1, 40_001), rng.uniform(-9, 9, size=60_000)])[None]
-    turns = turns.astype(np.float32)
-    summing = Summing(law, turns, dtype)
+        cycles = np.concatenate([np.linspace(-1, 1, 40_001), rng.uniform(-9, 9, size=60_000)])[None]
+    cycles = cycles.astype(np.float32)
+    summing = Summing(distribution, cycles, dtype)
     share = None if weight is None else np.array([weight], dtype)
     got = summing.moments(np.ones((1, 1), dtype), share)
     w = 1.0 if share is None else float(share[0])
-    error = got - w * np.exp(-2j * np.pi * turns[0].astype(np.float64))
-    largest, mean = ERROR[law, dtype]
+    error = got - w * np.exp(-2j * np.pi * cycles[0].astype(np.float64))
+    largest, mean = ERROR[distribution, dtype]
     assert max(np.abs(error.real).max(), np.abs(error.imag).max()) <= largest
     assert max(abs(error.real.mean()), abs(error.imag.mean())) <= mean
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_thousand_rows_are_within_2e7(law, rng):
-    summing = drawn(law, 12, 500, "float32")
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_thousand_rows_are_within_2e7(distribution, rng):
+    summing = drawn(distribution, 12, 500, "float32")
     x = rng.normal(size=(1000, 12)).astype(np.float32)
-    exact = drawn(law, 12, 500, "float64").moments(x.astype(np.float64))
+    exact = drawn(distribution, 12, 500, "float64").moments(x.astype(np.float64))
     assert np.abs(summing.moments(x) - exact).max() / 1000 <= 2e-7

@@ -94,7 +94,7 @@ def test_beyond_fifty_radians_rounding_of_the_phase_explains_the_error(radians, 
     x = within(rng, 500, fm, radians).astype(np.float32)
     got = partial_sketch(x, fm).moment_sum / 500
     error = np.abs(got - reference_sums(x, fm) / 500)
-    # two additions, each to half a unit in the last place of the phase in turns
+    # two additions, each to half a unit in the last place of the phase in cycles
     phases = np.abs(x.astype(float)) @ np.abs(fm.frequencies)
     explained = 2 * 2.0**-24 * phases.mean(axis=0)
     assert (error <= explained + 2e-7).all()
@@ -125,11 +125,11 @@ def test_a_row_has_the_same_bits_wherever_it_stands(n_features, dtype, rng):
 def test_a_moment_has_the_same_bits_wherever_its_frequency_stands(rng):
     x = rng.normal(size=(100, 2))
     wide = FeatureMap(2, 384, scale=1.0)
-    turns = (wide.frequencies / (2 * np.pi)).astype(np.float32)
+    cycles = (wide.frequencies / (2 * np.pi)).astype(np.float32)
     kernel = moment_kernel(2, "float32")
     sums = {}
     for shift in (0, 5, 128):
-        packed = kernel.pack(np.roll(turns, shift, axis=1))
+        packed = kernel.pack(np.roll(cycles, shift, axis=1))
         total = kernel.zeros(packed)
         kernel.add(np.ascontiguousarray(x, dtype=np.float32), packed, total)
         sums[shift] = np.roll(kernel.unpack(total, 384), -shift, axis=1)

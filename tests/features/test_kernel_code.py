@@ -20,7 +20,7 @@ from dask_sketch.features.kernels import structured_code as waves
 from dask_sketch.features.kernels.dense import OPERATIONS, ROWS, TOGETHER, module
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS
 from dask_sketch.features.kernels.structured import AHEAD
-from dask_sketch.features.kernels.structured_frequencies import settle
+from dask_sketch.features.kernels.structured_frequencies import truncate_to_grid
 
 LINUX, MAC = "-unknown-linux-gnu", "-apple-macosx"
 # triple, processor, bits of a panel, bits of a register
@@ -161,12 +161,12 @@ def checksum_of_sums():
     out = []
     for n_features, dtype in [(1, "float32"), (3, "float64"), (12, "float32"), (70, "float32")]:
         rng = np.random.default_rng(n_features)
-        turns = rng.normal(size=(n_features, 37)).astype(np.float32)
+        cycles = rng.normal(size=(n_features, 37)).astype(np.float32)
         x = rng.normal(size=(345, n_features)).astype(dtype)
         weights = (1.0 - 0.5 * rng.random(345)).astype(dtype)
         for made, given in (
-            (kernel.MomentKernel(n_features, dtype), turns),
-            (sums_kernel.SumsKernel(dtype), settle(turns).astype(np.float32)),
+            (kernel.MomentKernel(n_features, dtype), cycles),
+            (sums_kernel.SumsKernel(dtype), truncate_to_grid(cycles).astype(np.float32)),
         ):
             packed = made.pack(given)
             sums = made.zeros(packed)

@@ -1,4 +1,4 @@
-"""The laws of the frequencies against their closed forms (notes on Keriven et al., 1.5)."""
+"""Frequency distributions compared with their closed forms (notes on Keriven et al., 1.5)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from scipy import integrate, stats
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import (
-    LAWS,
     adapted_radius,
     clustering_radius,
-    draw_frequencies,
     importance_weights,
+    sample_frequencies,
 )
 from dask_sketch.features.kernels.structured_frequencies import split
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
-# F(R) of the adapted radius law, to five digits
+# F(R) of the adapted radius distribution, to five digits
 CDF = {0.25: 0.02551, 0.5: 0.09853, 1.0: 0.34294, 2.0: 0.82402, 3.0: 0.98227}
 C = 0.8259789443959
 
@@ -41,7 +41,7 @@ def test_adapted_radius_inverts_the_distribution_function():
     assert np.isfinite(adapted_radius(1 - 2.0**-53))
 
 
-def test_adapted_radius_has_the_moments_of_the_law():
+def test_adapted_radius_has_the_moments_of_the_distribution():
     # by quadrature over the quantiles, which no seed can move
     grid = (np.arange(2_000_00) + 0.5) / 200_000
     radius = adapted_radius(grid)
@@ -50,23 +50,23 @@ def test_adapted_radius_has_the_moments_of_the_law():
     assert (np.diff(radius) > 0).all()
 
 
-RADIUS_LAWS = {
+RADIUS_DISTRIBUTIONS = {
     "adapted-radius": cdf,
     "sparse-radius": cdf,
     "folded-gaussian": stats.halfnorm.cdf,
 }
 
 
-@pytest.mark.parametrize("law", RADIUS_LAWS)
+@pytest.mark.parametrize("distribution", RADIUS_DISTRIBUTIONS)
 @pytest.mark.parametrize("n_features", [1, 2, 5])
-def test_radii_follow_the_law(law, n_features):
-    omega = draw_frequencies(law, np.ones(n_features), 4000, seed=n_features)
+def test_radii_follow_the_distribution(distribution, n_features):
+    omega = sample_frequencies(distribution, np.ones(n_features), 4000, seed=n_features)
     radii = np.linalg.norm(omega, axis=0)
-    assert stats.kstest(radii, RADIUS_LAWS[law]).pvalue > 1e-3
+    assert stats.kstest(radii, RADIUS_DISTRIBUTIONS[distribution]).pvalue > 1e-3
 
 
 def test_sparse_directions_use_four_features_each_equally_often():
-    omega = draw_frequencies("sparse-radius", np.ones(9), 9000, seed=4)
+    omega = sample_frequencies("sparse-radius", np.ones(9), 9000, seed=4)
     used = omega != 0
     assert (used.sum(axis=0) == 4).all()
     expected = np.full(9, 4 / 9)
@@ -78,11 +78,11 @@ def test_sparse_directions_use_four_features_each_equally_often():
 
 @pytest.mark.parametrize("n_features", [1, 2, 5, 8])
 def test_base_frequencies_of_sums_have_the_adapted_radius_over_the_root_of_two(n_features):
-    bases = split(draw_frequencies("sparse-sums", np.full(n_features, 4.0), 16_000, seed=3))
+    bases = split(sample_frequencies("sparse-sums", np.full(n_features, 4.0), 16_000, seed=3))
     for side in (0, 1):
         base = 2.0 * bases[:, side].reshape(-1, n_features)
         radii = np.sqrt(2.0) * np.linalg.norm(base, axis=1)
-        # one in each of equal parts: far nearer to the law than independent draws
+        # one in each of equal parts: far nearer to the distribution than independent draws
         assert stats.kstest(radii, cdf).statistic < 1.5 / len(radii)
         used = np.abs(base) > 1e-9
         assert (used.sum(axis=1) <= 2).all()
@@ -95,69 +95,76 @@ def test_base_frequencies_of_sums_have_the_adapted_radius_over_the_root_of_two(n
         np.testing.assert_allclose(np.sign(base).sum(axis=0) / used.sum(axis=0), 0.0, atol=0.12)
 
 
-def test_sums_share_a_mixture_of_laws_by_groups():
+def test_sums_share_a_mixture_of_distributions_by_groups():
     covariances = np.array([[1e-4, 1e-4], [1e4, 1e4]])
-    omega = draw_frequencies("sparse-sums", covariances, 3200, weights=[0.25, 0.75], seed=1)
+    omega = sample_frequencies("sparse-sums", covariances, 3200, weights=[0.25, 0.75], seed=1)
     wide = np.linalg.norm(omega, axis=0).reshape(100, 32) > 1.0
     assert (wide.all(axis=1) | ~wide.any(axis=1)).all()
     assert abs(wide.all(axis=1).sum() - 25) <= 1
 
 
 @pytest.mark.parametrize("n_features", [1, 4])
-def test_gaussian_law_is_gaussian(n_features):
-    omega = draw_frequencies("gaussian", np.full(n_features, 4.0), 4000, seed=1)
+def test_gaussian_distribution_is_gaussian(n_features):
+    omega = sample_frequencies("gaussian", np.full(n_features, 4.0), 4000, seed=1)
     for row in omega:
         assert stats.kstest(row * 2.0, "norm").pvalue > 1e-3
     np.testing.assert_allclose(np.cov(omega), np.eye(n_features) / 4, atol=0.03)
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if law != "sparse-sums"])
-def test_directions_are_uniform(law):
-    omega = draw_frequencies(law, np.ones(2), 4000, seed=5)
+@pytest.mark.parametrize(
+    "distribution",
+    [distribution for distribution in DISTRIBUTIONS if distribution != "sparse-sums"],
+)
+def test_directions_are_uniform(distribution):
+    omega = sample_frequencies(distribution, np.ones(2), 4000, seed=5)
     angles = np.arctan2(omega[1], omega[0])
     assert stats.kstest(angles, stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue > 1e-3
-    omega = draw_frequencies(law, np.ones(3), 4000, seed=5)
+    omega = sample_frequencies(distribution, np.ones(3), 4000, seed=5)
     # Archimedes: one coordinate of a point on the sphere is uniform
     height = omega[0] / np.linalg.norm(omega, axis=0)
     assert stats.kstest(height, stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_diagonal_covariance_divides_by_the_deviations(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_diagonal_covariance_divides_by_the_deviations(distribution):
     variances = np.array([0.25, 1.0, 9.0])
-    plain = draw_frequencies(law, np.ones(3), 100, seed=2)
-    got = draw_frequencies(law, variances, 100, seed=2)
+    plain = sample_frequencies(distribution, np.ones(3), 100, seed=2)
+    got = sample_frequencies(distribution, variances, 100, seed=2)
     np.testing.assert_allclose(got * np.sqrt(variances)[:, None], plain, rtol=1e-13)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_mixture_draws_its_laws_by_their_weights(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_mixture_draws_its_distributions_by_their_weights(distribution):
     variances, weights = np.array([[1.0], [1e8]]), [0.25, 0.75]
-    omega = draw_frequencies(law, variances, 8000, weights=weights, seed=3)
-    wide = np.abs(omega[0]) < 1e-2  # of the second law, but for a few of the first near zero
+    omega = sample_frequencies(distribution, variances, 8000, weights=weights, seed=3)
+    wide = (
+        np.abs(omega[0]) < 1e-2
+    )  # of the second distribution, but for a few of the first near zero
     assert stats.binomtest(int(wide.sum()), 8000, 0.75 + 0.25 * 0.005).pvalue > 1e-4
-    equal = draw_frequencies(law, variances, 8000, seed=3)
+    equal = sample_frequencies(distribution, variances, 8000, seed=3)
     share = (np.abs(equal[0]) < 1e-2).mean()
     assert share == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_weight_of_zero_is_never_drawn():
     variances = np.array([[1.0], [1e12], [1.0]])
-    omega = draw_frequencies("folded-gaussian", variances, 500, weights=[0.5, 0.0, 0.5])
+    omega = sample_frequencies("folded-gaussian", variances, 500, weights=[0.5, 0.0, 0.5])
     assert np.median(np.abs(omega)) > 0.1
     assert (np.abs(omega) > 1e-4).mean() > 0.99
 
 
 def test_draws_depend_on_the_seed_alone():
-    a = draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9)
+    a = sample_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9)
     np.random.seed(0)  # noqa: NPY002  (global state is not to matter)
-    np.testing.assert_array_equal(a, draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9))
-    assert not np.array_equal(a, draw_frequencies("adapted-radius", [1.0, 2.0], 50, seed=10))
+    np.testing.assert_array_equal(a, sample_frequencies("adapted-radius", [1.0, 2.0], 50, seed=9))
+    assert not np.array_equal(a, sample_frequencies("adapted-radius", [1.0, 2.0], 50, seed=10))
 
 
-def test_an_unknown_law_is_named():
-    with pytest.raises(InputError, match="law='levy' is unknown; choose one of adapted-radius"):
-        draw_frequencies("levy", [1.0], 5)
+def test_an_unknown_distribution_is_named():
+    with pytest.raises(
+        InputError, match="distribution='levy' is unknown; choose one of adapted-radius"
+    ):
+        sample_frequencies("levy", [1.0], 5)
 
 
 # E |omega|**2 / lambda**2, notes on Gribonval et al., 1.4.2
@@ -165,7 +172,7 @@ MEAN_SQUARE_RADIUS = {2: 4.4, 10: 12.0952381, 100: 102.0099502}
 
 
 @pytest.mark.parametrize("n_features", MEAN_SQUARE_RADIUS)
-def test_clustering_radii_have_the_moments_of_the_law(n_features):
+def test_clustering_radii_have_the_moments_of_the_distribution(n_features):
     grid = (np.arange(400) + 0.5) / 400
     label, uniform = np.meshgrid(grid, (np.arange(2000) + 0.5) / 2000)
     squares = np.square(clustering_radius(label, uniform, n_features))
@@ -178,7 +185,7 @@ def test_clustering_radii_follow_the_density(n_features):
         return (1 + r**2 / n_features) ** 2 * r ** (n_features - 1) * np.exp(-(r**2) / 2)
 
     total = integrate.quad(unnormalised, 0, 20)[0]
-    omega = draw_frequencies("clustering", np.full(n_features, 0.25), 3000, seed=n_features)
+    omega = sample_frequencies("clustering", np.full(n_features, 0.25), 3000, seed=n_features)
     radii = np.linalg.norm(omega, axis=0) / 2  # lambda is one over the bandwidth of 0.5
 
     def distribution(r):
@@ -195,7 +202,7 @@ def test_weighted_features_have_the_gaussian_kernel(covariances, weights):
     # erratum of eq. (43): with C**2 = 4 + 2 / d**2 the kernel would be 0.9 at zero for d = 2
     variances = np.atleast_2d(np.asarray(covariances))
     share = np.ones(1) if weights is None else np.asarray(weights)
-    omega = draw_frequencies("clustering", covariances, 400_000, weights=weights, seed=1)
+    omega = sample_frequencies("clustering", covariances, 400_000, weights=weights, seed=1)
     power = np.square(importance_weights(omega, covariances, weights))
     for x in (np.zeros(variances.shape[1]), np.linspace(0.3, 0.9, variances.shape[1])):
         kernel = share @ np.exp(-0.5 * (x**2 / variances).sum(axis=1))
@@ -203,6 +210,6 @@ def test_weighted_features_have_the_gaussian_kernel(covariances, weights):
 
 
 def test_importance_weights_are_those_of_eq_41_and_42():
-    omega = draw_frequencies("clustering", np.full(4, 9.0), 50, seed=3)
+    omega = sample_frequencies("clustering", np.full(4, 9.0), 50, seed=3)
     w = 1 + 9.0 * np.square(omega).sum(axis=0) / 4
     np.testing.assert_allclose(importance_weights(omega, np.full(4, 9.0)), np.sqrt(4.5) / w)

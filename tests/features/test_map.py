@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features import LAWS, default_n_frequencies
+from dask_sketch.features import default_n_frequencies
 from dask_sketch.features import frequencies as drawn
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
 GOOD = {"n_features": 3, "n_frequencies": 20, "scale": 2.0}
 KINDS = {
@@ -23,7 +24,7 @@ KINDS = {
     "mixture": {
         "scale": None,
         "covariances": [[1.0, 1.0, 1.0], [4.0, 1.0, 9.0]],
-        "law_weights": [1.0, 3.0],
+        "covariance_weights": [1.0, 3.0],
     },
     "centred": {"center": [1.0, 2.0, 1e6]},
     "diagonal whitening": {"whitening": np.diag([1.0, 2.0, 0.5])},
@@ -48,8 +49,8 @@ def any_map(request):
         ({"seed": -1}, "seed=-1"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"seed": None}, "seed=None"),
-        ({"law": "levy"}, "law='levy' is unknown; choose one of adapted-radius"),
-        ({"law": None}, "law=None"),
+        ({"distribution": "levy"}, "distribution='levy' is unknown; choose one of adapted-radius"),
+        ({"distribution": None}, "distribution=None"),
         ({"dtype": "float16"}, "dtype='float16': choose"),
         ({"dtype": "decimal"}, "dtype='decimal': choose"),
         ({"scale": None}, "give exactly one"),
@@ -65,11 +66,11 @@ def any_map(request):
         ({"scale": None, "covariances": [1.0, 0.0, 1.0]}, "not positive and finite"),
         ({"scale": None, "covariances": [1.0, np.nan, 1.0]}, "not positive and finite"),
         ({"scale": None, "covariances": ["a", "b", "c"]}, "covariances="),
-        ({"law_weights": [0.5, 0.5]}, "give 1 weights"),
-        (KINDS["mixture"] | {"law_weights": [-1.0, 2.0]}, "none negative"),
-        (KINDS["mixture"] | {"law_weights": [0.0, 0.0]}, "law_weights="),
-        (KINDS["mixture"] | {"law_weights": [np.inf, 1.0]}, "law_weights="),
-        (KINDS["mixture"] | {"law_weights": [np.nan, 1.0]}, "law_weights="),
+        ({"covariance_weights": [0.5, 0.5]}, "give 1 weights"),
+        (KINDS["mixture"] | {"covariance_weights": [-1.0, 2.0]}, "none negative"),
+        (KINDS["mixture"] | {"covariance_weights": [0.0, 0.0]}, "covariance_weights="),
+        (KINDS["mixture"] | {"covariance_weights": [np.inf, 1.0]}, "covariance_weights="),
+        (KINDS["mixture"] | {"covariance_weights": [np.nan, 1.0]}, "covariance_weights="),
         ({"center": [0.0, 0.0]}, "center="),
         ({"center": [0.0, np.inf, 0.0]}, "center="),
         ({"center": "middle"}, "center="),
@@ -101,8 +102,8 @@ def test_frequencies_are_drawn_once_and_read_only(any_map):
     with pytest.raises(ValueError, match="read-only"):
         omega[0, 0] = 1.0
     # the float32 kernel and the float64 one hold the same numbers
-    turns = omega / (2 * np.pi)
-    np.testing.assert_allclose(turns.astype(np.float32), turns, rtol=1e-15)
+    cycles = omega / (2 * np.pi)
+    np.testing.assert_allclose(cycles.astype(np.float32), cycles, rtol=1e-15)
 
 
 def test_arguments_are_copied_and_frozen():
@@ -120,7 +121,9 @@ def test_every_field_is_in_the_digest(any_map):
     base = GOOD | {"dtype": "float64"}
     maps = [any_map, FeatureMap(**base)]
     maps += [FeatureMap(**(base | {"seed": 1})), FeatureMap(**(base | {"scale": 2.5}))]
-    maps += [FeatureMap(**(base | {"law": law})) for law in LAWS[1:]]
+    maps += [
+        FeatureMap(**(base | {"distribution": distribution})) for distribution in DISTRIBUTIONS[1:]
+    ]
     assert len({fm.digest for fm in maps}) == len(maps)
     assert len({hash(fm) for fm in maps}) == len(maps)
     assert all(len(fm.digest) == 64 for fm in maps)
@@ -192,19 +195,19 @@ def test_edited_frequencies_are_refused(any_map):
 def test_a_process_that_draws_other_frequencies_refuses(monkeypatch):
     fm = FeatureMap(3, 20, scale=1.0, seed=123)
     sent = pickle.dumps(fm)
-    honest = drawn.draw_frequencies
+    honest = drawn.sample_frequencies
 
     def other_numpy(*args, **kwargs):
         return honest(*args, **kwargs) * 1.0001
 
-    monkeypatch.setattr(drawn, "DRAWN", drawn.DrawnCache(size=8))
-    monkeypatch.setattr(drawn, "draw_frequencies", other_numpy)
+    monkeypatch.setattr(drawn, "CACHE", drawn.FrequencyCache(size=8))
+    monkeypatch.setattr(drawn, "sample_frequencies", other_numpy)
     with pytest.raises(ArtifactError, match="run the same version on the client and on every"):
         partial_sketch(np.zeros((5, 3)), pickle.loads(sent))
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used():
-    cache = drawn.DrawnCache(size=2)
+    cache = drawn.FrequencyCache(size=2)
     maps = [FeatureMap(2, 5, scale=1.0, seed=seed) for seed in range(3)]
     first = cache.get(maps[0])
     cache.get(maps[1])
@@ -247,7 +250,7 @@ def test_mean_variances():
     assert FeatureMap(2, 5, covariances=[4.0, 9.0]).mean_variances.tolist() == [4.0, 9.0]
     mixture = [[1.0, 2.0], [5.0, 2.0]]
     assert FeatureMap(2, 5, covariances=mixture).mean_variances.tolist() == [3.0, 2.0]
-    weighted = FeatureMap(2, 5, covariances=mixture, law_weights=[3.0, 1.0])
+    weighted = FeatureMap(2, 5, covariances=mixture, covariance_weights=[3.0, 1.0])
     assert weighted.mean_variances.tolist() == [2.0, 2.0]
     # whitened coordinates of variance 1 are data of variance inv(L) inv(L).T
     matrix = np.array([[2.0, 0.3], [0.0, 0.5]])
@@ -275,10 +278,10 @@ def test_sizes_are_true():
     assert large - small == 1000 * 2 * 8
 
 
-def test_only_the_clustering_law_weighs_its_features():
+def test_only_the_clustering_distribution_weighs_its_features():
     assert FeatureMap(2, 5, scale=1.0).feature_weights is None
-    assert FeatureMap(2, 5, scale=1.0, law="gaussian").feature_weights is None
-    plain = FeatureMap(3, 40, covariances=[4.0, 1.0, 9.0], law="clustering", seed=2)
+    assert FeatureMap(2, 5, scale=1.0, distribution="gaussian").feature_weights is None
+    plain = FeatureMap(3, 40, covariances=[4.0, 1.0, 9.0], distribution="clustering", seed=2)
     r2 = np.array([4.0, 1.0, 9.0]) @ plain.frequencies**2
     expected = np.sqrt(4 + 2 / 3) / (1 + r2 / 3)
     np.testing.assert_allclose(plain.feature_weights, expected, rtol=1e-6)
@@ -286,7 +289,7 @@ def test_only_the_clustering_law_weighs_its_features():
     # whitening changes the frequencies, and not what they weigh
     matrix = np.array([[2.0, 0.3, 0.0], [0.0, 0.5, 0.1], [0.0, 0.0, 1.5]])
     white = FeatureMap(
-        3, 40, covariances=[4.0, 1.0, 9.0], law="clustering", seed=2, whitening=matrix
+        3, 40, covariances=[4.0, 1.0, 9.0], distribution="clustering", seed=2, whitening=matrix
     )
     np.testing.assert_allclose(white.feature_weights, plain.feature_weights, rtol=1e-5)
     again = FeatureMap.from_spec(white.spec, white.digest, white.frequencies)

@@ -24,10 +24,10 @@ def same(got, expected):
     assert (got.count, got.omitted) == (expected.count, expected.omitted)
     assert got.minimum.tobytes() == expected.minimum.tobytes()
     assert got.maximum.tobytes() == expected.maximum.tobytes()
-    assert got.first_steps == expected.first_steps
-    assert got.second_steps == expected.second_steps
-    assert got.weight_steps == expected.weight_steps
-    assert got.squared_weight_steps == expected.squared_weight_steps
+    assert got.first_quanta == expected.first_quanta
+    assert got.second_quanta == expected.second_quanta
+    assert got.weight_quanta == expected.weight_quanta
+    assert got.squared_weight_quanta == expected.squared_weight_quanta
 
 
 def rounded(values):
@@ -74,10 +74,10 @@ def test_runs_agree_with_plain_arithmetic(d, dtype, rng):
         np.testing.assert_array_equal(got.minimum, exact.min(axis=0, initial=np.inf))
         np.testing.assert_array_equal(got.maximum, exact.max(axis=0, initial=-np.inf))
         first, second = steps(x, got.center, got.unit)
-        assert list(got.first_steps.integers()) == first
-        assert list(got.second_steps.integers()) == second
-        assert got.weight_steps == n << 80
-        assert got.squared_weight_steps == n << 112
+        assert list(got.first_quanta.integers()) == first
+        assert list(got.second_quanta.integers()) == second
+        assert got.weight_quanta == n << 80
+        assert got.squared_weight_quanta == n << 112
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -97,12 +97,12 @@ def test_weights_and_far_rows_agree_with_plain_arithmetic(far, unit, dtype, rng)
     weights[50] = 1.0
     assert got.take(x, weights, False) == -1
     first, second = steps(x, got.center, unit, weights)
-    assert list(got.first_steps.integers()) == first
-    assert list(got.second_steps.integers()) == second
+    assert list(got.first_quanta.integers()) == first
+    assert list(got.second_quanta.integers()) == second
     assert got.count == n
-    assert got.weight_steps == sum(map(Fraction, weights)) * 2**80
+    assert got.weight_quanta == sum(map(Fraction, weights)) * 2**80
     parts = [split(w) for w in weights]
-    assert got.squared_weight_steps == sum(
+    assert got.squared_weight_quanta == sum(
         rounded([f * f * 2.0**48])[0] << 2 * (e + 32) for f, e in parts
     )
     found = {}
@@ -135,8 +135,8 @@ def test_a_bad_row_anywhere_in_a_run_is_refused_or_left_out(d, value, rng):
         same(omitting, one_by_one)
         np.testing.assert_array_equal(omitting.rows[: n - 1], one_by_one.rows[: n - 1])
         assert clean.take(np.delete(x, row, axis=0), None, False) == -1
-        assert omitting.first_steps == clean.first_steps
-        assert omitting.second_steps == clean.second_steps
+        assert omitting.first_quanta == clean.first_quanta
+        assert omitting.second_quanta == clean.second_quanta
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -177,8 +177,8 @@ def test_the_ends_of_the_range_of_weights():
         for weight in (2.0**-32, 2.0**32, 2.0**-32 * 1.5, -0.0):
             got = reader(1, 2, dtype)
             assert got.take(np.array([[3.0], [3.0]]), np.full(2, weight), False) == -1
-            assert got.weight_steps == Fraction(2 * abs(weight)) * 2**80
-            assert got.first_steps.to_float(62)[0] == 2 * weight * 4.0
+            assert got.weight_quanta == Fraction(2 * abs(weight)) * 2**80
+            assert got.first_quanta.to_float(62)[0] == 2 * weight * 4.0
 
 
 @pytest.mark.parametrize("dtype", FRACTIONS)

@@ -7,15 +7,15 @@ import pytest
 
 from dask_sketch import FeatureMap
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.distributions import draw_frequencies
+from dask_sketch.features.distributions import sample_frequencies
 from dask_sketch.features.kernels.structured_frequencies import (
     GROUP,
     SIDE,
     combine,
     n_groups,
-    settle,
     split,
     split_exactly,
+    truncate_to_grid,
 )
 
 SIZES = [1, 2, 3, 8, 9, 10, 31, 32, 33, 34, 39, 41, 64, 100]
@@ -37,7 +37,7 @@ def test_groups_hold_every_sum_and_difference(rng):
 
 @pytest.mark.parametrize("m", SIZES)
 def test_bases_are_found_again_wherever_the_last_group_ends(m, rng):
-    settled = settle(drawn(rng, m))
+    settled = truncate_to_grid(drawn(rng, m))
     bases = split_exactly(settled)
     assert bases.shape == (n_groups(m), 2, SIDE, 3)
     np.testing.assert_array_equal(combine(bases, m), settled)
@@ -52,9 +52,9 @@ def test_bases_of_whole_groups_are_those_drawn(rng):
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 3e7])
 def test_settled_frequencies_are_float32_and_stay(m, scale, rng):
     given = scale * drawn(rng, m)
-    settled = settle(given)
+    settled = truncate_to_grid(given)
     np.testing.assert_array_equal(settled, settled.astype(np.float32))
-    np.testing.assert_array_equal(settle(settled), settled)
+    np.testing.assert_array_equal(truncate_to_grid(settled), settled)
     # two parts, each cut by less than the grid, which is 2**-22 of the largest or less
     largest = np.abs(split(given)).max(axis=(0, 1, 2))
     assert (np.abs(settled - given) <= 2.0**-21 * largest[:, None]).all()
@@ -62,21 +62,21 @@ def test_settled_frequencies_are_float32_and_stay(m, scale, rng):
 
 def test_each_feature_has_its_own_grid(rng):
     given = drawn(rng, 64) * [[1e-9], [1.0], [1e9]]
-    error = np.abs(settle(given) - given).max(axis=1)
+    error = np.abs(truncate_to_grid(given) - given).max(axis=1)
     assert (error <= 2.0**-20 * np.abs(given).max(axis=1)).all()
 
 
 def test_a_feature_that_is_never_used_stays_zero(rng):
     given = drawn(rng, 40) * [[1.0], [0.0], [1.0]]
-    assert not settle(given)[1].any()
+    assert not truncate_to_grid(given)[1].any()
 
 
 def test_other_frequencies_are_refused(rng):
-    settled = settle(drawn(rng, 64))
+    settled = truncate_to_grid(drawn(rng, 64))
     settled[1, 63] = np.nextafter(settled[1, 63], 1.0)
     with pytest.raises(InputError, match="sparse-sums"):
         split_exactly(settled)
-    frequencies = draw_frequencies("sparse-radius", [1.0, 1.0], 64, seed=0)
+    frequencies = sample_frequencies("sparse-radius", [1.0, 1.0], 64, seed=0)
     with pytest.raises(InputError, match="sparse-sums"):
         split_exactly(frequencies.astype(np.float32))
 
@@ -85,22 +85,24 @@ def test_other_frequencies_are_refused(rng):
 @pytest.mark.parametrize("m", [1, 31, 100])
 def test_frequencies_of_a_map_are_sums(m, whitening, rng):
     matrix = None if whitening is None else np.eye(4) + 0.3 * rng.normal(size=(4, 4))
-    fm = FeatureMap(4, m, covariances=[1e-8, 1.0, 4.0, 1e8], whitening=matrix, law="sparse-sums")
-    split_exactly(fm.turns)
-    expected = draw_frequencies("sparse-sums", fm.covariances, m)
+    fm = FeatureMap(
+        4, m, covariances=[1e-8, 1.0, 4.0, 1e8], whitening=matrix, distribution="sparse-sums"
+    )
+    split_exactly(fm.cycles_per_unit)
+    expected = sample_frequencies("sparse-sums", fm.covariances, m)
     if matrix is not None:
         expected = matrix.T @ expected
     error = np.abs(fm.frequencies - expected).max(axis=1)
     assert (error <= 1e-5 * np.abs(expected).max(axis=1)).all()
     # last bits are lost in the product with such a matrix: a stored map is drawn afresh
     again = FeatureMap.from_spec(fm.spec, fm.digest, fm.frequencies.copy())
-    np.testing.assert_array_equal(again.turns, fm.turns)
+    np.testing.assert_array_equal(again.cycles_per_unit, fm.cycles_per_unit)
     with pytest.raises(ArtifactError, match="edited or is damaged"):
         FeatureMap.from_spec(fm.spec, fm.digest, fm.frequencies * (1 + 1e-6))
 
 
 def test_a_stored_map_keeps_its_frequencies():
-    fm = FeatureMap(3, 45, scale=0.37, law="sparse-sums", seed=5)
+    fm = FeatureMap(3, 45, scale=0.37, distribution="sparse-sums", seed=5)
     again = FeatureMap.from_spec(fm.spec, fm.digest, fm.frequencies.copy())
     np.testing.assert_array_equal(again.frequencies, fm.frequencies)
     np.testing.assert_array_equal(again.packed, fm.packed)

@@ -10,14 +10,18 @@ from dask_sketch import FeatureMap, merge, partial_sketch
 from dask_sketch.errors import ChunkError
 from dask_sketch.features.kernels.dense import moment_kernel
 from dask_sketch.features.kernels.structured import BLOCK, SumsKernel, sums_kernel
-from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, settle
+from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, truncate_to_grid
 
 TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 
 
 def sums_map(n_features, n_frequencies, dtype="float32", **options):
     return FeatureMap(
-        n_features, n_frequencies, law="sparse-sums", dtype=dtype, **({"scale": 1.0} | options)
+        n_features,
+        n_frequencies,
+        distribution="sparse-sums",
+        dtype=dtype,
+        **({"scale": 1.0} | options),
     )
 
 
@@ -38,12 +42,12 @@ def explained(x, fm, weights=None):
         return 1e-12
     if len(x) >= 1000:
         return 2e-7
-    turns = np.abs(fm.packed[:, 1]).sum(axis=1).max() * 2 * np.pi
-    built_up = 2 * turns * np.abs(x - fm.center).max(initial=0.0)
+    cycles = np.abs(fm.packed[:, 1]).sum(axis=1).max() * 2 * np.pi
+    built_up = 2 * cycles * np.abs(x - fm.center).max(initial=0.0)
     return 5e-7 + (fm.packed.shape[2] + 1) * 2.0**-24 * built_up
 
 
-def test_the_law_chooses_the_kernel():
+def test_the_distribution_chooses_the_kernel():
     assert isinstance(sums_map(3, 40).kernel, SumsKernel)
     assert sums_map(3, 40).kernel is sums_kernel("float32")
     assert sums_map(3, 40, "float64").kernel is sums_kernel("float64")
@@ -83,15 +87,15 @@ def test_moments_agree_for_every_number_of_rows(n_rows, n_features, rng):
 @pytest.mark.parametrize("d", [5, 32, 33, 500])
 def test_base_frequencies_may_use_every_feature(d, dtype, rng):
     kernel = sums_kernel(dtype)
-    turns = settle(combine(rng.normal(size=(4, 2, SIDE, d)) / d**0.5, 100))
-    packed = kernel.pack(turns)
+    cycles = truncate_to_grid(combine(rng.normal(size=(4, 2, SIDE, d)) / d**0.5, 100))
+    packed = kernel.pack(cycles)
     assert packed.shape == (32, 2, d)
     x = rng.normal(size=(2000, d))
-    x *= 50 / (2 * np.pi * np.abs(x @ turns).max())
+    x *= 50 / (2 * np.pi * np.abs(x @ cycles).max())
     sums = kernel.zeros(packed)
     kernel.add(x.astype(dtype), packed, sums)
     got = kernel.unpack(sums, 100) * 2.0**-kernel.fraction / len(x)
-    expected = np.exp(-2j * np.pi * (x @ turns)).mean(axis=0)
+    expected = np.exp(-2j * np.pi * (x @ cycles)).mean(axis=0)
     error = np.abs(got[0] + 1j * got[1] - expected)
     assert error.max() <= TOLERANCE[dtype]
 
@@ -103,7 +107,7 @@ def test_rows_are_whitened(d, dtype, rng):
     fm = sums_map(d, 100, dtype, whitening=white, center=rng.normal(size=d))
     assert fm.packed.shape == (32, 2, 2)
     np.testing.assert_allclose(
-        fm.frequencies, white.T @ fm.turns.astype(float) * 2 * np.pi, rtol=1e-9
+        fm.frequencies, white.T @ fm.cycles_per_unit.astype(float) * 2 * np.pi, rtol=1e-9
     )
     x = within(rng, 2000, fm, 50.0)
     w = rng.integers(0, 4, size=2000).astype(float)
@@ -116,14 +120,14 @@ def test_rows_are_whitened(d, dtype, rng):
                for part in np.split(order, [1, 700, 703])]  # fmt: skip
         assert merge(cut).identical(got)
     copy = FeatureMap.from_spec(fm.spec, fm.digest, fm.frequencies)
-    np.testing.assert_array_equal(copy.turns, fm.turns)
+    np.testing.assert_array_equal(copy.cycles_per_unit, fm.cycles_per_unit)
     np.testing.assert_array_equal(copy.frequencies, fm.frequencies)
 
 
 def test_diagonal_whitening_leaves_the_rows(rng):
     fm = sums_map(3, 50, whitening=np.diag([1.0, 2.0, 0.5]))
     assert fm.row_whitening is None
-    np.testing.assert_array_equal(fm.turns.astype(float) * (2 * np.pi), fm.frequencies)
+    np.testing.assert_array_equal(fm.cycles_per_unit.astype(float) * (2 * np.pi), fm.frequencies)
 
 
 def test_rows_that_whitening_takes_too_far_are_refused():
@@ -136,10 +140,10 @@ def test_rows_that_whitening_takes_too_far_are_refused():
 def test_both_kernels_agree(rng):
     fm = sums_map(12, 500)
     x = np.ascontiguousarray(within(rng, 3000, fm, 50.0), dtype=np.float32)
-    turns = (fm.frequencies / (2 * np.pi)).astype(np.float32)
+    cycles = (fm.frequencies / (2 * np.pi)).astype(np.float32)
     sums = {}
     for kernel in (fm.kernel, moment_kernel(12, "float32")):
-        packed = kernel.pack(turns)
+        packed = kernel.pack(cycles)
         total = kernel.zeros(packed)
         kernel.add(x, packed, total)
         sums[kernel] = kernel.unpack(total, 500) * 2.0**-kernel.fraction / len(x)

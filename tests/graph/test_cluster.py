@@ -151,15 +151,15 @@ def test_a_worker_that_draws_other_frequencies_stops_the_pass(process_client):
     def break_numpy():
         from dask_sketch.features import frequencies as drawn
 
-        drawn.draw_frequencies, drawn.honest = (
+        drawn.sample_frequencies, drawn.honest = (
             lambda *args, **kwargs: drawn.honest(*args, **kwargs) * 1.01,
-            drawn.draw_frequencies,
+            drawn.sample_frequencies,
         )
 
     def mend():
         from dask_sketch.features import frequencies as drawn
 
-        drawn.draw_frequencies = drawn.honest
+        drawn.sample_frequencies = drawn.honest
 
     fm = feature_map(seed=777)
     worker = min(process_client.scheduler_info(n_workers=-1)["workers"])

@@ -26,7 +26,7 @@ def test_sizes_and_defaults(rng):
     x = gaussian(rng, 20_000, 3, scale=2.0, offset=100.0)
     fm = ds.design(x, n_components=4)
     assert (fm.n_features, fm.n_frequencies) == (3, 5 * 7 * 4)
-    assert (fm.law, fm.seed, fm.dtype) == ("sparse-sums", 0, "float32")
+    assert (fm.distribution, fm.seed, fm.dtype) == ("sparse-sums", 0, "float32")
     assert fm.scale is None
     # four components share the one there is: theirs are narrower, or lie on top of each other
     assert (np.sqrt(fm.mean_variances) > 1.0).all()
@@ -80,18 +80,18 @@ def test_components_in_the_place_of_frequencies(rng):
 
 def test_given_scales_are_kept(rng):
     x = gaussian(rng, 1000, 2)
-    fm = ds.design(x, 50, scale=7.0, law="gaussian", seed=5, dtype="float64")
-    assert (fm.scale, fm.law, fm.seed, fm.dtype) == (7.0, "gaussian", 5, "float64")
+    fm = ds.design(x, 50, scale=7.0, distribution="gaussian", seed=5, dtype="float64")
+    assert (fm.scale, fm.distribution, fm.seed, fm.dtype) == (7.0, "gaussian", 5, "float64")
     assert fm.scale_fit is None
-    fm = ds.design(x, 50, covariances=[[1.0, 2.0], [3.0, 4.0]], law_weights=[1, 3])
+    fm = ds.design(x, 50, covariances=[[1.0, 2.0], [3.0, 4.0]], covariance_weights=[1, 3])
     assert fm.scale is None
-    assert fm.law_weights.tolist() == [0.25, 0.75]
+    assert fm.covariance_weights.tolist() == [0.25, 0.75]
 
 
-def test_clustering_has_a_law_scale_and_size_of_its_own(rng):
+def test_clustering_has_a_distribution_scale_and_size_of_its_own(rng):
     x = rng.choice([-5.0, 0.0, 5.0], (10_000, 2)) + 0.2 * rng.normal(size=(10_000, 2))
     fm = ds.design(x, n_components=9, task="clustering")
-    assert (fm.law, fm.n_frequencies) == ("gaussian", 5 * 3 * 9)
+    assert (fm.distribution, fm.n_frequencies) == ("gaussian", 5 * 3 * 9)
     assert fm.scale == pytest.approx(np.sqrt(2 * 2 * 0.04), rel=0.1)
     found = ds.decode(ds.sketch(x, fm), 9, model="dirac")
     assert found.inertia(x) < 1.05 * 0.08
@@ -139,7 +139,7 @@ def test_whitening_refuses(rng):
         ({"n_components": -1}, "n_components=-1"),
         ({"n_components": 2.5}, "n_components=2.5"),
         ({"n_frequencies": 9, "scale": -1.0}, "scale=-1.0"),
-        ({"n_frequencies": 9, "law": "levy"}, "law='levy'"),
+        ({"n_frequencies": 9, "distribution": "levy"}, "distribution='levy'"),
         ({"n_frequencies": 9, "n_pilot": 0}, "n_pilot=0"),
         ({"n_frequencies": 9, "n_pilot": "many"}, "n_pilot='many'"),
         ({"n_frequencies": 9, "seed": -1}, "seed=-1"),

@@ -305,8 +305,8 @@ class BreakNewWorkers(WorkerPlugin):
             return
         from dask_sketch.features import frequencies as drawn
 
-        honest = drawn.draw_frequencies
-        drawn.draw_frequencies = lambda *args, **kwargs: honest(*args, **kwargs) * 1.01
+        honest = drawn.sample_frequencies
+        drawn.sample_frequencies = lambda *args, **kwargs: honest(*args, **kwargs) * 1.01
 
 
 def test_a_worker_that_joins_later_is_checked_before_it_reads(tmp_path, forked_workers):

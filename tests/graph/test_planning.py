@@ -35,7 +35,7 @@ def test_the_fields(store):
     assert plan.bytes_read == 1_000_000 * 12 * 4
     assert plan.largest_chunk == chunk
     assert chunk < plan.memory_per_thread < 2 * chunk + 4e6
-    assert plan.sketch_bytes == ds.Sketch.empty(FM).moment_steps.nbytes + 6 * 12 * 8
+    assert plan.sketch_bytes == ds.Sketch.empty(FM).moment_quanta.nbytes + 6 * 12 * 8
     assert plan.n_threads >= 1
     assert plan.warnings == ()
     assert plan.source == store

@@ -107,7 +107,9 @@ def serve() -> None:
 
     # compiled here once, and not by every child
     rows = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
-    decode(partial_sketch(rows, FeatureMap(2, 50, scale=1.0, law="sparse-sums")), 1, threads=1)
+    decode(
+        partial_sketch(rows, FeatureMap(2, 50, scale=1.0, distribution="sparse-sums")), 1, threads=1
+    )
     tell({"ready": True})
     while line := sys.stdin.readline():
         job, failing, seed = json.loads(line)

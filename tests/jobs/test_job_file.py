@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from dask_sketch.decoders import METHODS, MODELS
 from dask_sketch.errors import JobError
-from dask_sketch.features.distributions import LAWS
 from dask_sketch.jobs.job_file import MAX_BYTES, MAX_ERRORS, GroupsTable, Job, parse_job, read_job
-from dask_sketch.jobs.values import Distribution, Method, Model
+from dask_sketch.jobs.values import Method, Model
 
 WHOLE = """\
 [job]
@@ -135,7 +134,6 @@ def test_what_holds_by_default() -> None:
 def test_the_names_are_those_of_the_library() -> None:
     assert set(get_args(Method)) == set(METHODS)
     assert set(get_args(Model)) == set(MODELS)
-    assert set(get_args(Distribution)) == set(LAWS)
 
 
 def test_all_errors_come_at_once() -> None:
@@ -149,7 +147,7 @@ chunk_size = "big"
 [[sources]]
 nan_policy = "skip"
 [feature_map]
-law = "none"
+distribution = "none"
 [limits]
 unreadable = "maybe"
 retries.most = 3
@@ -158,7 +156,7 @@ retries.most = 3
     keys = [re.split(": | = ", message)[0] for message in complaints(text)]
     assert keys == [
         "job.name", "job.ledger", "job.ledgr", "sources[0].chunk_size", "sources[1].path",
-        "sources[1].nan_policy", "feature_map.law", "limits.unreadable", "limits.retries", "xyz",
+        "sources[1].nan_policy", "feature_map.distribution", "limits.unreadable", "limits.retries", "xyz",
     ]  # fmt: skip
 
 
@@ -241,7 +239,9 @@ def test_between_tables() -> None:
     (message,) = complaints(two)
     assert message.startswith('outputs.model = "m.zarr":')
     assert "{name}" in message
-    (message,) = complaints(SMALL.replace("n_components = 2", 'file = "m.json"\nlaw = "gaussian"'))
+    (message,) = complaints(
+        SMALL.replace("n_components = 2", 'file = "m.json"\ndistribution = "gaussian"')
+    )
     assert message.startswith('feature_map.file = "m.json":')
     (message,) = complaints(SMALL.replace("n_components = 2", ""))
     assert message.startswith("feature_map.n_components:")

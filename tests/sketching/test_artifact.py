@@ -128,10 +128,10 @@ def test_other_software_can_read_it(sample, stored):
 
 
 def test_a_stored_sketch_outlives_a_change_of_generator(sample, stored, monkeypatch):
-    honest, fresh = drawn.draw_frequencies, drawn.DrawnCache(size=8)
+    honest, fresh = drawn.sample_frequencies, drawn.FrequencyCache(size=8)
     for module in (drawn, map_module):
-        monkeypatch.setattr(module, "DRAWN", fresh)
-    monkeypatch.setattr(drawn, "draw_frequencies", lambda *a, **k: 1.01 * honest(*a, **k))
+        monkeypatch.setattr(module, "CACHE", fresh)
+    monkeypatch.setattr(drawn, "sample_frequencies", lambda *a, **k: 1.01 * honest(*a, **k))
     again = open_sketch(stored)
     assert again.identical(sample)
     np.testing.assert_array_equal(again.z, sample.z)

@@ -34,11 +34,11 @@ from dask_sketch.errors import (
     InputError,
     MergeError,
 )
-from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching.privatise import privatise
 from dask_sketch.validation.labels import codes_of, union
 
-LAWS = ["adapted-radius", "sparse-sums"]
+DISTRIBUTIONS = ["adapted-radius", "sparse-sums"]
 DTYPES = ["float32", "float64"]
 
 
@@ -62,10 +62,12 @@ def assert_bits(group, x, labels, fm, w=None):
 
 @pytest.mark.parametrize("kind", ["none", "mild", "wild"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
-def test_groups_have_the_bits_of_separate_sketches(law, dtype, kind, rng):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_groups_have_the_bits_of_separate_sketches(distribution, dtype, kind, rng):
     n, d = 2500, 5
-    fm = feature_map(dtype, n_features=d, n_frequencies=70, law=law, center=np.full(d, 0.3))
+    fm = feature_map(
+        dtype, n_features=d, n_frequencies=70, distribution=distribution, center=np.full(d, 0.3)
+    )
     x = rng.normal(size=(n, d))
     x[3, 1], x[700] = np.nan, -np.inf  # left out
     x[[9, 1200]] *= 1e5  # beyond what float64 sums exactly
@@ -79,10 +81,10 @@ def test_groups_have_the_bits_of_separate_sketches(law, dtype, kind, rng):
     assert group.merged().identical(partial_sketch(x, fm, w, nan_policy="omit"))
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("raw", ["float32", "float16", "int64", "uint8", "bool"])
-def test_rows_of_any_type_and_layout(raw, law, rng):
-    fm = feature_map("float32", n_features=4, law=law)
+def test_rows_of_any_type_and_layout(raw, distribution, rng):
+    fm = feature_map("float32", n_features=4, distribution=distribution)
     x = (8 * rng.normal(size=(300, 8))).astype(raw)
     labels = rng.integers(0, 5, 300)
     for rows in (x[:, ::2], np.asfortranarray(x[:, :4])):
@@ -92,30 +94,30 @@ def test_rows_of_any_type_and_layout(raw, law, rng):
 
 
 @pytest.mark.parametrize("d", [1, 2, 12, 17, 40, 70])
-@pytest.mark.parametrize("law", LAWS)
-def test_any_number_of_features_and_of_frequencies(law, d, rng):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_any_number_of_features_and_of_frequencies(distribution, d, rng):
     x = rng.normal(size=(90, d)).astype(np.float32)
     labels = rng.integers(0, 3, 90)
     for m in (1, 33):
-        fm = feature_map("float32", n_features=d, n_frequencies=m, law=law)
+        fm = feature_map("float32", n_features=d, n_frequencies=m, distribution=distribution)
         assert_bits(partial_groups(x, fm, labels), x, labels, fm)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
-def test_whitened_maps(kind, law, rng):
+def test_whitened_maps(kind, distribution, rng):
     d = 6
     white = np.diag(rng.uniform(0.5, 2, d)) + (0.2 if kind == "full" else 0.0)
     x = rng.normal(size=(400, d))
     labels = rng.integers(0, 9, 400)
     for dtype in DTYPES:
-        fm = feature_map(dtype, n_features=d, law=law, whitening=white)
+        fm = feature_map(dtype, n_features=d, distribution=distribution, whitening=white)
         assert_bits(partial_groups(x, fm, labels), x, labels, fm)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_sizes_of_groups_may_be_anything(law, rng):
-    fm = feature_map("float32", law=law)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_sizes_of_groups_may_be_anything(distribution, rng):
+    fm = feature_map("float32", distribution=distribution)
     sizes = [1, 1, 2, 15, 16, 17, 255, 256, 257, 511, 512, 513, 3000]
     labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     x = rng.normal(size=(len(labels), 3)).astype(np.float32)
@@ -129,19 +131,19 @@ def test_sizes_of_groups_may_be_anything(law, rng):
 
 def test_sums_beyond_one_word_have_the_same_bits(rng):
     x = rng.normal(size=(9000, 3))
-    for law in LAWS:
-        fm = feature_map("float64", law=law)
+    for distribution in DISTRIBUTIONS:
+        fm = feature_map("float64", distribution=distribution)
         group = partial_groups(x, fm, np.zeros(len(x), int))  # 2**50 steps each: over 2**62
-        assert len(group.moment_steps.words) == 2
+        assert len(group.moment_quanta.words) == 2
         assert group[0].identical(partial_sketch(x, fm))
 
 
 @settings(max_examples=12)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @given(data=st.data())
-def test_groups_are_a_commutative_monoid(law, data):
+def test_groups_are_a_commutative_monoid(distribution, data):
     x, w = data.draw(wild_rows())
-    fm = feature_map(data.draw(st.sampled_from(DTYPES)), law=law)
+    fm = feature_map(data.draw(st.sampled_from(DTYPES)), distribution=distribution)
     n = len(x)
     labels = np.random.default_rng(n).integers(0, data.draw(st.integers(1, 12)), n)
     whole = partial_groups(x, fm, labels, w, nan_policy="omit")
@@ -233,7 +235,7 @@ def test_labels_of_many_kinds(kind, rng, tmp_path):
     again = pickle.loads(pickle.dumps(group))
     assert again.identical(group)
     assert not again.labels.flags.writeable
-    assert not again.moment_steps.words.flags.writeable
+    assert not again.moment_quanta.words.flags.writeable
     assert group.to_xarray().sizes["group"] == len(group)
 
 
@@ -474,7 +476,7 @@ def test_from_sketches_refuses(speakers):
 
 
 def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
-    fm = FeatureMap(2, 150, scale=1.0, law="gaussian")
+    fm = FeatureMap(2, 150, scale=1.0, distribution="gaussian")
     labels = np.arange(24_000) % 12
     x = rng.normal(size=(24_000, 2))
     x[labels == 11] += [3.0, 0.0]
@@ -500,7 +502,7 @@ def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
 def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
     from dask_sketch.diagnostics import mmd as group_distances
 
-    fm = FeatureMap(2, 30, scale=1.0, law="clustering")
+    fm = FeatureMap(2, 30, scale=1.0, distribution="clustering")
     group = partial_groups(rng.normal(size=(700, 2)), fm, np.arange(700) % 7)
     whole = group.mmd(squared=True)
     monkeypatch.setattr(group_distances, "_NUMBERS", 2 * 30 * 3)
@@ -594,7 +596,7 @@ def test_what_no_groups_have_is_refused(change, speakers, tmp_path):
 
 def test_1e5_groups_are_compact(rng):
     n = 200_000
-    fm = FeatureMap(12, 200, scale=1.0, law="sparse-sums")
+    fm = FeatureMap(12, 200, scale=1.0, distribution="sparse-sums")
     x = rng.normal(size=(n, 12)).astype(np.float32)
     labels = np.arange(n) % 100_000
     group = partial_groups(x, fm, labels)
@@ -607,35 +609,40 @@ def test_1e5_groups_are_compact(rng):
     assert both[5].count == 4
 
 
-def test_stacked_steps_hold_any_whole_numbers():
+def test_stacked_quanta_hold_any_integers():
     rng = np.random.default_rng(0)
     total = np.zeros((6, 3), dtype=object)
     parts, places = [], []
     for bits, shift in ((20, 0), (31, 49), (40, 3), (61, 21), (62, 56), (10, 100)):
         values = rng.integers(-(2**bits) + 1, 2**bits, size=(4, 3))
         place = np.sort(rng.integers(0, 6, 4))
-        parts.append(StackedSteps.of(values, shift))
+        parts.append(StackedFixedPoint.of(values, shift))
         places.append(place)
         np.add.at(total, place, values.astype(object) << shift)
-    summed = StackedSteps.sum(parts, places, 6, most_bits=None)
+    summed = StackedFixedPoint.sum(parts, places, 6, most_bits=None)
     assert summed.integers() == total.tolist()
-    again = StackedSteps.sum(parts[::-1], places[::-1], 6, most_bits=None)
+    again = StackedFixedPoint.sum(parts[::-1], places[::-1], 6, most_bits=None)
     assert again == summed
     assert again.rows(np.array([3, 1])).integers() == total[[3, 1]].tolist()
     assert summed.fixed_point(2).integers().tolist() == total[2].tolist()
-    small = StackedSteps.of(np.array([[1, -1]]), 5)
-    assert small == StackedSteps.of(np.array([[32, -32]]))
-    assert small != StackedSteps.of(np.array([[32, -31]]))
-    shifted, plain = StackedSteps.of(np.array([3]), 112), StackedSteps.from_integers([3 << 112])
+    small = StackedFixedPoint.of(np.array([[1, -1]]), 5)
+    assert small == StackedFixedPoint.of(np.array([[32, -32]]))
+    assert small != StackedFixedPoint.of(np.array([[32, -31]]))
+    shifted, plain = (
+        StackedFixedPoint.of(np.array([3]), 112),
+        StackedFixedPoint.from_integers([3 << 112]),
+    )
     assert shifted == plain
     for parts in (
-        [shifted, StackedSteps.of(np.array([7]))],
-        [StackedSteps.of(np.array([7])), plain],
+        [shifted, StackedFixedPoint.of(np.array([7]))],
+        [StackedFixedPoint.of(np.array([7])), plain],
     ):
-        added = StackedSteps.sum(parts, [np.array([0])] * 2, 1)
+        added = StackedFixedPoint.sum(parts, [np.array([0])] * 2, 1)
         assert added.integers() == [3 * 2**112 + 7]
     with pytest.raises(CapacityError, match="smaller factor"):
-        StackedSteps.sum([StackedSteps.of(np.array([[2**61]]), 56)] * 3, [np.array([0])] * 3, 1)
+        StackedFixedPoint.sum(
+            [StackedFixedPoint.of(np.array([[2**61]]), 56)] * 3, [np.array([0])] * 3, 1
+        )
 
 
 def test_an_xarray_of_groups_can_be_picked_from(speakers):

@@ -24,9 +24,9 @@ from strategies import (
 import dask_sketch as ds
 from dask_sketch import FeatureMap, Sketch, merge, partial_sketch
 from dask_sketch.errors import CapacityError, InputError, MergeError
-from dask_sketch.features import LAWS
 from dask_sketch.features.kernels.fixed_point import FixedPoint
 from dask_sketch.features.kernels.llvm_vectors import FRACTION
+from dask_sketch.validation.choices import DISTRIBUTIONS
 
 DTYPES = ["float32", "float64"]
 
@@ -46,13 +46,13 @@ def partials(draw, x, w, fm):
     return [partial_sketch(a, fm, b, nan_policy="omit") for a, b in pieces(x, w, sizes)]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_any_split_order_and_tree_merge_to_the_same_bits(dtype, law, data):
+def test_any_split_order_and_tree_merge_to_the_same_bits(dtype, distribution, data):
     x, w = data.draw(wild_rows())
-    fm = feature_map(dtype, center=[0.1, -0.2, 0.3], law=law)
+    fm = feature_map(dtype, center=[0.1, -0.2, 0.3], distribution=distribution)
     whole = partial_sketch(x, fm, w, nan_policy="omit")
     parts = data.draw(partials(x, w, fm))
     assert_same_sketch(whole, merge(parts))
@@ -63,13 +63,13 @@ def test_any_split_order_and_tree_merge_to_the_same_bits(dtype, law, data):
     assert_same_sketch(whole, parts[0])
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_what_is_subtracted_leaves_the_bits_of_the_rest(dtype, law, data):
+def test_what_is_subtracted_leaves_the_bits_of_the_rest(dtype, distribution, data):
     x, w = data.draw(wild_rows())
-    fm = feature_map(dtype, law=law)
+    fm = feature_map(dtype, distribution=distribution)
     parts = data.draw(partials(x, w, fm))
     gone = data.draw(st.sets(st.integers(0, len(parts) - 1)))
     left = merge(parts)
@@ -89,8 +89,8 @@ def test_what_is_subtracted_leaves_the_bits_of_the_rest(dtype, law, data):
 def test_long_chunks_are_exact_too(rng):
     x = rng.normal(size=(20_000, 3)) * np.exp(rng.normal(size=(20_000, 1)))
     w = np.exp(rng.normal(0, 2, size=20_000))
-    for dtype, law in itertools.product(DTYPES, LAWS):
-        fm = feature_map(dtype, law=law)
+    for dtype, distribution in itertools.product(DTYPES, DISTRIBUTIONS):
+        fm = feature_map(dtype, distribution=distribution)
         for weights in (None, w):
             whole = partial_sketch(x, fm, weights)
             sizes = [1, 4095, 4096, 4097, 5000, 2711]
@@ -153,7 +153,7 @@ def test_a_weight_of_a_power_of_16_is_the_row_so_often(dtype, data):
     repeats = data.draw(st.lists(powers, min_size=len(x), max_size=len(x)))
     weighted = partial_sketch(x, fm, repeats)
     repeated = partial_sketch(np.repeat(x, repeats, axis=0), fm)
-    for name in ("moment_steps", "weight_steps", "first_steps", "second_steps"):
+    for name in ("moment_quanta", "weight_quanta", "first_quanta", "second_quanta"):
         assert getattr(weighted, name) == getattr(repeated, name)
     np.testing.assert_array_equal(weighted.maximum, repeated.maximum)
 
@@ -228,7 +228,7 @@ def test_subtraction_tells_one_step_where_nothing_is_left(rng):
     fm = feature_map()
     x = rng.normal(size=(30, 3))
     large = partial_sketch(x, fm)
-    names = [name for name in vars(large) if name.endswith("_steps")]
+    names = [name for name in vars(large) if name.endswith("_quanta")]
     assert len(names) == 5
     for name in names:
         steps = getattr(large, name)
@@ -283,7 +283,7 @@ def test_more_than_fits_is_refused():
     with pytest.raises(CapacityError, match=r"larger than a sketch holds.* smaller factor"):
         most.scale(2.0)
     with pytest.raises(CapacityError, match=r"total weight is 1\.4.*e\+14, over the 1\.40.*factor"):
-        replace(most, weight_steps=2**127)
+        replace(most, weight_quanta=2**127)
     far = partial_sketch(np.full((1, 3), 2.0**25), fm).scale(2.0**5)
     with pytest.raises(CapacityError, match=r"larger than a sketch holds.* smaller factor"):
         merge([far] * 3)
@@ -307,7 +307,7 @@ def test_merge_does_not_change_its_inputs(rng):
     merge([a, b])
     np.testing.assert_array_equal(a.moment_sum, before)
     with pytest.raises(ValueError, match="read-only"):
-        a.moment_steps.low[0] = 0
+        a.moment_quanta.low[0] = 0
 
 
 @given(factor=st.one_of(st.just(0.0), st.floats(2.0**-32, 2.0**32)))
@@ -327,12 +327,12 @@ def test_scale_is_a_factor_on_every_weight(factor):
     assert a.count == b.count
 
 
-@pytest.mark.parametrize("law", ["adapted-radius", "sparse-sums"])
+@pytest.mark.parametrize("distribution", ["adapted-radius", "sparse-sums"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_error_of_a_weighted_row_is_bounded_and_has_no_side(dtype, law, rng):
-    fm = feature_map(dtype, law=law)
+def test_the_error_of_a_weighted_row_is_bounded_and_has_no_side(dtype, distribution, rng):
+    fm = feature_map(dtype, distribution=distribution)
     step = 2.0 ** -FRACTION[dtype]
-    products = 2 if law == "sparse-sums" else 1  # that are rounded, in a cosine or a sine
+    products = 2 if distribution == "sparse-sums" else 1  # that are rounded, in a cosine or a sine
     features = {"float32": 1e-6, "float64": 1e-13}[dtype]  # of rounding that is not the grid's
     x = rng.normal(size=(2000, 3))
     for weight in (1.0, 1.000001, 1.7, 3.0, 12.0, 16.0, 0.3):
@@ -370,7 +370,7 @@ OTHER = {
     "n_features": {"n_features": 4, "center": np.zeros(4)},
     "n_frequencies": {"n_frequencies": 41},
     "scale": {"scale": 1.5},
-    "law": {"law": "gaussian"},
+    "distribution": {"distribution": "gaussian"},
     "seed": {"seed": 1},
     "dtype": {"dtype": "float32"},
     "center": {"center": [0.0, 0.0, 1.0]},
@@ -391,12 +391,12 @@ def test_merging_different_maps_names_the_field(name):
             combine()
 
 
-def test_merging_mixtures_of_laws_names_their_weights():
+def test_merging_mixtures_of_distributions_names_their_weights():
     maps = [
-        FeatureMap(1, 8, covariances=[[1.0], [4.0]], law_weights=w)
+        FeatureMap(1, 8, covariances=[[1.0], [4.0]], covariance_weights=w)
         for w in ([0.5, 0.5], [0.1, 0.9])
     ]
-    with pytest.raises(MergeError, match="differ in law_weights"):
+    with pytest.raises(MergeError, match="differ in covariance_weights"):
         merge(map(Sketch.empty, maps))
 
 

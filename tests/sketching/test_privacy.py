@@ -33,7 +33,7 @@ def sketch():
 
 # -- noise on the integers -----------------------------------------------------------------------
 
-LAWS = {
+DISTRIBUTIONS = {
     discrete_laplace: lambda y, s: np.exp(-np.abs(y) / s),
     discrete_gaussian: lambda y, s: np.exp(-(y**2) / (2 * s**2)),
 }
@@ -41,13 +41,13 @@ LAWS = {
 
 def exact_law(draw, scale):
     grid = np.arange(-60 * scale, 60 * scale + 1)
-    share = LAWS[draw](grid.astype(float), scale)
+    share = DISTRIBUTIONS[draw](grid.astype(float), scale)
     return grid, share / share.sum()
 
 
 @pytest.mark.parametrize("scale", [1, 2, 3, 7, 20])
-@pytest.mark.parametrize("draw", LAWS)
-def test_the_law_of_the_noise(draw, scale):
+@pytest.mark.parametrize("draw", DISTRIBUTIONS)
+def test_the_distribution_of_the_noise(draw, scale):
     n = 100_000
     found = draw(scale, n, RandomBits(f"{draw.__name__} {scale}".encode()))
     grid, share = exact_law(draw, scale)
@@ -62,12 +62,12 @@ def test_the_law_of_the_noise(draw, scale):
     assert abs(np.mean(found.astype(float) ** 2) - variance) < 5 * variance * np.sqrt(6 / n)
 
 
-@pytest.mark.parametrize("draw", LAWS)
+@pytest.mark.parametrize("draw", DISTRIBUTIONS)
 def test_wide_noise_is_as_good_as_continuous(draw):
     scale = 2**46 + 12_345
     found = draw(scale, 50_000, RandomBits(b"wide")) / scale
-    law = "laplace" if draw is discrete_laplace else "norm"
-    assert stats.kstest(found, law).pvalue > 1e-3
+    distribution = "laplace" if draw is discrete_laplace else "norm"
+    assert stats.kstest(found, distribution).pvalue > 1e-3
     # the last bits are as random as the first
     last = draw(scale, 50_000, RandomBits(b"wide")) & 1
     assert abs(last.mean() - 0.5) < 5 * 0.5 / np.sqrt(50_000)
@@ -123,9 +123,11 @@ def test_a_discrete_gaussian_is_close_to_a_rounded_one(deviation):
     assert 0.5 * np.abs(share - rounded).sum() < 1 / (20 * deviation**2)
 
 
-def law_of(noise, laplace):
+def distribution_of(noise, laplace):
     grid = np.arange(-40 * noise, 40 * noise + 1)
-    share = LAWS[discrete_laplace if laplace else discrete_gaussian](grid.astype(float), noise)
+    share = DISTRIBUTIONS[discrete_laplace if laplace else discrete_gaussian](
+        grid.astype(float), noise
+    )
     return share / share.sum()
 
 
@@ -133,13 +135,13 @@ def test_epsilon_and_delta_by_brute_force():
     """Of one integer of sensitivity 3, over all outputs."""
     for epsilon in (0.3, 1.0, 2.0):
         scale = math.ceil(3 / epsilon)
-        p = law_of(scale, laplace=True)
+        p = distribution_of(scale, laplace=True)
         p, q = p[3:], p[:-3]
         assert (p <= np.exp(epsilon) * q * (1 + 1e-9)).all()
         assert (q <= np.exp(epsilon) * p * (1 + 1e-9)).all()
         for delta in (1e-2, 1e-4):
             deviation = math.ceil(3 / gaussian_shift(epsilon, delta))
-            p = law_of(deviation, laplace=False)
+            p = distribution_of(deviation, laplace=False)
             excess = np.maximum(p[3:] - np.exp(epsilon) * p[:-3], 0).sum()
             assert excess <= delta + (1 + np.exp(epsilon)) / (20 * deviation**2)
 
@@ -154,8 +156,8 @@ def test_too_small_a_delta_is_refused():
 # -- sensitivity ---------------------------------------------------------------------------------
 
 MAPS = [
-    (law, dtype)
-    for law in ("adapted-radius", "sparse-radius", "sparse-sums", "gaussian", "clustering")
+    (distribution, dtype)
+    for distribution in ("adapted-radius", "sparse-radius", "sparse-sums", "gaussian", "clustering")
     for dtype in ("float32", "float64")
 ]
 
@@ -164,15 +166,15 @@ def one_sample(x, feature_map, weight):
     """What one sample adds: whole numbers of its moments and its weight, in units of one."""
     weights = None if weight is None else [weight]
     sketch = ds.partial_sketch(x[None], feature_map, weights)
-    moments = sketch.moment_steps.integers().astype(float) / 2.0**FRACTION
-    return moments, sketch.weight_steps / 2.0**WEIGHT_FRACTION
+    moments = sketch.moment_quanta.integers().astype(float) / 2.0**FRACTION
+    return moments, sketch.weight_quanta / 2.0**WEIGHT_FRACTION
 
 
-@pytest.mark.parametrize(("law", "dtype"), MAPS)
+@pytest.mark.parametrize(("distribution", "dtype"), MAPS)
 @pytest.mark.parametrize("weight", [None, 1.0, 0.3, 700.0])
-def test_no_sample_moves_more_than_it_is_said_to(law, dtype, weight, rng):
+def test_no_sample_moves_more_than_it_is_said_to(distribution, dtype, weight, rng):
     m, w = 64, weight or 1.0
-    feature_map = ds.FeatureMap(3, m, scale=1.0, law=law, dtype=dtype, seed=4)
+    feature_map = ds.FeatureMap(3, m, scale=1.0, distribution=distribution, dtype=dtype, seed=4)
     rows = rng.normal(size=(60, 3)) * np.geomspace(1e-3, 1e3, 60)[:, None]
     # and where a cosine and a sine are as large as each other, for the first frequency
     omega = feature_map.frequencies[:, 0]
@@ -204,11 +206,11 @@ def test_neighbours_on_the_grid_of_the_noise(delta, weight, group, rng):
     base = ds.partial_sketch(x, MAP, weights)
 
     def rounded(sketch):
-        moments = _noisy(sketch.moment_steps.integers(), FRACTION, sums, 0)
-        weight_steps = _noisy(sketch.weight_steps, WEIGHT_FRACTION, total, 0)
-        return moments >> FRACTION - sums.digits, weight_steps >> WEIGHT_FRACTION - total.digits
+        moments = _noisy(sketch.moment_quanta.integers(), FRACTION, sums, 0)
+        weight_quanta = _noisy(sketch.weight_quanta, WEIGHT_FRACTION, total, 0)
+        return moments >> FRACTION - sums.digits, weight_quanta >> WEIGHT_FRACTION - total.digits
 
-    moments, weight_steps = rounded(base)
+    moments, weight_quanta = rounded(base)
     largest = 0.0
     for first in range(0, 300, 5 * group):
         without = base - ds.partial_sketch(
@@ -216,7 +218,7 @@ def test_neighbours_on_the_grid_of_the_noise(delta, weight, group, rng):
         )
         other, other_weight = rounded(without)
         moved = (moments - other).astype(float) / sums.scale
-        by_weight = float(weight_steps - other_weight) / total.scale
+        by_weight = float(weight_quanta - other_weight) / total.scale
         if delta:
             loss = math.hypot(np.linalg.norm(moved), by_weight)
             assert loss <= gaussian_shift(epsilon, delta)
@@ -252,7 +254,7 @@ def test_the_noise_that_is_added_has_the_variance_of_the_record(sketch, delta):
     noise, weight_noise = [], []
     for seed in range(n_seeds):
         private = ds.privatise(sketch, 1.0, delta, bounds=BOUNDS, seed=seed)
-        apart = (private.moment_steps.integers() - sketch.moment_steps.integers()).ravel()
+        apart = (private.moment_quanta.integers() - sketch.moment_quanta.integers()).ravel()
         noise.append(apart.astype(float) / 2.0**FRACTION)
         weight_noise.append(private.total_weight - sketch.total_weight)
     record = private.privacy
@@ -263,9 +265,9 @@ def test_the_noise_that_is_added_has_the_variance_of_the_record(sketch, delta):
     assert abs(np.mean(noise)) < 4 * record.moment_deviation / np.sqrt(n)
     spread = np.sqrt((kurtosis - 1) / n_seeds)
     assert np.var(weight_noise) / record.weight_deviation**2 == pytest.approx(1, abs=4 * spread)
-    law = stats.norm if delta else stats.laplace
+    distribution = stats.norm if delta else stats.laplace
     scale = record.moment_deviation / (1 if delta else np.sqrt(2))
-    assert stats.kstest(np.ravel(noise) / scale, law.cdf).pvalue > 1e-3
+    assert stats.kstest(np.ravel(noise) / scale, distribution.cdf).pvalue > 1e-3
 
 
 def test_the_record(sketch):
@@ -295,17 +297,17 @@ def test_nothing_else_of_the_data_is_told():
     sketch = ds.partial_sketch(x, MAP, nan_policy="omit")
     private = ds.privatise(sketch, 1.0, bounds=BOUNDS)
     np.testing.assert_array_equal([private.minimum, private.maximum], BOUNDS)
-    assert not private.first_steps.any()
-    assert not private.second_steps.any()
+    assert not private.first_quanta.any()
+    assert not private.second_quanta.any()
     assert private.omitted == 0
     assert private.count == round(private.total_weight)
     assert private.squared_weight == private.total_weight
     assert private.tight_bounds is False
     assert not private.__dict__.keys() & {"moment_sum", "first_moment"}  # no view of the exact sums
-    steps = private.moment_steps.integers()
+    steps = private.moment_quanta.integers()
     sums, weight, _ = calibrated(1.0, 0.0, MAP.n_frequencies, 1.0)
     assert not (steps % 2 ** (FRACTION - sums.digits)).any()  # on the grid of the noise
-    assert not private.weight_steps % 2 ** (WEIGHT_FRACTION - weight.digits)
+    assert not private.weight_quanta % 2 ** (WEIGHT_FRACTION - weight.digits)
     for name in ("mean", "variance"):
         with pytest.raises(InputError, match="private sketch holds no"):
             getattr(private, name)

@@ -33,7 +33,7 @@ def test_pickle_is_exact(sample):
     again = pickle.loads(sent)
     assert again.identical(sample)
     assert pickle.dumps(again) == sent
-    for array in (again.minimum, again.moment_steps.high, again.second_steps.low):
+    for array in (again.minimum, again.moment_quanta.high, again.second_quanta.low):
         assert not array.flags.writeable
     np.testing.assert_array_equal(again.moment_sum, sample.moment_sum)
 

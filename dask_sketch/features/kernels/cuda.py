@@ -80,16 +80,16 @@ def cut(values: NDArray[np.float64], axis: int) -> NDArray[np.uint16]:
     return (rounded >> 16).astype(np.uint16)
 
 
-def arrange(turns: NDArray[np.float64]) -> NDArray[np.uint32]:
+def arrange(cycles: NDArray[np.float64]) -> NDArray[np.uint32]:
     """Frequencies (n_features, n_frequencies) in the order of the tensor cores.
 
     Shape (columns, steps, 3, 32, 2): 8 frequencies, 16 features, a part, a lane, two words of two
     features. Padded with zeros to whole blocks of frequencies.
     """
-    d, m = turns.shape
+    d, m = cycles.shape
     steps, width = -(-d // DEPTH), -(-m // GROUP) * GROUP
     padded = np.zeros((steps * DEPTH, width))
-    padded[:d, :m] = turns
+    padded[:d, :m] = cycles
     parts = cut(padded, axis=0).reshape(3, steps, 2, 4, 2, width // 8, 8)
     # part, step, side, member, low or high, column, frequency
     ordered = np.ascontiguousarray(parts.transpose(5, 1, 0, 6, 3, 2, 4), dtype="<u2")
@@ -102,26 +102,26 @@ class DeviceFrequencies:
     def __init__(self, cp: Any, feature_map: FeatureMap):
         self.feature_map = feature_map
         self.center = cp.asarray(feature_map.center)
-        turns = feature_map.frequencies / (2 * np.pi)
+        cycles = feature_map.frequencies / (2 * np.pi)
         if feature_map.row_whitening is None:
-            turns = turns.astype(np.float32).astype(np.float64)  # the division was rounded
+            cycles = cycles.astype(np.float32).astype(np.float64)  # the division was rounded
         # powers of two that make the largest frequency of each feature less than one
-        largest = np.abs(turns).max(axis=1)
+        largest = np.abs(cycles).max(axis=1)
         exponents = np.clip(np.frexp(largest)[1], -126, 127)
         self.scales = cp.asarray(np.where(largest > 0, np.ldexp(1.0, exponents), 0).astype("f4"))
         self.arranged = None
         if feature_map.dtype == "float32":
-            self.arranged = cp.asarray(arrange(np.ldexp(turns, -exponents[:, None])))
-        self._host_turns = turns
-        self._turns: Any = None
+            self.arranged = cp.asarray(arrange(np.ldexp(cycles, -exponents[:, None])))
+        self._host_cycles = cycles
+        self._cycles: Any = None
         self._cp = cp
 
     @property
-    def turns(self) -> Any:
+    def cycles_per_unit(self) -> Any:
         """In float64, shape (n_features, n_frequencies)."""
-        if self._turns is None:
-            self._turns = self._cp.asarray(self._host_turns)
-        return self._turns
+        if self._cycles is None:
+            self._cycles = self._cp.asarray(self._host_cycles)
+        return self._cycles
 
 
 _LOCK = threading.Lock()
@@ -307,7 +307,7 @@ class _Chunk:
         partial = self._cp.empty(splits * 2 * m, dtype=np.float64)
         self._run(
             "sum_exact", (groups, splits), 128, rows, np.int64(len(rows)), self._frequencies.center,
-            shares, states, np.int32(state), self._frequencies.turns, np.int32(per_split),
+            shares, states, np.int32(state), self._frequencies.cycles_per_unit, np.int32(per_split),
             np.int64(m), partial,
         )  # fmt: skip
         self._collect(partial, splits, self._exact)

@@ -1,9 +1,10 @@
 """The one hot loop: exact sums of ``exp(-2 pi i t)`` over samples, for every frequency.
 
-Phases are counted in *turns*, ``t = (omega / 2 pi) . (x - center)``, so that the range reduction
-is one subtraction of a rounded number. :mod:`dask_sketch.features.kernels.dense` is the arithmetic; here it
-is compiled for one number of features and run over a block of samples. No fast-math flag is used
-anywhere, and the bits do not depend on the machine: see :mod:`dask_sketch.features.kernels.llvm_vectors`.
+Phases are counted in *cycles*, ``t = (omega / 2 pi) . (x - center)``, so that the range reduction
+is one subtraction of a rounded number. :mod:`dask_sketch.features.kernels.dense` is the arithmetic;
+here it is compiled for one number of features and run over a block of samples. No fast-math flag is
+used anywhere, and the bits do not depend on the machine: see
+:mod:`dask_sketch.features.kernels.llvm_vectors`.
 
 What a row contributes is rounded to a grid by arithmetic of that row alone, and grid numbers are
 added as integers: in 32 bits for FLUSH rows, whose sums stay in the first cache, then in 64. The
@@ -48,11 +49,12 @@ from dask_sketch.features.kernels.llvm_vectors import (
 
 # The arithmetic of the inner loop: one step adds ROWS samples to the sums of one panel.
 #
-# A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of phases
-# for each sample, so that every frequency that is loaded serves ROWS of them; cosines and sines
-# follow in registers, and are added as integers (:mod:`dask_sketch.features.kernels.llvm_vectors`). In all, a
-# (sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` vector operations, counted in
-# lanes, and two additions of integers, for which there are ports beside those of multiply-adds.
+# A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of
+# phases for each sample, so that every frequency that is loaded serves ROWS of them; cosines and
+# sines follow in registers, and are added as integers
+# (:mod:`dask_sketch.features.kernels.llvm_vectors`). In all, a (sample, frequency) pair costs
+# ``n_features + OPERATIONS[kind]`` vector operations, counted in lanes, and two additions of
+# integers, for which there are ports beside those of multiply-adds.
 #
 # Features are added in one order, whatever the width of the vectors and however loops are unrolled;
 # samples may be in any.
@@ -73,11 +75,11 @@ def _at(b: Any, pointer: Any, offset: Any) -> Any:
 def _products(vec: Vectors, n_features: int, x: Any, panel: Any, count: int) -> list[Any]:
     """``count`` features of ROWS samples, times their frequencies, one after the other."""
     b = vec.builder
-    turns = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM: in registers
+    cycles = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM: in registers
 
     def add(x: Any, panel: Any, feature: int, first: bool = False) -> None:
         frequencies = vec.load(_at(b, panel, feature * vec.lanes), vec.type, vec.bits // 8)
-        for row, slot in enumerate(turns):
+        for row, slot in enumerate(cycles):
             value = vec.spread(b.load(_at(b, x, row * n_features + feature)))
             if first:
                 b.store(b.fmul(value, frequencies), slot)
@@ -93,23 +95,23 @@ def _products(vec: Vectors, n_features: int, x: Any, panel: Any, count: int) -> 
             add(*here, feature)
     for feature in range(1 + looped, count):
         add(x, panel, feature)
-    return [b.load(slot) for slot in turns]
+    return [b.load(slot) for slot in cycles]
 
 
 def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
-    """Phases of ROWS samples in turns; many features are added in groups, then these."""
+    """Phases of ROWS samples in cycles; many features are added in groups, then these."""
     b = vec.builder
     whole, rest = divmod(n_features, TOGETHER)
     if n_features <= 2 * TOGETHER:
         return _products(vec, n_features, x, panel, n_features)
     slots = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]
-    for slot, turns in zip(slots, _products(vec, n_features, x, panel, TOGETHER), strict=True):
-        b.store(turns, slot)
+    for slot, cycles in zip(slots, _products(vec, n_features, x, panel, TOGETHER), strict=True):
+        b.store(cycles, slot)
 
     def add(done: Any, count: int) -> None:
         here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
-        for slot, turns in zip(slots, _products(vec, n_features, *here, count), strict=True):
-            b.store(b.fadd(b.load(slot), turns), slot)
+        for slot, cycles in zip(slots, _products(vec, n_features, *here, count), strict=True):
+            b.store(b.fadd(b.load(slot), cycles), slot)
 
     with cgutils.for_range(b, _WORD(whole - 1)) as loop:
         add(b.mul(b.add(loop.index, _WORD(1)), _WORD(TOGETHER)), TOGETHER)
@@ -130,7 +132,7 @@ def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weigh
     x
         Pointer to the samples, of shape (ROWS, n_features).
     panel
-        Pointer to the frequencies in turns, of shape (n_features, lanes).
+        Pointer to the frequencies in cycles, of shape (n_features, lanes).
     sums
         Pointer to integers as wide as the numbers, of shape (2, lanes): sums of the steps of
         ``1 - cos`` and of ``sin``, and as often the bits of SQUARE and of PRODUCT.
@@ -139,8 +141,8 @@ def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weigh
     """
     b = vec.builder
     totals: list[Any] = []
-    for row, turns in enumerate(_project(vec, n_features, x, panel)):
-        s, c = vec.half_angle(turns)
+    for row, cycles in enumerate(_project(vec, n_features, x, panel)):
+        s, c = vec.half_angle(cycles)
         share = s
         if weights is not None:
             share = b.fmul(s, vec.spread(b.load(_at(b, weights, row))))
@@ -280,12 +282,12 @@ class MomentKernel:
         self._plain = _specialised(n_features, dtype, self._lanes, 0)
         self._weighted = _specialised(n_features, dtype, self._lanes, 1)
 
-    def pack(self, turns: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Frequencies in turns (n_features, n_frequencies) to panels, zero-padded."""
-        d, m = turns.shape
+    def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Frequencies in cycles (n_features, n_frequencies) to panels, zero-padded."""
+        d, m = cycles.shape
         panels = -(-m // self._lanes)
         padded = np.zeros((d, panels * self._lanes), dtype=self.dtype)
-        padded[:, :m] = turns
+        padded[:, :m] = cycles
         return np.ascontiguousarray(padded.reshape(d, panels, self._lanes).swapaxes(0, 1)).ravel()
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:

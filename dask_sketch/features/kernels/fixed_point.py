@@ -47,11 +47,11 @@ class FixedPoint(Rebuilt):
     same rounded to the nearest whole number of steps: ``|r_i - c_i| <= h / 2``. No other rounding
     takes place, so for weights of one ``|sum r_i - sum c_i| <= n h / 2``, and the moment, a mean,
     is off by at most ``h / 2 = 2**-23`` (1.2e-7) in its real and in its imaginary part. Where a
-    contribution is a sum of products (the law of sparse sums) each of its two products is rounded:
-    at most ``h``; as ``1 - 2 s**2`` with ``s**2`` rounded, also. The ``r_i - c_i`` of different
-    samples are as good as independent, uniform and of mean zero, hence the error of a mean of
-    ``n`` is about ``h / sqrt(12 n)``: 2e-9 for a thousand samples, which is a hundredth of the
-    rounding of float32 features themselves, and far under the ``1 / sqrt(n)`` of sampling.
+    contribution is a sum of products (the distribution of sparse sums) each of its two products is
+    rounded: at most ``h``; as ``1 - 2 s**2`` with ``s**2`` rounded, also. The ``r_i - c_i`` of
+    different samples are as good as independent, uniform and of mean zero, hence the error of a
+    mean of ``n`` is about ``h / sqrt(12 n)``: 2e-9 for a thousand samples, which is a hundredth of
+    the rounding of float32 features themselves, and far under the ``1 / sqrt(n)`` of sampling.
 
     **Weights.** ``w = f * 2**e`` with ``e`` a multiple of four and ``f`` in (1/16, 1], rounded to
     24 bits (45 in float64); the kernel rounds ``f`` times the feature, and the whole number is

@@ -24,7 +24,7 @@ from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import NOT_FINITE, batch_reading
 from dask_sketch.features.kernels.row_loop import GROUPS, ROOT, split_weights
 from dask_sketch.features.kernels.row_reader import native_type
-from dask_sketch.features.kernels.stacked_fixed_point import StackedSteps
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 
 # Rows of a chunk in the order of their groups: where they are, and in which segments.
@@ -202,11 +202,11 @@ class GroupSums:
         Rows, those of weight zero included, shape (n_groups,).
     """
 
-    moments: StackedSteps
-    first: StackedSteps
-    second: StackedSteps
-    weights: StackedSteps
-    squared_weights: StackedSteps
+    moments: StackedFixedPoint
+    first: StackedFixedPoint
+    second: StackedFixedPoint
+    weights: StackedFixedPoint
+    squared_weights: StackedFixedPoint
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
     count: Whole
@@ -275,12 +275,12 @@ def sum_groups(
     run = _Run(raw, feature_map, segments, shifts, shares, n_groups, most)
     run.run()
     shift = BINADES * least
-    moments = StackedSteps(run.moments(), FRACTION - fraction + shift + LEAST, most)
+    moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + LEAST, most)
     first, second = (_moments(words, shift) for words in (run.first, run.second))
     count = counts
     if totals is None:
         weights, squares = (
-            StackedSteps.of(counts, shift) for shift in (WEIGHT_FRACTION, SQUARED_FRACTION)
+            StackedFixedPoint.of(counts, shift) for shift in (WEIGHT_FRACTION, SQUARED_FRACTION)
         )
     else:
         count = count_groups(codes, n_groups)
@@ -293,25 +293,29 @@ def sum_groups(
     return GroupSums(moments, first, second, weights, squares, run.low, run.high, count)
 
 
-def _moments(words: Whole, shift: int) -> StackedSteps:
+def _moments(words: Whole, shift: int) -> StackedFixedPoint:
     """Moments of the features, of shape (n_groups, 2, n_features): the high words first."""
     high, low = words[:, 0], words[:, 1]
     if max(int(high.max(initial=0)), -int(high.min(initial=0))) < _SMALL:
         whole = high << LOW_BITS
         whole += low
-        return StackedSteps.of(whole, shift)
-    return StackedSteps(np.stack([low, high]), shift, 2**118 - 1).tight()
+        return StackedFixedPoint.of(whole, shift)
+    return StackedFixedPoint(np.stack([low, high]), shift, 2**118 - 1).tight()
 
 
-def _total(digits: Whole, shifts: Whole) -> StackedSteps:
+def _total(digits: Whole, shifts: Whole) -> StackedFixedPoint:
     """Totals of the weights of all exponents, of which there are a few."""
     n_groups = digits.shape[1]
     parts = [
-        StackedSteps.of(np.ascontiguousarray(digits[place, :, k]), int(shift) + DIGIT * (1 - place))
+        StackedFixedPoint.of(
+            np.ascontiguousarray(digits[place, :, k]), int(shift) + DIGIT * (1 - place)
+        )
         for k, shift in enumerate(shifts)
         for place in range(2)
     ]
-    return StackedSteps.sum(parts, [np.arange(n_groups)] * len(parts), n_groups, most_bits=None)
+    return StackedFixedPoint.sum(
+        parts, [np.arange(n_groups)] * len(parts), n_groups, most_bits=None
+    )
 
 
 class _Run:

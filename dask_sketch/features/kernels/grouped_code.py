@@ -3,8 +3,9 @@
 Sums over the rows of one group would have to be brought together from the lanes of vectors that
 stand along its rows, and padded to whole ones: with a hundred rows in a group that takes as long as
 a third of the rest. Here vectors stand across groups, the ``n``-th for the ``n``-th row of each, so
-that nothing is brought together. What a row adds is what :mod:`dask_sketch.features.kernels.row_loop`,
-:mod:`dask_sketch.features.kernels.dense` and :mod:`dask_sketch.features.kernels.structured_code` have it add, bit for bit.
+that nothing is brought together. What a row adds is what
+:mod:`dask_sketch.features.kernels.row_loop`, :mod:`dask_sketch.features.kernels.dense` and
+:mod:`dask_sketch.features.kernels.structured_code` have it add, bit for bit.
 """
 
 from __future__ import annotations
@@ -177,13 +178,13 @@ def _phases(
     vec: Vectors,
     x: Any,
     pitch: Any,
-    turns: Any,
+    cycles: Any,
     stride: Any,
     n_features: Any,
     count: int,
     ahead: int,
 ) -> list[Any]:
-    """Phases in turns, added up in the order of :mod:`dask_sketch.features.kernels.dense`."""
+    """Phases in cycles, added up in the order of :mod:`dask_sketch.features.kernels.dense`."""
     b = vec.builder
     slots = zeros(b, vec.type, count * ahead)
 
@@ -191,7 +192,7 @@ def _phases(
         with cgutils.for_range_slice(b, first, last, number(1)) as (feature, _):
             column = b.gep(x, [b.mul(feature, pitch)])
             rows = [vec.part(column, n) for n in range(ahead)]
-            place = b.gep(turns, [b.mul(feature, stride)])
+            place = b.gep(cycles, [b.mul(feature, stride)])
             for k in range(count):
                 turn = vec.spread(b.load(b.gep(place, [number(k)])))
                 for n, row in enumerate(rows):
@@ -221,7 +222,7 @@ def add_features(
     x: Any,
     pitch: Any,
     n_rows: Any,
-    turns: Any,
+    cycles: Any,
     stride: Any,
     n_features: Any,
     weights: Any,
@@ -241,7 +242,7 @@ def add_features(
         From column to column.
     n_rows
         Number of rows, that fill ``ahead`` vectors a whole number of times.
-    turns
+    cycles
         Pointer to the first feature of the frequencies, side by side.
     stride
         From there to the next feature.
@@ -259,7 +260,7 @@ def add_features(
     versines, sines = (_sums(b, place, vec.integers, count) for place in sums)
     with cgutils.for_range_slice(b, number(0), n_rows, number(ahead * vec.lanes)) as (at, _):
         here = b.gep(x, [at])
-        phases = _phases(vec, here, pitch, turns, stride, n_features, count, ahead)
+        phases = _phases(vec, here, pitch, cycles, stride, n_features, count, ahead)
         for m, turned in enumerate(phases):
             k, n = divmod(m, ahead)
             s, c = vec.half_angle(turned)
@@ -373,7 +374,7 @@ def fold_products(
         _store(b, value, _place(b, imaginary, vec.integers, n))
 
 
-def turn_sums(vec: Vectors, sums: Any, rows: Any, pitch: Any) -> None:
+def cycle_sums(vec: Vectors, sums: Any, rows: Any, pitch: Any) -> None:
     """Emit a transposition: as many vectors of sums as there are lanes, to a row for each lane."""
     b = vec.builder
     values = [_load(b, _place(b, sums, vec.integers, n), vec.integers) for n in range(vec.lanes)]
@@ -392,9 +393,9 @@ def prefetch(b: Any, pointer: Any, write: bool) -> None:
 
 # What the loops over groups of rows call, and the sizes that they share.
 #
-# Rows of a group are cut into *segments*. As many of them as a vector has lanes, of about one length,
-# are a *batch*, and STEPS rows of each lane of a batch are a *block*: columns of features, each of
-# ``STEPS`` vectors and PITCH numbers from the next.
+# Rows of a group are cut into *segments*. As many of them as a vector has lanes, of about one
+# length, are a *batch*, and STEPS rows of each lane of a batch are a *block*: columns of features,
+# each of ``STEPS`` vectors and PITCH numbers from the next.
 
 STEPS = 16  # rows of each lane in a block: its waves stay in the first cache
 _LONGEST = 256  # rows of a segment: their sums fit in 32 bits
@@ -474,11 +475,11 @@ def multiply_waves(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: 
 
 
 @intrinsic(prefer_literal=True)
-def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, turns: Any, j: Any,
+def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, cycles: Any, j: Any,
               stride: Any, n_features: Any, weights: Any, v: Any, sums: Any, k: Any, m: Any,
               weighted: Any, count: Any, ahead: Any, mark: Any) -> Any:  # fmt: skip
-    """Add ``1 - cos`` and ``sin``, lane by lane, of ``count`` frequencies at ``turns[j:]``."""
-    signature = types.void(x, i, pitch, n_rows, turns, j, stride, n_features, weights, v, sums, k,
+    """Add ``1 - cos`` and ``sin``, lane by lane, of ``count`` frequencies at ``cycles[j:]``."""
+    signature = types.void(x, i, pitch, n_rows, cycles, j, stride, n_features, weights, v, sums, k,
                            m, weighted, count, ahead, mark)  # fmt: skip
     kind, use = x.dtype.name, bool(weighted.literal_value)
     together = count.literal_value, ahead.literal_value
@@ -548,7 +549,7 @@ def turn(typing: Any, sums: Any, i: Any, rows: Any, j: Any, pitch: Any) -> Any:
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         place, row = (_at(context, b, sig, args, array) for array in (0, 2))
-        turn_sums(Vectors(b, kind), place, row, args[4])
+        cycle_sums(Vectors(b, kind), place, row, args[4])
         return context.get_dummy_value()
 
     return signature, emit

@@ -1,8 +1,8 @@
 """Exact sums of ``exp(-2 pi i t)`` for many groups of rows at once, frequency by frequency.
 
-The columns of a few batches are read (:mod:`dask_sketch.features.kernels.grouped_reading`), then summed here,
-lane by lane, by the arithmetic of :mod:`dask_sketch.features.kernels.grouped_code`. Meanwhile the rows of the next
-batches are called for: they lie all over the chunk.
+The columns of a few batches are read (:mod:`dask_sketch.features.kernels.grouped_reading`), then
+summed here, lane by lane, by the arithmetic of :mod:`dask_sketch.features.kernels.grouped_code`.
+Meanwhile the rows of the next batches are called for: they lie all over the chunk.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
             whiten(columns, d, matrix, n_blocks)
             # one by one between the sums: of many hints at once, a processor ignores some
             soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
-            n_turns, n_rows = n_groups * (WAVES // count) * (vectors // together), end - soon
+            n_cycles, n_rows = n_groups * (WAVES // count) * (vectors // together), end - soon
             owed = np.int64(0)
             for group in range(n_groups):
                 sums[:] = 0
@@ -170,9 +170,9 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                     for r in range(0, used, together * n_lanes):
                         for base in range(0, WAVES, count):
                             owed += n_rows
-                            while owed >= n_turns and soon < end:
+                            while owed >= n_cycles and soon < end:
                                 _call(values, order[soon], row_bytes)
-                                soon, owed = soon + 1, owed - n_turns
+                                soon, owed = soon + 1, owed - n_cycles
                             j, k = (group * WAVES + base) * 2 * n_used, 2 * base * pitch + r
                             with_weight = weighted and base >= SIDE
                             if n_used < d and with_weight:
@@ -264,7 +264,7 @@ def _summer_of_panels(dtype: str, panel: int) -> Summer:
             whiten(columns, d, matrix, n_blocks)
             # one by one between the sums: of many hints at once, a processor ignores some
             soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
-            n_turns, n_rows, owed = n_blocks * held // count, end - soon, np.int64(0)
+            n_cycles, n_rows, owed = n_blocks * held // count, end - soon, np.int64(0)
             for at in range(0, n_frequencies, n_lanes):
                 here = min(n_lanes, held - at)
                 sums[:] = 0
@@ -274,16 +274,16 @@ def _summer_of_panels(dtype: str, panel: int) -> Summer:
                     start, v = block * d * pitch, block * STEPS * n_lanes
                     for j in range(0, here, count):
                         owed += n_rows
-                        while owed >= n_turns and soon < end:
+                        while owed >= n_cycles and soon < end:
                             _call(values, order[soon], row_bytes)
-                            soon, owed = soon + 1, owed - n_turns
-                        turns = (at + j) // panel * panel * d + (at + j) % panel
+                            soon, owed = soon + 1, owed - n_cycles
+                        cycles = (at + j) // panel * panel * d + (at + j) % panel
                         if weighted:
-                            sum_features(columns, start, pitch, used, packed, turns, panel, d,
+                            sum_features(columns, start, pitch, used, packed, cycles, panel, d,
                                          share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
                                          1, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
                         else:
-                            sum_features(columns, start, pitch, used, packed, turns, panel, d,
+                            sum_features(columns, start, pitch, used, packed, cycles, panel, d,
                                          share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
                                          0, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
                 less = scalar(vectors * squares), scalar(vectors * products)  # of their bits
@@ -325,6 +325,6 @@ def _summer(sums: bool, dtype: str) -> Summer:
 
 
 def batch_summer(feature_map: FeatureMap) -> Summer:
-    """The compiled sums of batches, for the law and the precision of a map."""
+    """The compiled sums of batches, for the distribution and the precision of a map."""
     with COMPILING:
-        return _summer(feature_map.law == "sparse-sums", feature_map.dtype)
+        return _summer(feature_map.distribution == "sparse-sums", feature_map.dtype)

@@ -1,7 +1,7 @@
 """Batches of segments of rows, read into columns: checked, centred, with bounds and moments.
 
-As :mod:`dask_sketch.features.kernels.row_loop` does for all rows of a block; rows are fetched from where
-they lie in the chunk.
+As :mod:`dask_sketch.features.kernels.row_loop` does for all rows of a block; rows are fetched from
+where they lie in the chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dask_sketch.features.kernels.grouped_code import (
     take_feature,
 )
 from dask_sketch.features.kernels.llvm_vectors import FRACTION
-from dask_sketch.features.kernels.row_loop import GROUPS, OVERFLOW, add_far, add_steps
+from dask_sketch.features.kernels.row_loop import GROUPS, OVERFLOW, add_far, add_quanta
 from dask_sketch.features.kernels.structured import AHEAD
 from dask_sketch.features.kernels.structured_code import products_module
 from dask_sketch.features.kernels.whitened_rows import TOGETHER, mix_columns
@@ -156,8 +156,8 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
             if reach * length < _EXACT:
                 for f in range(d):
                     b = 2 * f * n_lanes + k
-                    fits = add_steps(first[g], f, np.int64(moments[b]), shift)
-                    if not fits or not add_steps(
+                    fits = add_quanta(first[g], f, np.int64(moments[b]), shift)
+                    if not fits or not add_quanta(
                         second[g], f, np.int64(moments[b + n_lanes]), shift
                     ):
                         return REFUSED, OVERFLOW

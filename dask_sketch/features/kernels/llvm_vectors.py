@@ -1,6 +1,6 @@
 """The vocabulary of the inner loops: operations on vectors of LLVM, cosine and sine among them.
 
-Phases are counted in *turns*. Half the angle goes into two polynomials, from which the whole
+Phases are counted in *cycles*. Half the angle goes into two polynomials, from which the whole
 follows with one product for each of cosine and sine, and without a sign to restore::
 
     r = t - round(t)                                        # exact
@@ -166,17 +166,17 @@ class Vectors:
         mask = ir.Constant(ir.VectorType(index, kind.count), None)
         return self.builder.shuffle_vector(first, blank, mask)
 
-    def half_angle(self, turns: Any) -> tuple[Any, Any]:
+    def half_angle(self, cycles: Any) -> tuple[Any, Any]:
         """``S`` and ``C`` of the module's text."""
         b = self.builder
-        r = b.fsub(turns, self._call("rint", turns))
+        r = b.fsub(cycles, self._call("rint", cycles))
         y = b.fmul(r, r)
         sine, cosine = _POLYNOMIALS[self.kind]
         return b.fmul(self._polynomial(sine, y), r), self._polynomial(cosine, y)
 
-    def cosine_sine(self, turns: Any, weight: Any = None) -> tuple[Any, Any]:
-        """Cosine and sine of 2 pi turns, times a weight."""
-        s, c = self.half_angle(turns)
+    def cosine_sine(self, cycles: Any, weight: Any = None) -> tuple[Any, Any]:
+        """Cosine and sine of 2 pi cycles, times a weight."""
+        s, c = self.half_angle(cycles)
         b = self.builder
         share = s if weight is None else b.fmul(s, weight)
         one = self.constant(1.0) if weight is None else weight

@@ -1,4 +1,4 @@
-// Sums of exp(-2 pi i t) over samples on the GPU, t = (omega / 2 pi) . (x - center) in turns.
+// Sums of exp(-2 pi i t) over samples on the GPU, t = (omega / 2 pi) . (x - center) in cycles.
 //
 // Compiled for each number of features and type of rows (CuPy and NVRTC; compute capability 8.0):
 //   N_FEATURES  number of features
@@ -12,11 +12,11 @@
 // fixed for the row or column (a power of two below its largest entry; features are brought to one
 // scale by powers of two before). The products x1 w1 are then whole multiples of one number, and so
 // small that their sum is exact in float32 whatever the order and rounding of the tensor core (up
-// to 256 features): removing the whole turns from it loses nothing. The five products that follow
+// to 256 features): removing the whole cycles from it loses nothing. The five products that follow
 // in size are summed apart; what is dropped is below 2^-24 of the largest product. Rows with phases
-// of more than FAR turns are left to the float64 kernel.
+// of more than FAR cycles are left to the float64 kernel.
 //
-// Whole turns are removed, and half the angle goes into two polynomials, s = sin(pi r) and
+// Whole cycles are removed, and half the angle goes into two polynomials, s = sin(pi r) and
 // c = cos(pi r) on |r| <= 1/2, of which
 //     cos(2 pi r) = 1 - 2 s s,    sin(2 pi r) = 2 s c:
 // a sum takes one fused multiply-add, no sign is to be found, and a row of zeros adds nothing, so
@@ -44,7 +44,7 @@
 #define WARPS 4                                       // of a block
 #define ALL 0xffffffffu
 #define SLAB 8192                                     // rows that one block counts
-#define FAR 32768.0f  // turns; beyond, float32 is too coarse to remove whole turns safely
+#define FAR 32768.0f  // cycles; beyond, float32 is too coarse to remove whole cycles safely
 #define LEAST_WEIGHT 0x1p-32
 #define LARGEST_WEIGHT 0x1p32
 #ifndef INFINITY
@@ -208,7 +208,7 @@ __device__ __forceinline__ void multiply_small(float c[4], const uint4 x[3], con
     multiply(c, x[1], w[0], c);
 }
 
-// Phases r of 16 rows and 8 COLUMNS frequencies, without their whole turns.
+// Phases r of 16 rows and 8 COLUMNS frequencies, without their whole cycles.
 struct Phases {
     float r[COLUMNS][4];
     uint4 x[3];
@@ -224,19 +224,19 @@ struct Phases {
         load(samples, tile, 0);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
-            float small[4] = {0.0f, 0.0f, 0.0f, 0.0f}, turns[4];
+            float small[4] = {0.0f, 0.0f, 0.0f, 0.0f}, cycles[4];
             multiply_small(small, x, w[j]);
-            multiply(turns, x[0], w[j][0], small);
-            for (int i = 0; i < 4; i++) turns[i] = minus_nearest_whole(turns[i]);
-            multiply(turns, x[0], w[j][0], turns);  // exact
-            for (int i = 0; i < 4; i++) r[j][i] = turns[i] + small[i];
+            multiply(cycles, x[0], w[j][0], small);
+            for (int i = 0; i < 4; i++) cycles[i] = minus_nearest_whole(cycles[i]);
+            multiply(cycles, x[0], w[j][0], cycles);  // exact
+            for (int i = 0; i < 4; i++) r[j][i] = cycles[i] + small[i];
         }
     }
 
     // Any number: the frequencies are read again for every tile.
     __device__ __forceinline__ void of_many_features(const uint4* samples, long long tile,
                                                      const uint2* frequencies) {
-        float turns[COLUMNS][4] = {}, small[COLUMNS][4] = {};
+        float cycles[COLUMNS][4] = {}, small[COLUMNS][4] = {};
 #pragma unroll 1
         for (int k = 0; k < STEPS; k++) {
             load(samples, tile, k);
@@ -246,13 +246,13 @@ struct Phases {
                 for (int part = 0; part < 3; part++)
                     w[part] = frequencies[((j * STEPS + k) * 3 + part) * 32];
                 multiply_small(small[j], x, w);
-                multiply(turns[j], x[0], w[0], turns[j]);
+                multiply(cycles[j], x[0], w[0], cycles[j]);
             }
         }
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
             for (int i = 0; i < 4; i++)
-                r[j][i] = turns[j][i] + minus_nearest_whole(turns[j][i] + small[j][i]) + small[j][i];
+                r[j][i] = cycles[j][i] + minus_nearest_whole(cycles[j][i] + small[j][i]) + small[j][i];
     }
 };
 
@@ -329,11 +329,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
 // ---- moments, float64 ----------------------------------------------------------------------
 
 // Weighted sums of cosines and sines over the rows of one state, partial[split][2][width].
-// turns[feature][width]. A thread has 4 frequencies and takes 2 rows at a time.
+// cycles[feature][width]. A thread has 4 frequencies and takes 2 rows at a time.
 extern "C" __global__ void __launch_bounds__(128)
     sum_exact(const RAW* __restrict__ rows, long long n_rows, const double* __restrict__ center,
               const double* __restrict__ shares, const unsigned char* __restrict__ states,
-              int state, const double* __restrict__ turns, int rows_per_split, long long width,
+              int state, const double* __restrict__ cycles, int rows_per_split, long long width,
               double* __restrict__ partial) {
     long long column = (long long)blockIdx.x * 512 + threadIdx.x;
     long long first = (long long)blockIdx.y * rows_per_split;
@@ -349,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(128)
             double x0 = (double)centred(rows[row * N_FEATURES + f], center[f]);
             double x1 = (double)centred(rows[next * N_FEATURES + f], center[f]);
             for (int j = 0; j < 4; j++) {
-                double w = column + 128 * j < width ? turns[f * width + column + 128 * j] : 0.0;
+                double w = column + 128 * j < width ? cycles[f * width + column + 128 * j] : 0.0;
                 t[0][j] = fma(x0, w, t[0][j]);
                 t[1][j] = fma(x1, w, t[1][j]);
             }

@@ -267,7 +267,7 @@ def _sort(raw, weights, omit, least, grid, parts, shares, order, groups, counts,
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def add_steps(sums, f, value, shift):  # type: ignore[no-untyped-def]
+def add_quanta(sums, f, value, shift):  # type: ignore[no-untyped-def]
     """Add ``value * 2**shift`` to one sum of two words; give whether it still fits."""
     if shift < LOW_BITS:
         high = value >> (LOW_BITS - shift)
@@ -335,7 +335,7 @@ def add_far(raw, shares, order, counts, center, scale, first, second):  # type: 
             _collect(total, digits[place])
             sums, shift = (first, 30 * place) if place < 2 else (second, 30 * (place - 2))
             for f in range(d):
-                if not add_steps(sums, f, total[f], BINADES * k + shift):
+                if not add_quanta(sums, f, total[f], BINADES * k + shift):
                     return OVERFLOW
     return -1
 
@@ -385,8 +385,8 @@ def take_rows(raw, weights, weighted, omit, least, grid, center, scale, out, sha
     for k in range(GROUPS):
         if counts[k]:
             for f in range(d):
-                if not add_steps(first, f, firsts[k, f], BINADES * k):
+                if not add_quanta(first, f, firsts[k, f], BINADES * k):
                     return omitted, OVERFLOW
-                if not add_steps(second, f, seconds[k, f], BINADES * k):
+                if not add_quanta(second, f, seconds[k, f], BINADES * k):
                     return omitted, OVERFLOW
     return omitted, -1

@@ -52,7 +52,7 @@ class RowReader:
         Over the rows taken so far, shape (n_features,); bounds skip rows of weight zero.
     count, omitted
         Rows taken so far, those of weight zero included, and rows left out so far.
-    weight_steps, squared_weight_steps
+    weight_quanta, squared_weight_quanta
         Sums so far, in steps of ``2**-80`` and of ``2**-112``.
     """
 
@@ -66,8 +66,8 @@ class RowReader:
     groups: list[tuple[int, slice]] = field(init=False, default_factory=list)
     count: int = 0
     omitted: int = 0
-    weight_steps: int = 0
-    squared_weight_steps: int = 0
+    weight_quanta: int = 0
+    squared_weight_quanta: int = 0
 
     def __post_init__(self) -> None:
         d = self.center.size
@@ -85,12 +85,12 @@ class RowReader:
         self._grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(self.rows.dtype).nmant) + 1)
 
     @property
-    def first_steps(self) -> FixedPoint:
+    def first_quanta(self) -> FixedPoint:
         """Sums of the rows taken so far, shape (n_features,), in steps of ``2**-62`` units."""
         return FixedPoint(*self._first.copy())
 
     @property
-    def second_steps(self) -> FixedPoint:
+    def second_quanta(self) -> FixedPoint:
         """Sums of squares, shape (n_features,), in steps of ``2**-62`` units squared."""
         return FixedPoint(*self._second.copy())
 
@@ -154,8 +154,8 @@ class RowReader:
             taken = int(counts[-LEAST // BINADES])
             self.groups = [(0, slice(0, taken))] if taken else []
             self.count += taken
-            self.weight_steps += taken << WEIGHT_FRACTION
-            self.squared_weight_steps += taken << SQUARED_FRACTION
+            self.weight_quanta += taken << WEIGHT_FRACTION
+            self.squared_weight_quanta += taken << SQUARED_FRACTION
             return int(refused)
         self.count += int(counts.sum())
         self.groups = []
@@ -164,8 +164,8 @@ class RowReader:
             start, stop = stop, stop + int(counts[k])
             shift = BINADES * k
             self.groups.append((shift + LEAST, slice(start, stop)))
-            self.weight_steps += int(totals[0, k]) << shift
-            self.squared_weight_steps += int(totals[1, k]) << 2 * shift
+            self.weight_quanta += int(totals[0, k]) << shift
+            self.squared_weight_quanta += int(totals[1, k]) << 2 * shift
         return int(refused)
 
 

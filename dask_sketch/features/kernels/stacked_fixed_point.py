@@ -112,7 +112,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class StackedSteps(Rebuilt):
+class StackedFixedPoint(Rebuilt):
     """Arrays of whole numbers, one for each of many sketches: ``sum_k words[k] 2**(56 k + shift)``.
 
     What ten samples add to a moment is a number of 26 bits in the kernel's steps, and a chunk may
@@ -132,8 +132,8 @@ class StackedSteps(Rebuilt):
 
     Examples
     --------
-    >>> steps = StackedSteps.of(np.array([[1, -2], [3, 4]]), shift=44)
-    >>> total = StackedSteps.sum([steps, steps], [np.array([0, 1]), np.array([1, 2])], 3)
+    >>> steps = StackedFixedPoint.of(np.array([[1, -2], [3, 4]]), shift=44)
+    >>> total = StackedFixedPoint.sum([steps, steps], [np.array([0, 1]), np.array([1, 2])], 3)
     >>> total.shift, total.words
     (44, array([[[ 1, -2],
         [ 4,  2],
@@ -148,25 +148,25 @@ class StackedSteps(Rebuilt):
         self.words.flags.writeable = False
 
     @classmethod
-    def of(cls, values: Words, shift: int = 0, largest: int | None = None) -> StackedSteps:
+    def of(cls, values: Words, shift: int = 0, largest: int | None = None) -> StackedFixedPoint:
         """``values * 2**shift``, of int32 or int64; ``largest`` bounds their size, if known."""
         bound = 2**_WORD_BITS - 1 if largest is None else largest
         stack = cls(values[np.newaxis], shift, bound)
         return stack.tight() if largest is None else stack
 
     @classmethod
-    def from_fixed_point(cls, parts: Sequence[FixedPoint]) -> StackedSteps:
+    def from_fixed_point(cls, parts: Sequence[FixedPoint]) -> StackedFixedPoint:
         """Of one array for each sketch, at least one."""
         low, high = ([getattr(part, name) for part in parts] for name in ("low", "high"))
         return cls(np.stack([np.stack(low), np.stack(high)]), 0, _LARGEST - 1).tight()
 
     @classmethod
-    def from_integers(cls, values: Sequence[int]) -> StackedSteps:
+    def from_integers(cls, values: Sequence[int]) -> StackedFixedPoint:
         """Of one number for each sketch, Python's, none below zero.
 
         Examples
         --------
-        >>> StackedSteps.from_integers([2**127, 3]).integers()
+        >>> StackedFixedPoint.from_integers([2**127, 3]).integers()
         [170141183460469231731687303715884105728, 3]
         """
         most = max(values, default=0)
@@ -178,11 +178,11 @@ class StackedSteps(Rebuilt):
     @classmethod
     def sum(
         cls,
-        parts: Sequence[StackedSteps],
+        parts: Sequence[StackedFixedPoint],
         places: Sequence[Places],
         n_groups: int,
         most_bits: int | None = 118,
-    ) -> StackedSteps:
+    ) -> StackedFixedPoint:
         """Add the rows of some stacks to the rows of a new one.
 
         Parameters
@@ -202,7 +202,9 @@ class StackedSteps(Rebuilt):
             If a number does not fit.
         """
         shift = min((part.shift for part in parts if part.largest), default=0)
-        parts = [part if part.largest else StackedSteps(part.words, shift, 0) for part in parts]
+        parts = [
+            part if part.largest else StackedFixedPoint(part.words, shift, 0) for part in parts
+        ]
         most = sum(
             (part.largest << part.shift - shift) * _together(place)
             for part, place in zip(parts, places, strict=True)
@@ -223,9 +225,9 @@ class StackedSteps(Rebuilt):
                 )
         return made
 
-    def rows(self, chosen: Places) -> StackedSteps:
+    def rows(self, chosen: Places) -> StackedFixedPoint:
         """Those of some of the sketches, in their order."""
-        return StackedSteps(np.take(self.words, chosen, axis=1), self.shift, self.largest)
+        return StackedFixedPoint(np.take(self.words, chosen, axis=1), self.shift, self.largest)
 
     def fixed_point(self, chosen: Any) -> FixedPoint:
         """Those of one sketch, or of some; they must be under ``2**118`` in size."""
@@ -246,7 +248,7 @@ class StackedSteps(Rebuilt):
 
     def __eq__(self, other: object) -> bool:
         """Whether all numbers are the same, in whatever words."""
-        if not isinstance(other, StackedSteps):
+        if not isinstance(other, StackedFixedPoint):
             return NotImplemented
         if self.words.shape[1:] != other.words.shape[1:]:
             return False
@@ -268,7 +270,7 @@ class StackedSteps(Rebuilt):
         step = max(_NUMBERS // max(int(np.prod(rest)), 1), 1)
         return (slice(start, start + step) for start in range(0, n_groups, step))
 
-    def tight(self) -> StackedSteps:
+    def tight(self) -> StackedFixedPoint:
         """The same with as few words as its numbers need."""
         words, n_words = self.words, len(self.words)
         while True:
@@ -279,14 +281,14 @@ class StackedSteps(Rebuilt):
                 break
             above, n_words = words[-1] << LOW_BITS, n_words - 1
             words = np.concatenate([words[: n_words - 1], (words[n_words - 1] + above)[None]])
-        return StackedSteps(words.astype(_kind(most), copy=False), self.shift, most)
+        return StackedFixedPoint(words.astype(_kind(most), copy=False), self.shift, most)
 
 
 def _n_words(largest: int) -> int:
     return 1 + max(-(-(largest.bit_length() - _WORD_BITS) // LOW_BITS), 0)
 
 
-def _room(stacks: Sequence[StackedSteps], shift: int, largest: int = 0) -> int:
+def _room(stacks: Sequence[StackedFixedPoint], shift: int, largest: int = 0) -> int:
     """Words that hold numbers up to ``largest``, and each word of some stacks at its place."""
     places = (len(each.words) + (each.shift - shift) // LOW_BITS for each in stacks)
     return max(_n_words(largest), *places)

@@ -1,8 +1,9 @@
 """Exact sums of ``exp(-2 pi i t)`` where frequencies are sums: one matrix product over samples.
 
-For a group of base frequencies (:mod:`dask_sketch.features.kernels.structured_frequencies`), the cosines and sines of every
-``u`` and every ``v`` are computed once for each sample, by the polynomials of
-:mod:`dask_sketch.features.kernels.llvm_vectors`; then their products are added over the samples, and from these
+For a group of base frequencies (:mod:`dask_sketch.features.kernels.structured_frequencies`), the
+cosines and sines of every ``u`` and every ``v`` are computed once for each sample, by the
+polynomials of :mod:`dask_sketch.features.kernels.llvm_vectors`; then their products are added over
+the samples, and from these
 
     cos(u +- v) = cos u cos v -+ sin u sin v,    sin(u +- v) = sin u cos v +- cos u sin v
 
@@ -13,11 +14,11 @@ frequency has features, which are two. (Full whitening keeps it so: it is done t
 
 Vectors run along the samples, so a block is transposed first
 (:mod:`dask_sketch.features.kernels.structured_code`). Every product is rounded to the grid of
-:mod:`dask_sketch.features.kernels.llvm_vectors` and added as an integer, in 32 bits over a block and in 64 over
-all: the sums are the same for every order of the rows and every way to cut them into blocks. In
-float32 and with exact phases, cosine and sine of a row are within 8e-7 of float64, at random; two
-roundings to the grid, of ``2**-23`` at most each but at its ends, are in this. That costs 2 to 5
-percent more than float sums did, 6 to 8 with weights.
+:mod:`dask_sketch.features.kernels.llvm_vectors` and added as an integer, in 32 bits over a block
+and in 64 over all: the sums are the same for every order of the rows and every way to cut them into
+blocks. In float32 and with exact phases, cosine and sine of a row are within 8e-7 of float64, at
+random; two roundings to the grid, of ``2**-23`` at most each but at its ends, are in this. That
+costs 2 to 5 percent more than float sums did, 6 to 8 with weights.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def make_waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_use
 
 
 @intrinsic
-def turn_square(
+def cycle_square(
     typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pitch: Any
 ) -> Any:
     """Write a square of lanes by lanes numbers of ``x[i:]`` to ``columns[k:]``, transposed."""
@@ -141,7 +142,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
             for r in range(0, whole, lanes):
                 for f in range(0, d, lanes):
                     place = (start + r) * d + f
-                    turn_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    cycle_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
             for r in range(whole, rows):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
@@ -209,22 +210,22 @@ class SumsKernel:
         self._tile = 4 if bits == VECTOR_BITS else 2
         self._add = _compiled(dtype, self._tile, bits)
 
-    def pack(self, turns: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Frequencies in turns (n_features, n_frequencies), of which each is a sum, to bases.
+    def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Frequencies in cycles (n_features, n_frequencies), of which each is a sum, to bases.
 
         Gives shape (n_bases, 2, n_used): the numbers of the features that a base frequency uses,
-        as floats, and its turns there.
+        as floats, and its cycles there.
 
         Raises
         ------
         InputError
             If the frequencies are not sums.
         """
-        bases = split_exactly(turns).reshape(-1, len(turns))
+        bases = split_exactly(cycles).reshape(-1, len(cycles))
         count = np.count_nonzero(bases, axis=1)
         n_used = max(int(count.max(initial=0)), 1)
         # the features in use first, in their order; or all of them, in the same order for all
-        unused = bases == 0 if n_used < len(turns) else np.zeros(bases.shape, dtype=bool)
+        unused = bases == 0 if n_used < len(cycles) else np.zeros(bases.shape, dtype=bool)
         order = np.argsort(unused, axis=1, kind="stable")[:, :n_used]
         packed = np.stack([order, np.take_along_axis(bases, order, axis=1)], axis=1)
         return np.ascontiguousarray(packed, dtype=self.dtype)

@@ -71,10 +71,10 @@ def _across(vec: Vectors, vectors: list[Any]) -> Any:
 def _phases(
     vec: Vectors, x: Any, pitch: Any, bases: Any, n_used: Any, count: int, ahead: int
 ) -> list[Any]:
-    """Phases in turns: those of the first base frequency, one for each vector of rows, first."""
+    """Phases in cycles: those of the first base frequency, one for each vector of rows, first."""
     b = vec.builder
     totals = zeros(b, vec.type, count * ahead)
-    turns = [b.gep(bases, [b.mul(n_used, number(2 * n + 1))]) for n in range(count)]
+    cycles = [b.gep(bases, [b.mul(n_used, number(2 * n + 1))]) for n in range(count)]
     with cgutils.for_range_slice(b, number(0), n_used, number(TOGETHER)) as (first, _):
         slots = zeros(b, vec.type, count * ahead)
         end = b.add(first, number(TOGETHER))
@@ -84,7 +84,7 @@ def _phases(
             column = b.gep(x, [b.mul(feature, pitch)])
             rows = [vec.part(column, n) for n in range(ahead)]
             for m, slot in enumerate(slots):
-                turn = vec.spread(b.load(b.gep(turns[m // ahead], [entry])))
+                turn = vec.spread(b.load(b.gep(cycles[m // ahead], [entry])))
                 b.store(vec.multiply_add(turn, rows[m % ahead], b.load(slot)), slot)
         for slot, total in zip(slots, totals, strict=True):
             b.store(b.fadd(b.load(total), b.load(slot)), total)
@@ -114,7 +114,7 @@ def put_waves(
         From column to column, and from wave to wave.
     bases
         Pointer to ``count`` base frequencies that use the same features: of each the numbers of
-        ``n_used`` features, then the turns.
+        ``n_used`` features, then the cycles.
     n_used
         Number of features.
     weights
@@ -127,10 +127,10 @@ def put_waves(
         Number of vectors of rows: what is loaded of base frequencies serves all of them.
     """
     b = vec.builder
-    for m, turns in enumerate(_phases(vec, x, pitch, bases, n_used, count, ahead)):
+    for m, cycles in enumerate(_phases(vec, x, pitch, bases, n_used, count, ahead)):
         base, n = divmod(m, ahead)
         share = None if weights is None else vec.part(weights, n)
-        for k, wave in enumerate(vec.cosine_sine(turns, share)):
+        for k, wave in enumerate(vec.cosine_sine(cycles, share)):
             place = b.gep(waves, [b.mul(pitch, number(2 * base + k))])
             vec.put(wave, b.gep(place, [number(n * vec.lanes)]))
 

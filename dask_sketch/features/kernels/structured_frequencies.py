@@ -6,7 +6,7 @@ product, of the cosines and sines of the ``u`` with those of the ``v``, over the
 (:mod:`dask_sketch.features.kernels.structured`).
 
 The frequencies are all that is stored. The base frequencies follow from them, exactly, since
-drawn ones lie on a grid: see :func:`settle`.
+drawn ones lie on a grid: see :func:`truncate_to_grid`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def split(frequencies: NDArray[np.floating]) -> Array:
     return bases
 
 
-def settle(turns: Array) -> Array:
+def truncate_to_grid(cycles: Array) -> Array:
     """Round frequencies so that each sum is a float32 number, and its two parts are known from it.
 
     Base frequencies are cut to a grid for each feature, ``2**-23`` of the power of two above the
@@ -95,45 +95,48 @@ def settle(turns: Array) -> Array:
 
     Parameters
     ----------
-    turns
+    cycles
         Shape (n_features, n_frequencies), in the order of :func:`combine`.
 
     Returns
     -------
-    turns
+    cycles
         Shape (n_features, n_frequencies). What is settled stays as it is.
 
     Examples
     --------
-    >>> turns = combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30)
-    >>> settled = settle(turns)
-    >>> bool((settled == settled.astype(np.float32)).all() and (settle(settled) == settled).all())
+    >>> cycles = combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30)
+    >>> settled = truncate_to_grid(cycles)
+    >>> bool((settled == settled.astype(np.float32)).all())
+    True
+    >>> bool((truncate_to_grid(settled) == settled).all())
     True
     """
-    bases = split(turns)
+    bases = split(cycles)
     exponents = np.frexp(np.abs(bases).max(axis=(0, 1, 2)))[1]
     grid = np.ldexp(1.0, exponents - _BITS)
-    return combine(np.trunc(bases / grid) * grid, turns.shape[1])
+    return combine(np.trunc(bases / grid) * grid, cycles.shape[1])
 
 
-def settle_nearest(turns: Array) -> Array:
+def round_to_grid(cycles: Array) -> Array:
     """Settled frequencies from what rounding in float64 has moved a little.
 
     Examples
     --------
-    >>> turns = settle(combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30))
-    >>> bool((settle_nearest(turns * (1 + 1e-12)) == turns).all())
+    >>> bases = np.random.default_rng(0).normal(size=(1, 2, SIDE, 3))
+    >>> cycles = truncate_to_grid(combine(bases, 30))
+    >>> bool((round_to_grid(cycles * (1 + 1e-12)) == cycles).all())
     True
     """
-    bases = split(turns)
+    bases = split(cycles)
     exponents = np.frexp(np.abs(bases).max(axis=(0, 1, 2)))[1]
     # the largest may have come to the other side of a power of two: then the grid is a finer one,
     # and has the same numbers
     grid = np.ldexp(1.0, exponents - _BITS)
-    return combine(np.rint(bases / grid) * grid, turns.shape[1])
+    return combine(np.rint(bases / grid) * grid, cycles.shape[1])
 
 
-def split_exactly(turns: NDArray[np.floating]) -> Array:
+def split_exactly(cycles: NDArray[np.floating]) -> Array:
     """:func:`split`, for frequencies that must be sums.
 
     Raises
@@ -141,10 +144,10 @@ def split_exactly(turns: NDArray[np.floating]) -> Array:
     InputError
         If they are not.
     """
-    bases = split(turns)
-    if not np.array_equal(combine(bases, turns.shape[1]), turns):
+    bases = split(cycles)
+    if not np.array_equal(combine(bases, cycles.shape[1]), cycles):
         raise InputError(
             "the frequencies are not sums and differences in groups of "
-            f"{GROUP}, as the law 'sparse-sums' has them."
+            f"{GROUP}, as the distribution 'sparse-sums' has them."
         )
     return bases

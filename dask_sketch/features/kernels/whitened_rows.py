@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
-from dask_sketch.features.kernels.structured import pointer_at, turn_square
+from dask_sketch.features.kernels.structured import cycle_square, pointer_at
 from dask_sketch.features.kernels.structured_code import products_module, put_products
 
 BLOCK = 128  # rows: their columns stay in the first cache
@@ -61,7 +61,7 @@ def _whitener(dtype: str) -> Callable[..., None]:
             for r in range(0, whole, lanes):
                 for f in range(0, d, lanes):
                     place = (start + r) * d + f
-                    turn_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    cycle_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
             for r in range(whole, used):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]

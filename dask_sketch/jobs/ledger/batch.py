@@ -72,11 +72,11 @@ def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDAr
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
         long = b"".join(
             steps.to_bytes(_LONG, "little")
-            for steps in (sketch.weight_steps, sketch.squared_weight_steps)
+            for steps in (sketch.weight_quanta, sketch.squared_weight_quanta)
         )
         row[:3] = sketch.count, sketch.omitted, sketch.tight_bounds
         row[3:_HEAD] = np.frombuffer(long, dtype="<i8")
-        steps = (sketch.moment_steps, sketch.first_steps, sketch.second_steps)
+        steps = (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta)
         parts = [word.ravel() for both in steps for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
@@ -106,15 +106,15 @@ def unstack(
     try:
         return Sketch(
             feature_map=feature_map,
-            moment_steps=steps[0],
-            weight_steps=weight,
-            squared_weight_steps=squared,
+            moment_quanta=steps[0],
+            weight_quanta=weight,
+            squared_weight_quanta=squared,
             count=count,
             omitted=omitted,
             minimum=bounds[0].copy(),
             maximum=bounds[1].copy(),
-            first_steps=steps[1],
-            second_steps=steps[2],
+            first_quanta=steps[1],
+            second_quanta=steps[2],
             tight_bounds=bool(tight),
         )
     except SketchError as error:

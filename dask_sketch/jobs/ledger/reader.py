@@ -22,7 +22,7 @@ from dask_sketch.jobs.ledger.manifest import Manifest, newest
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
 from dask_sketch.sketching.sketch import Sketch, merge
-from dask_sketch.validation.arrays import whole_number
+from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
@@ -354,7 +354,7 @@ class LedgerReader:
         The oldest first. There may be fewer: states are dropped after :data:`KEEP_STATES` runs, and
         by :meth:`forget`.
         """
-        n = whole_number("n", n, 1, LedgerError)
+        n = require_integer("n", n, 1, LedgerError)
         return [
             (run, read_total(self._place, reference, self.feature_map))
             for run, reference in self._state.states[-n:]
@@ -376,7 +376,7 @@ class LedgerReader:
         LedgerError
             If ``run`` is no number.
         """
-        whole_number("run", run, -1, LedgerError)
+        require_integer("run", run, -1, LedgerError)
         for record in reversed(self.history()):
             found = next(iter(record.models), "") if name is None else name
             if run in (-1, record.number) and found in record.models:

@@ -41,7 +41,7 @@ def stretched(factor: float, seed: int) -> GaussianMixture:
 
 
 def figure_3(form: str) -> list[Job]:
-    """KL and MMD against the factor: one scale, the oracle's law, our design, EM."""
+    """KL and MMD against the factor: one scale, the oracle's distribution, our design, EM."""
     n_samples, n_draws, m, n_mmd, factors = SIZES[form]
     return [
         partial(one_draw, factor, n_samples, m, n_mmd, seed)

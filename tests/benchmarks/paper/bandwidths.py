@@ -141,7 +141,9 @@ def one_draw(
 ) -> list[Run]:
     """Decode one sketch with Gaussian frequencies by each of the decoders."""
     data = load()
-    feature_map = FeatureMap(data.x.shape[1], n_frequencies, scale=sigma, law="gaussian", seed=seed)
+    feature_map = FeatureMap(
+        data.x.shape[1], n_frequencies, scale=sigma, distribution="gaussian", seed=seed
+    )
     summary = sketch(data.x, feature_map)
     unit = data.lloyd_error if measure == "MSE" else 1.0
     runs = []

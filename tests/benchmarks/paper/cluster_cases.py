@@ -78,7 +78,7 @@ def _draw(
     feature_map = (
         design(data.x, m, n_components=k, task="clustering", seed=seed)
         if isinstance(sigma, str)
-        else FeatureMap(data.x.shape[1], m, scale=sigma, law="gaussian", seed=seed)
+        else FeatureMap(data.x.shape[1], m, scale=sigma, distribution="gaussian", seed=seed)
     )
     summary = sketch(data.x, feature_map)
     centers, seconds = timed(partial(by_decode, summary, data, seed))

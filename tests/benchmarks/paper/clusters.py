@@ -52,9 +52,11 @@ def close() -> GaussianMixture:
 
 def six() -> GaussianMixture:
     """Section 5.1: three clusters in the unit box of dimension 6."""
-    law = spread(3, 6, seed=0)
-    size = np.abs(law.means).max() + 4.0 * np.sqrt(law.covariances.max())
-    return GaussianMixture(law.weights, law.means / size, law.covariances / size**2)
+    distribution = spread(3, 6, seed=0)
+    size = np.abs(distribution.means).max() + 4.0 * np.sqrt(distribution.covariances.max())
+    return GaussianMixture(
+        distribution.weights, distribution.means / size, distribution.covariances / size**2
+    )
 
 
 def spread(n_clusters: int, n_features: int, seed: int) -> GaussianMixture:
@@ -70,7 +72,7 @@ def spread(n_clusters: int, n_features: int, seed: int) -> GaussianMixture:
             return _equal(means, np.sqrt(0.15))
 
 
-LAWS: dict[str, Callable[[], GaussianMixture]] = {
+DISTRIBUTIONS: dict[str, Callable[[], GaussianMixture]] = {
     "separated": separated,
     "near": near,
     "close": close,
@@ -80,9 +82,13 @@ LAWS: dict[str, Callable[[], GaussianMixture]] = {
 
 @cache
 def drawn(name: str, n_samples: int = N_SAMPLES) -> Clusters:
-    """Samples of one of the laws, in the box [-1, 1]."""
-    law = LAWS[name]()
-    return prepared(law.sample(n_samples, seed=1), np.ones(law.n_features), law.n_components)
+    """Samples of one of the distributions, in the box [-1, 1]."""
+    distribution = DISTRIBUTIONS[name]()
+    return prepared(
+        distribution.sample(n_samples, seed=1),
+        np.ones(distribution.n_features),
+        distribution.n_components,
+    )
 
 
 @cache

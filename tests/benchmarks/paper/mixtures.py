@@ -33,23 +33,23 @@ Fit = Callable[[], GaussianMixture]
 
 
 def learned_map(
-    x: np.ndarray, n_frequencies: int, seed: int, law: str = "adapted-radius"
+    x: np.ndarray, n_frequencies: int, seed: int, distribution: str = "adapted-radius"
 ) -> FeatureMap:
     """Algorithm 3 as the paper has it: one scale for all features, from the first samples."""
     scale = estimate_scale(x[:N_PILOT], seed=seed).scale
-    return FeatureMap(x.shape[1], n_frequencies, scale=scale, law=law, seed=seed)
+    return FeatureMap(x.shape[1], n_frequencies, scale=scale, distribution=distribution, seed=seed)
 
 
 def oracle_map(
-    truth: GaussianMixture, n_frequencies: int, seed: int, law: str = "adapted-radius"
+    truth: GaussianMixture, n_frequencies: int, seed: int, distribution: str = "adapted-radius"
 ) -> FeatureMap:
     """Frequencies adapted to the true covariances and weights (eq. 18)."""
     return FeatureMap(
         truth.n_features,
         n_frequencies,
         covariances=truth.covariances,
-        law_weights=truth.weights,
-        law=law,
+        covariance_weights=truth.weights,
+        distribution=distribution,
         seed=seed,
     )
 
@@ -106,7 +106,7 @@ def mmd(
     seed: int,
     n_frequencies: int = MMD_FREQUENCIES,
 ) -> float:
-    """Distance of eq. (22) under the law of ``feature_map``, at frequencies of its own.
+    """Distance of eq. (22) under the distribution of ``feature_map``, at frequencies of its own.
 
     The root of the mean of ``|psi_p - psi_q|**2``, from the characteristic functions themselves.
     """

@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from tests.benchmarks.paper.clusters import LAWS
+from tests.benchmarks.paper.clusters import DISTRIBUTIONS
 from tests.benchmarks.paper.records import REFERENCES, Line, Run, lines, select
 
 COLOURS = ("#3b82d6", "#d97706", "#3a9150", "#8b5cf6", "#db2777", "#0f8b8d", "#a16207")
@@ -172,7 +172,7 @@ def models(runs: Sequence[Run]) -> Figure:
 
 def scatter(ax: Axes, data: str) -> None:
     """Some samples of one of the data sets."""
-    x = LAWS[data]().sample(2_000, seed=1)
+    x = DISTRIBUTIONS[data]().sample(2_000, seed=1)
     ax.plot(*x[:, :2].T, ".", color=COLOURS[0], ms=2, alpha=0.4)
     ax.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", title=f"three clusters, {data}")
 

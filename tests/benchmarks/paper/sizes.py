@@ -24,7 +24,7 @@ from tests.benchmarks.paper.records import Job, Run, timed
 
 # The texts give what varies, not its values: all grids are ours.
 RATIOS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)  # m / ((2 d + 1) K)
-COUNT = 1e12  # number of samples of a sketch that stands for the law itself
+COUNT = 1e12  # number of samples of a sketch that stands for the distribution itself
 
 # (d, K) of the left and the right half, ratios, number of samples, of draws
 FIGURE_4 = {
@@ -133,7 +133,7 @@ def sampled_moments(n_samples: int, n_mmd: int, seed: int) -> list[Run]:
 
 
 def exact_sketch(truth: GaussianMixture, feature_map: FeatureMap) -> Sketch:
-    """The sketch of the law itself: its moments, and so many samples that no noise is left."""
+    """The sketch of the distribution itself: its moments, and so many samples that none is left."""
     mean = truth.mean - feature_map.center
     reach = 6.0 * np.sqrt(truth.variance)
     phase = feature_map.center @ feature_map.frequencies

@@ -18,27 +18,27 @@ from tests.benchmarks.scale.measuring import Cost, measured_pass, peak_bytes, re
 PAIRS = 4e9  # (sample, frequency) pairs with which the machine is tried: seconds
 
 
-def sketch_file(store: Path, n_frequencies: int, law: str | None = None) -> Path:
+def sketch_file(store: Path, n_frequencies: int, distribution: str | None = None) -> Path:
     """Where the sketch of a store is kept."""
-    return store.with_name(f"{store.stem}-{law or 'default'}-{n_frequencies}.sketch")
+    return store.with_name(f"{store.stem}-{distribution or 'default'}-{n_frequencies}.sketch")
 
 
 def sketch_store(
-    store: Path, n_frequencies: int, n_components: int, law: str | None = None
+    store: Path, n_frequencies: int, n_components: int, distribution: str | None = None
 ) -> dict[str, Any]:
     """One pass on fresh workers, its sketch kept beside the store."""
     with small_cluster() as client, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # m=1000 is few for K=64: the scores tell
         start = time.perf_counter()
-        feature_map = ds.design(str(store), n_frequencies, n_components, law=law)
+        feature_map = ds.design(str(store), n_frequencies, n_components, distribution=distribution)
         seconds = time.perf_counter() - start
         ready(client, feature_map)
         sketch, cost = measured_pass(client, store, feature_map)
-    sketch.to_zarr(sketch_file(store, n_frequencies, law), overwrite=True)
+    sketch.to_zarr(sketch_file(store, n_frequencies, distribution), overwrite=True)
     return {
         "n_samples": sketch.count,
         "n_frequencies": n_frequencies,
-        "law": feature_map.law,
+        "law": feature_map.distribution,
         "store_bytes": sum(file.stat().st_size for file in store.glob("c/*/0")),
         "design_seconds": seconds,
         **_plain(cost),
@@ -62,7 +62,7 @@ def decode_sketch(
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return model, {
         "n_frequencies": n_frequencies,
-        "law": sketch.feature_map.law,
+        "law": sketch.feature_map.distribution,
         "how": " ".join(text for text in (kind, method, refine) if text),
         "wall": wall,
         "cpu": cpu,
@@ -110,7 +110,7 @@ def one_against_two(
                 alone[count].append(max(each.values()))
     return {
         "n_frequencies": n_frequencies,
-        "law": feature_map.law,
+        "law": feature_map.distribution,
         "one": walls[1],
         "two": walls[2],
         "speedup": median(walls[1]) / median(walls[2]),

@@ -217,7 +217,7 @@ def compare_universal_models(
                 universal = universal_model(
                     frames, split.enrolled, n_components, size, seed=seed + number
                 )
-            n_bytes = universal.sketch.moment_steps.nbytes
+            n_bytes = universal.sketch.moment_quanta.nbytes
             mixture, name = universal.mixture, f"sketch, m={size:,}"
             seconds = time.process_time() - begun
             judge(name, mixture, seconds, n_bytes)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import FeatureMap
-from dask_sketch.features.distributions import adapted_radius, draw_frequencies
-from dask_sketch.features.frequencies import Drawn, kernel_for
+from dask_sketch.features.distributions import adapted_radius, sample_frequencies
+from dask_sketch.features.frequencies import SampledFrequencies, kernel_for
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split
 from tests.benchmarks.structured import prototypes
 from tests.benchmarks.structured.prototypes import ROWS, Sums
@@ -28,7 +28,7 @@ class Candidate:
 
     def feature_map(self, like: FeatureMap, n_frequencies: int, seed: int) -> FeatureMap:
         """A map that holds these frequencies, for samples as ``like`` is for."""
-        variances = like.law_variances[0]
+        variances = like.distribution_variances[0]
         blank = FeatureMap(
             like.n_features,
             n_frequencies,
@@ -38,7 +38,7 @@ class Candidate:
             seed=10**6 * (1 + [c.name for c in CANDIDATES].index(self.name)) + seed,
         )
         omega = self.make(variances, n_frequencies, seed)[0]
-        digest = Drawn(blank.spec, omega / (2 * np.pi), blank).digest
+        digest = SampledFrequencies(blank.spec, omega / (2 * np.pi), blank).digest
         return FeatureMap.from_spec(blank.spec, digest, omega)
 
     def rate(self, n_features: int, n_frequencies: int, repeats: int = 9) -> float:
@@ -55,12 +55,14 @@ class Candidate:
         return n * len(done) / max(min(spent[1:]), 1e-9) / 1e9
 
 
-def by_law(law: str) -> Callable[[np.ndarray, int, int], Made]:
-    """A law of the library with the kernel that it has there."""
+def by_distribution(distribution: str) -> Callable[[np.ndarray, int, int], Made]:
+    """A distribution of the library with the kernel that it has there."""
 
     def make(variances: np.ndarray, m: int, seed: int) -> Made:
-        fm = FeatureMap(len(variances), m, covariances=variances, law=law, seed=seed)
-        kernel = kernel_for(law, fm.n_features, fm.dtype)
+        fm = FeatureMap(
+            len(variances), m, covariances=variances, distribution=distribution, seed=seed
+        )
+        kernel = kernel_for(distribution, fm.n_features, fm.dtype)
         block = 4096 * 12 // max(fm.n_features, 12) // ROWS * ROWS or ROWS
 
         def sums(x: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ def by_law(law: str) -> Callable[[np.ndarray, int, int], Made]:
 
 def sparse(variances: np.ndarray, m: int, seed: int) -> Made:
     """``sparse-radius``, of which the kernel multiplies four features, not all."""
-    omega = draw_frequencies("sparse-radius", variances, m, seed=seed)
+    omega = sample_frequencies("sparse-radius", variances, m, seed=seed)
     return omega, prototypes.sparse(omega / (2 * np.pi))
 
 
@@ -86,7 +88,7 @@ def harmonics(count: int) -> Callable[[np.ndarray, int, int], Made]:
 
     def make(variances: np.ndarray, m: int, seed: int) -> Made:
         n = -(-m // count)
-        bases = draw_frequencies("sparse-radius", variances, n, seed=seed) * 2 / (count + 1)
+        bases = sample_frequencies("sparse-radius", variances, n, seed=seed) * 2 / (count + 1)
         omega = np.concatenate([h * bases for h in range(1, count + 1)], axis=1)
         return omega[:, :m], prototypes.harmonics(bases / (2 * np.pi), count)
 
@@ -97,7 +99,7 @@ def product(variances: np.ndarray, m: int, seed: int) -> Made:
     """Two sets of base frequencies of ``sparse-sums``, each sum and difference of the two."""
     side = int(np.ceil(np.sqrt(m / 2)))
     groups = -(-side // SIDE)
-    bases = split(draw_frequencies("sparse-sums", variances, groups * GROUP, seed=seed))
+    bases = split(sample_frequencies("sparse-sums", variances, groups * GROUP, seed=seed))
     u, v = (bases[:, n].reshape(-1, len(variances))[:side].T for n in (0, 1))
     pairs = np.stack([u[:, :, None] + v[:, None], u[:, :, None] - v[:, None]], axis=-1)
     omega = pairs.reshape(len(variances), -1)[:, :m]
@@ -122,14 +124,14 @@ def hadamard(variances: np.ndarray, m: int, seed: int) -> Made:
     return omega, prototypes.hadamard(signs, radii / (2 * np.pi))
 
 
-BASELINE = Candidate("sparse-radius", by_law("sparse-radius"))
+BASELINE = Candidate("sparse-radius", by_distribution("sparse-radius"))
 CANDIDATES = (
-    Candidate("adapted-radius", by_law("adapted-radius")),
+    Candidate("adapted-radius", by_distribution("adapted-radius")),
     BASELINE,
     Candidate("sparse-radius, sparse kernel", sparse),
     Candidate("harmonics, 2", harmonics(2)),
     Candidate("harmonics, 3", harmonics(3)),
     Candidate("one product", product),
     Candidate("Hadamard-diagonal", hadamard),
-    Candidate("sparse-sums", by_law("sparse-sums")),
+    Candidate("sparse-sums", by_distribution("sparse-sums")),
 )

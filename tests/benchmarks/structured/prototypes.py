@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dask_sketch.features.kernels.llvm_vectors import Vectors
-from dask_sketch.features.kernels.structured import pointer_at, turn_square
+from dask_sketch.features.kernels.structured import cycle_square, pointer_at
 from dask_sketch.features.kernels.structured_code import exchange, zeros
 
 ROWS = 256  # of one block
@@ -46,16 +46,16 @@ def _add(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any
         pb = pointer_at(context, b, sig, args, 3, 4)
         totals = zeros(b, vec.type, 2 * count)
         with cgutils.for_range(b, _WORD(vectors // _AHEAD)) as step:
-            turns = zeros(b, vec.type, _AHEAD)
+            cycles = zeros(b, vec.type, _AHEAD)
             first = b.gep(px, [b.mul(step.index, _WORD(_LANES * _AHEAD))])
             with cgutils.for_range(b, args[5]) as loop:
                 feature = b.fptosi(b.load(b.gep(pb, [loop.index])), _WORD)
                 turn = vec.spread(b.load(b.gep(pb, [b.add(args[5], loop.index)])))
                 column = b.gep(first, [b.mul(feature, args[2])])
-                for n, slot in enumerate(turns):
+                for n, slot in enumerate(cycles):
                     value = vec.load(b.gep(column, [_WORD(n * _LANES)]), vec.type, 4)
                     b.store(vec.multiply_add(turn, value, b.load(slot)), slot)
-            for slot in turns:
+            for slot in cycles:
                 now = vec.cosine_sine(b.load(slot))
                 twice = b.fadd(now[0], now[0])
                 before = vec.constant(1.0), vec.constant(0.0)
@@ -92,7 +92,7 @@ def _harmonic_kernel(count: int) -> Callable[..., None]:
                 inside = (start + r + _LANES - 1) * d + d + _LANES <= x.size
                 for f in range(0, d, _LANES):
                     if inside:
-                        turn_square(samples, (start + r) * d + f, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                        cycle_square(samples, (start + r) * d + f, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
                 if not inside:
                     for q in range(r, r + _LANES):
                         for f in range(d):
@@ -109,11 +109,11 @@ def _harmonic_kernel(count: int) -> Callable[..., None]:
 
 
 def harmonics(bases: np.ndarray, count: int) -> Sums:
-    """Sums at ``1, 2, ... count`` times the base frequencies (n_features, n_bases), in turns."""
-    turns = bases.T
-    n_used = max(int(np.count_nonzero(turns, axis=1).max()), 1)
-    order = np.argsort(turns == 0, axis=1, kind="stable")[:, :n_used]
-    packed = np.stack([order, np.take_along_axis(turns, order, axis=1)], axis=1)
+    """Sums at ``1, 2, ... count`` times the base frequencies (n_features, n_bases), in cycles."""
+    cycles = bases.T
+    n_used = max(int(np.count_nonzero(cycles, axis=1).max()), 1)
+    order = np.argsort(cycles == 0, axis=1, kind="stable")[:, :n_used]
+    packed = np.stack([order, np.take_along_axis(cycles, order, axis=1)], axis=1)
     packed = np.ascontiguousarray(packed, dtype=np.float32)
     kernel = _harmonic_kernel(count)
 
@@ -127,9 +127,9 @@ def harmonics(bases: np.ndarray, count: int) -> Sums:
     return run
 
 
-def sparse(turns: np.ndarray) -> Sums:
+def sparse(cycles: np.ndarray) -> Sums:
     """Sums at any frequencies, with the multiply-adds that their features need."""
-    return harmonics(turns, 1)
+    return harmonics(cycles, 1)
 
 
 def product(u: np.ndarray, v: np.ndarray) -> Sums:
@@ -198,7 +198,7 @@ def hadamard(signs: np.ndarray, radii: np.ndarray) -> Sums:
     """Sums at the rows of ``H diag(s_1) H diag(s_0)``, each times its radius over ``size``.
 
     ``signs`` has shape (n_blocks, 2, size) for a power of two ``size``, at least ``n_features``;
-    ``radii`` (n_blocks * size,), in turns.
+    ``radii`` (n_blocks * size,), in cycles.
     """
     size = signs.shape[2]
     feature = np.arange(len(radii)) % size

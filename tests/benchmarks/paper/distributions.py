@@ -1,4 +1,4 @@
-"""Keriven et al., Tables 2 and 3: which law of frequencies, and what its scale costs to find."""
+"""Keriven et al., Tables 2 and 3: the frequency distribution, and the cost of its scale."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.benchmarks.paper.mixtures import (
 )
 from tests.benchmarks.paper.records import Job, Run, timed
 
-LAWS = ("gaussian", "folded-gaussian", "adapted-radius")
+DISTRIBUTIONS = ("gaussian", "folded-gaussian", "adapted-radius")
 
-# Table 2: (d, K), then the law's covariances: (G), (FGr), (Ar)
+# Table 2: (d, K), then the distribution's covariances: (G), (FGr), (Ar)
 TABLE_2 = {
     (2, 3): {"oracle": (-9.30, -8.90, -9.38), "estimated": (-8.93, -8.67, -9.20)},
     (20, 5): {"oracle": (3.15, -6.17, -6.48), "estimated": (3.41, -5.80, -6.32)},
@@ -40,7 +40,7 @@ SIZES = {"full": (300_000, 10, 15), "quick": (300_000, 2, 5), "toy": (5_000, 1, 
 
 
 def table_2(form: str) -> list[Job]:
-    """Three laws, adapted to the true covariances or to one estimated scale."""
+    """Three distributions, adapted to the true covariances or to one estimated scale."""
     n_samples, n_draws, _ = SIZES[form]
     cases = TABLE_2 if form != "toy" else [(2, 3)]
     return [
@@ -56,12 +56,14 @@ def one_draw_of_laws(d: int, n_components: int, n_samples: int, seed: int) -> li
     m = 10 * n_components * (2 * d + 1)
     runs = []
     for scale in ("oracle", "estimated"):
-        for law, printed in zip(LAWS, TABLE_2[d, n_components][scale], strict=True):
-            setting = {"d": d, "K": n_components, "m": m, "covariances": scale, "law": law}
+        for distribution, printed in zip(
+            DISTRIBUTIONS, TABLE_2[d, n_components][scale], strict=True
+        ):
+            setting = {"d": d, "K": n_components, "m": m, "covariances": scale, "law": distribution}
             if scale == "oracle":
-                feature_map = oracle_map(truth, m, seed, law)
+                feature_map = oracle_map(truth, m, seed, distribution)
             else:
-                feature_map = learned_map(x, m, seed, law)
+                feature_map = learned_map(x, m, seed, distribution)
             fits = decoded(sketch(x, feature_map), n_components, seed, "CL-OMPR", EFFICIENT)
             runs += measure_kl(fits, truth, setting, n_samples, seed, {"CL-OMPR": printed})
     setting = {"d": d, "K": n_components}
@@ -94,7 +96,10 @@ def one_draw_of_scales(
     # squared bandwidths, as printed; judged by the truth, which favours this method
     bandwidths = np.sqrt(np.logspace(-1, 2, n_bandwidths))
     tried, trying = timed(
-        lambda: [reached(FeatureMap(d, m, scale=s, law="gaussian", seed=seed)) for s in bandwidths]
+        lambda: [
+            reached(FeatureMap(d, m, scale=s, distribution="gaussian", seed=seed))
+            for s in bandwidths
+        ]
     )
     found = {
         "adapted radius": (reached(FeatureMap(d, m, scale=estimate, seed=seed)), estimating),
@@ -102,9 +107,9 @@ def one_draw_of_scales(
     }
     bound = efficient_limit(truth, n_samples)
     runs = []
-    for law, (value, seconds) in found.items():
-        setting = {"d": d, "K": n_components, "m": m, "law": law}
-        printed, printed_seconds = TABLE_3[d, n_components][law]
+    for distribution, (value, seconds) in found.items():
+        setting = {"d": d, "K": n_components, "m": m, "law": distribution}
+        printed, printed_seconds = TABLE_3[d, n_components][distribution]
         runs += [
             Run(setting | {"measure": "ln KL"}, "CL-OMPR", seed, value, None, printed, bound),
             Run(setting | {"measure": "s to find the scale"}, "CL-OMPR", seed, seconds, None,

@@ -1,0 +1,11 @@
+"""Names that arguments may take in several layers. This module imports no numerics."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Distribution = Literal[
+    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian", "clustering"
+]
+DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
+"""Frequency distributions, see :mod:`dask_sketch.features.distributions`."""
