@@ -1,23 +1,27 @@
-"""Configuration of the documentation site, built by `make docs`.
+"""Configuration of the documentation site, which `make docs` builds.
 
 `make docs` copies the pages into one folder, which is the source folder of Sphinx: the README files,
-the notebooks, and the pages of this folder. Links between the pages are the same there as in the
-repository.
+the notebooks and the pages beside this file. Links between the pages are the same in that folder as
+in the repository. The pages of the API and of the command line are generated there.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import click
 
 project = "dask-sketch"
-author = "the authors of dask-sketch"
-project_copyright = author
+author = project_copyright = "the authors of dask-sketch"
 version = release = installed_version("dask-sketch")
 
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.viewcode",
     "numpydoc",
     "myst_nb",
 ]
@@ -25,33 +29,14 @@ root_doc = "README"
 exclude_patterns = ["templates"]
 templates_path = ["templates"]
 
-# The README is read on its own as well, so that the list of all pages is added to it here.
-CONTENTS = """
-```{toctree}
-:hidden:
-:caption: Pages
-
-guides
-reference
-command_line
-deploy/README
-dask_sketch/README
-tests/benchmarks/README
-CHANGELOG
-```
-"""
-
 # Docstrings
 autosummary_generate = True
-autodoc_typehints = "none"  # the docstrings state the types
+autodoc_typehints = "none"  # the docstrings have the types
 autodoc_member_order = "groupwise"
-autodoc_default_options = {"members": True, "inherited-members": False}
 numpydoc_show_class_members = False
-numpydoc_class_members_toctree = False
 
 # Markdown and notebooks
-nb_execution_mode = "off"  # tests/test_notebooks.py runs them
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks
 myst_heading_anchors = 3
 
 # Pages
@@ -59,26 +44,125 @@ html_theme = "pydata_sphinx_theme"
 html_title = "dask-sketch"
 html_show_sourcelink = False
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options = {
+    "header_links_before_dropdown": 8,
     "navbar_align": "left",
-    "navbar_persistent": [],
-    "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "navbar_persistent": ["search-button"],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"README": [], "guides": [], "CHANGELOG": [], "command_line": []}
+# pages without pages below them have no list of such pages
+html_sidebars = {
+    name: []
+    for name in ("README", "CHANGELOG", "command_line", "*/README", "tests/benchmarks/README")
+}
+
+# All pages. The README is also read outside of the site, so that it has no such list of its own.
+CONTENTS = """
+```{toctree}
+:hidden:
+
+guides
+reference
+command_line
+Deployment <deploy/README>
+Architecture <dask_sketch/README>
+Measured <tests/benchmarks/README>
+CHANGELOG
+```
+"""
+# Packages of the reference. Names that `dask_sketch` has as well are listed there alone.
+PACKAGES = {
+    "dask_sketch": "Public names of the package, ``import dask_sketch as ds``.",
+    "dask_sketch.features": "Feature maps: frequencies, their distributions and their scale.",
+    "dask_sketch.models": "Decoded models and simulated mixtures.",
+    "dask_sketch.diagnostics": "Quality of a fit and model selection.",
+    "dask_sketch.speech": "Speaker verification. Needs the extra ``speech`` to read recordings.",
+    "dask_sketch.jobs": "The nightly job.",
+    "dask_sketch.jobs.ledger": "The ledger: one stored sketch for each partition of the data.",
+    "dask_sketch.cluster.dashboard": "The page on Dask's dashboard. Needs the extra ``dashboard``.",
+}
+SECTION = """
+{title}
+{line}
+
+.. currentmodule:: {package}
+
+{text}
+
+.. autosummary::
+   :toctree: api
+
+{names}
+"""
 
 
-def add_contents(app, docname, source):
-    """Add the list of pages to the front page."""
+def reference() -> str:
+    """Page that lists all public classes and functions."""
+    sections, listed = [], set()
+    for package, text in PACKAGES.items():
+        module = importlib.import_module(package)
+        found = {name: getattr(module, name) for name in module.__all__}
+        names = [
+            name
+            for name, value in found.items()
+            if (inspect.isclass(value) or inspect.isroutine(value)) and value not in listed
+        ]
+        listed |= {found[name] for name in names}
+        names.sort(key=lambda name: (not inspect.isclass(found[name]), name.lower()))
+        sections.append(
+            SECTION.format(
+                title=package,
+                line="-" * len(package),
+                package=package,
+                text=text,
+                names="\n".join(f"   {name}" for name in names),
+            )
+        )
+    return "API reference\n=============\n" + "".join(sections)
+
+
+def command_line() -> str:
+    """Page with the help of all commands."""
+    from dask_sketch.cli.main import cli
+
+    top = click.Context(cli, info_name="dask-sketch", max_content_width=90)
+    helps = {"dask-sketch": cli.get_help(top)}
+    for name in cli.list_commands(top):
+        command = cli.get_command(top, name)
+        context = click.Context(command, parent=top, info_name=name, max_content_width=90)
+        helps[name] = command.get_help(context)
+    sections = [f"## {name}\n\n```text\n{text}\n```\n" for name, text in helps.items()]
+    return "# Command line\n\n" + "\n".join(sections)
+
+
+def write_pages(app: Any, config: Any) -> None:
+    """Write the pages that are generated."""
+    folder = Path(app.srcdir)
+    (folder / "reference.rst").write_text(reference())
+    (folder / "command_line.md").write_text(command_line())
+
+
+def add_contents(app: Any, docname: str, source: list[str]) -> None:
+    """Add the list of all pages to the front page."""
     if docname == root_doc:
         source[0] += CONTENTS
 
 
-def setup(app):
+def skip_foreign(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out methods that other packages add to classes of this one."""
+    module = getattr(member, "__module__", None) or ""
+    return True if module.startswith("sklearn") else None
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the functions above."""
+    app.connect("config-inited", write_pages)
     app.connect("source-read", add_contents)
+    app.connect("autodoc-skip-member", skip_foreign)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
