@@ -1,5 +1,5 @@
-# Every target makes its own environment in .venv; only Python 3.11 or newer with venv is needed.
-# With LATEST=1 the environment is another one, with the newest releases instead of the pinned ones.
+# Every target makes the environment .venv first. Only Python 3.11 or newer with venv is required.
+# With LATEST=1 another environment has the newest releases instead of the pinned versions.
 PYTHON ?= python3
 VENV := .venv$(if $(LATEST),-latest-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
@@ -8,16 +8,16 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
+.PHONY: help env demo test test-slow lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
 
-help:  ## what can be made
+help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-env: $(READY)  ## the environment, from the pinned versions; from the newest with LATEST=1
+env: $(READY)  ## environment with the pinned versions, or with the newest: make env [LATEST=1]
 
 $(READY): $(if $(LATEST),,.ci/requirements.lock) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is too old: set PYTHON to a Python of 3.11 or newer" >&2; exit 1; }
+	  || { echo "$(PYTHON) is too old: set PYTHON to Python 3.11 or newer" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifdef LATEST
 	$(BIN)/python $(INSTALL) --upgrade pip  # dependency groups need pip 25.1
@@ -29,85 +29,97 @@ endif
 	$(if $(LATEST),,$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable .)
 	touch $@
 
-demo: $(READY)  ## 2 million frames to a mixture, with a table and a report
+demo: $(READY)  ## example with 2 million simulated frames, a table and a report
 	$(BIN)/dask-sketch demo
 
-speech: $(READY)  ## real recordings to a mixture: make speech DATA=folder
-	@test -n "$(DATA)" || { echo "say where the recordings are: make speech DATA=folder" >&2; exit 2; }
+speech: $(READY)  ## mixture of recordings: make speech DATA=folder
+	@test -n "$(DATA)" || { echo "DATA is missing: make speech DATA=folder-of-recordings" >&2; exit 2; }
 	$(BIN)/python -m tests.benchmarks.speech.recordings "$(DATA)"
 
-speaker: $(READY)  ## speakers verified, by sketches and by EM: make speaker DATA=folder [VOICES=folder]
-	@test -n "$(DATA)" || { echo "say where the recordings are: make speaker DATA=folder" >&2; exit 2; }
+speaker: $(READY)  ## speaker verification, with sketches and with EM: make speaker DATA=folder [VOICES=folder]
+	@test -n "$(DATA)" || { echo "DATA is missing: make speaker DATA=folder-of-recordings" >&2; exit 2; }
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.speech.speakers "$(DATA)" $(if $(VOICES),--voices "$(VOICES)")
 
-# the type checker has one process only, and the tests wait at times
-test:  ## linter, types, tests and doctests: make test [PYTHON=python3.13] [LATEST=1]
-	@$(MAKE) --no-print-directory --jobs 3 lint types pytest
+# The checks run side by side: each has one process for most of its time
+test:  ## linter, types, documentation, tests and doctests: make test [PYTHON=python3.13] [LATEST=1]
+	@$(MAKE) --no-print-directory --jobs 4 lint types docs pytest
 
-lint: $(READY)  ## linter and formatter, changing nothing
+lint: $(READY)  ## linter and formatter, without changes to files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(READY)  ## type checker
 	$(BIN)/mypy
 
-# two processes of one thread, each with whole files: some measure memory, or share a cluster; the
-# bytecode of ours is kept, or else every process that a test starts would make it again
+# The pages are copied into one folder, with the links that they have in the repository. The lowest
+# priority leaves the processor to the tests.
+docs: $(READY)  ## documentation as HTML, in .site/html
+	rm -rf .site
+	mkdir -p .site/source/dask_sketch .site/source/tests/benchmarks
+	cp -RpL README.md CHANGELOG.md LICENSE deploy notebooks .pictures .docs/. .site/source
+	cp -p dask_sketch/README.md .site/source/dask_sketch
+	cp -p tests/benchmarks/README.md .site/source/tests/benchmarks
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 nice -n 19 $(BIN)/python -m sphinx -q -W --keep-going \
+	  -d .site/doctrees .site/source .site/html
+	cp .site/html/README.html .site/html/index.html
+
+# Two processes of one thread. A file is never divided between them: some tests measure memory, or
+# share a cluster. Bytecode is kept, so that processes started by tests do not compile it again.
 pytest: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(READY)  ## tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-bench: $(READY)  ## ours beside rivals, in .bench too: make bench [QUICK=1] [ONLY="kernel memory"]
+bench: $(READY)  ## benchmarks beside other implementations, stored in .bench: make bench [QUICK=1] [ONLY="kernel memory"]
 	$(BIN)/python -m tests.benchmarks $(if $(QUICK),--quick) $(ONLY)
 
-bench-gpu: $(READY)  ## the GPU beside the processor; needs one, and the extra `gpu`
+bench-gpu: $(READY)  ## benchmarks on a GPU; needs the extra `gpu`
 	$(BIN)/python -m tests.benchmarks.gpu $(if $(QUICK),--quick)
 
-bench-decode: $(READY)  ## the decoders beside plain NumPy: make bench-decode [M="2100 10000"]
+bench-decode: $(READY)  ## benchmarks of the decoders, beside NumPy: make bench-decode [M="2100 10000"]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.decoding $(M)
 
-bench-compare: $(READY)  ## what moved between two runs: make bench-compare A=file B=file
+bench-compare: $(READY)  ## differences between two benchmark runs: make bench-compare A=file B=file
 	@$(BIN)/python -m tests.benchmarks.compare $(A) $(B)
 
-bench-graphs: $(READY)  ## tiny chunks by the hundred thousand: make bench-graphs [N=1000000] [KINDS=files,shards,array]
+bench-graphs: $(READY)  ## benchmark of many small chunks: make bench-graphs [N=1000000] [KINDS=files,shards,array]
 	$(BIN)/python -m tests.benchmarks.million $(or $(N),100000) $(KINDS)
 
-bench-append: $(READY)  ## one partition more, a night later: make bench-append [N=1000] [ROWS=62500] [M=1000] [K=8]
+bench-append: $(READY)  ## benchmark of a nightly job with one new partition: make bench-append [N=1000] [ROWS=62500] [M=1000] [K=8]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.append $(or $(N),1000) $(or $(ROWS),62500) $(or $(M),1000) $(or $(K),8)
 
-estimates: $(READY)  ## time for 10^8 to 10^12 samples on 2 to 2000 cores, by rates measured here
+estimates: $(READY)  ## estimated time of 10^8 to 10^12 samples on 2 to 2000 cores
 	$(BIN)/python -m tests.benchmarks.estimates
 
-structured: $(READY)  ## frequencies that share work, at equal CPU time: make structured [QUICK=1]
+structured: $(READY)  ## benchmark of structured frequencies at equal CPU time: make structured [QUICK=1]
 	$(BIN)/python -m tests.benchmarks.structured $(if $(QUICK),--quick)
 
-paper: $(READY)  ## the papers' tables and figures again: make paper [QUICK=1] [DATA=folder]
+paper: $(READY)  ## tables and figures of the papers: make paper [QUICK=1] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)")
 
-accuracy: $(READY)  ## the decoders beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
+accuracy: $(READY)  ## accuracy of the decoders, beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
-scale: $(READY) $(if $(and $(PARTS),$(if $(findstring rivals,$(PARTS)),,x)),,$(RIVALS)/.ready)  ## a store of any size, ours beside rivals: make scale [N=100000000] [AT=folder] [PARTS="..."]
+scale: $(READY) $(if $(and $(PARTS),$(if $(findstring rivals,$(PARTS)),,x)),,$(RIVALS)/.ready)  ## benchmark on a store of any size, beside other methods: make scale [N=100000000] [AT=folder] [PARTS="..."]
 	$(BIN)/python -m tests.benchmarks.scale $(or $(N),100000000) $(PARTS) $(if $(AT),--at "$(AT)")
 
-# an environment of their own: their requirements contradict ours
+# The other methods have their own environment, because their requirements conflict with ours
 $(RIVALS)/.ready: .ci/rivals.lock
 	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
 	grep -v ^bico $< | $(RIVALS)/bin/python $(INSTALL) --requirement /dev/stdin
 	$(RIVALS)/bin/python $(INSTALL) --requirement $< \
-	  || echo "no C++ compiler to build the coreset with: it will be left out" >&2
+	  || echo "no C++ compiler: the benchmark runs without the coreset" >&2
 	touch $@
 
-pictures: $(READY)  ## the pictures of the README; those of pages need Chromium
+pictures: $(READY)  ## pictures of the README; needs Chromium
 	$(BIN)/python -m tests.pictures
 
 wheel: $(READY)  ## sdist and wheel, in dist
 	$(BIN)/python -m build --no-isolation
 
-clean:  ## remove all that was made
-	rm -rf .venv .venv-latest-* build dist .bench .demo .paper .scale .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove all generated files
+	rm -rf .venv .venv-latest-* build dist .bench .demo .paper .scale .site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dask_sketch tests -name __pycache__ -type d -prune -exec rm -rf {} +
