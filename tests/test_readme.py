@@ -1,8 +1,8 @@
-"""Every block of code and every command of the READMEs runs as printed, or says why it does not.
+"""Run the code and the commands of the README files.
 
-Blocks of `python` are run in order, those of one file in one namespace; of `bash`, commands of
-`dask-sketch` are run and targets of `make` are looked at, since they take minutes; `toml` is a part
-of a job file. What cannot run here has a line above it, such as
+Blocks of `python` are run in order, in one namespace for each file. In blocks of `bash`, commands
+of `dask-sketch` are run, and targets of `make` are only expanded, since they take minutes. Blocks
+of `toml` are job files, or one section of a job file. A block that cannot run has a line above it:
 
     <!-- not run: needs a Kubernetes cluster -->
 """
@@ -27,7 +27,14 @@ from dask_sketch.jobs.job_file import read_job
 from dask_sketch.models import random_mixture
 
 TOP = Path(__file__).parents[1]
-FILES = ("README.md", "deploy/README.md")
+FILES = (
+    "README.md",
+    "CHANGELOG.md",
+    "deploy/README.md",
+    "dask_sketch/README.md",
+    "tests/benchmarks/README.md",
+)
+MAX_WORDS = 2000  # of the first page
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -36,13 +43,13 @@ N_FRAMES = 20_000
 
 @dataclass
 class Block:
-    """A block of code, and where it stands."""
+    """A block of code and its position."""
 
     file: str
     line: int
     kind: str
     text: str
-    reason: str | None  # why it is not run
+    reason: str | None  # reason not to run it
 
     def __str__(self):
         return f"{self.file}:{self.line}"
@@ -65,7 +72,7 @@ def of_kind(kind):
 
 
 def commands(text):
-    """Command lines without comments; a line that ends in a backslash goes on."""
+    """Command lines without comments. A backslash at the end joins two lines."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words:
@@ -74,10 +81,13 @@ def commands(text):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The folder that commands are run in, with the store that they name."""
+    """Folder for the commands, with the store and the job file that they name."""
     x = random_mixture(64, 2, seed=0).sample(N_FRAMES, seed=1).astype(np.float32)
     store = zarr.create_array(tmp_path / "frames.zarr", shape=x.shape, chunks=(5000, 2), dtype="f4")
     store[:] = x
+    for block in ALL:
+        if block.kind == "toml" and "job" in tomllib.loads(block.text):
+            (tmp_path / "job.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -98,17 +108,17 @@ def test_python_runs_in_order(file, here, capsys):
             if block.reason is None:
                 exec(code, names)
     if file == "README.md":
-        assert capsys.readouterr().out  # it has printed what its comments say
+        assert capsys.readouterr().out
 
 
 def run(words, block):
-    """A command of ours, in this process."""
+    """Run a command in this process."""
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, f"{block}: {shlex.join(words)}\n{done.output}"
 
 
 def expanded(target, *variables):
-    """What make would run."""
+    """Commands that make would run."""
     done = subprocess.run(
         ["make", "-n", "-C", str(TOP), target, *variables],
         capture_output=True,
@@ -120,7 +130,7 @@ def expanded(target, *variables):
 
 
 def look_at(target, *variables):
-    """A target that there is, and each of its variables changes something."""
+    """Check that a target exists, and that each variable changes its commands."""
     whole = expanded(target, *variables)
     for one in variables:
         assert expanded(target, *(v for v in variables if v != one)) != whole, (target, one)
@@ -141,17 +151,21 @@ def test_commands_run(block, here):
             case ["dask-sketch", *rest] | ["dask", "sketch", *rest]:
                 run(rest, block)
             case _:
-                pytest.fail(f"{block}: say in a line above it why {words[0]} is not run")
+                pytest.fail(f"{block}: {words[0]} is not run, and the block has no reason")
 
 
 @of_kind("toml")
 def test_settings_are_those_of_a_job(block, tmp_path):
-    """In the job file of deploy/, in place of the section that it has."""
-    (section,) = tomllib.loads(block.text)
-    text = (TOP / "deploy/job.toml").read_text()
-    start = text.index(f"\n[{section}]")
-    stop = text.index("\n[", start + 1)
-    (tmp_path / "job.toml").write_text(f"{text[:start]}\n{block.text}{text[stop:]}")
+    """A single section replaces the one of the job file in deploy/."""
+    text = block.text
+    sections = tomllib.loads(text)
+    if "job" not in sections:
+        (section,) = sections
+        whole = (TOP / "deploy/job.toml").read_text()
+        start = whole.index(f"\n[{section}]")
+        stop = whole.index("\n[", start + 1)
+        text = f"{whole[:start]}\n{text}{whole[stop:]}"
+    (tmp_path / "job.toml").write_text(text)
     read_job(tmp_path / "job.toml")
 
 
@@ -164,12 +178,23 @@ def test_commands_in_the_text_exist(file):
         assert name in cli.commands, name
     for name in re.findall(r"`(\w+\.md|(?:deploy|notebooks|tests)/[\w/.-]+)`", text):
         assert (TOP / name).exists(), name
-    for name in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
-        assert (TOP / file).parent.joinpath(name).exists(), name
+    for name, heading in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", text):
+        path = (TOP / file).parent.joinpath(name) if name else TOP / file
+        assert path.exists(), name
+        assert not heading or heading in anchors(path), (name, heading)
 
 
-def test_what_is_not_there_is_refused():
-    """Or the tests above would say nothing."""
+def anchors(path):
+    """Anchors of the headings of a page, as GitHub and the documentation site make them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+
+
+def test_the_first_page_is_short():
+    assert len((TOP / "README.md").read_text().split()) <= MAX_WORDS
+
+
+def test_the_checks_find_errors():
     assert shutil.which("make")
     with pytest.raises(AssertionError, match="No rule to make target"):
         look_at("no-such-target")

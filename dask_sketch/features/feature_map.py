@@ -139,7 +139,7 @@ _REAL = (int, float, np.integer, np.floating)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap(Described):
-    """Random Fourier features ``exp(-i omega . x)``: what to draw, not what was drawn.
+    """Random Fourier features ``exp(-i omega·x)``: what to draw, not what was drawn.
 
     A feature map is a few numbers: the distribution of the frequencies, its covariances, the sizes
     and the seed. The frequencies are drawn on the host when first needed and kept once per process;
