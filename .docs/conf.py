@@ -1,8 +1,8 @@
 """Configuration of the documentation site, which `make docs` builds.
 
-`make docs` copies the pages into one folder, which is the source folder of Sphinx: the README files,
-the notebooks and the pages beside this file. Links between the pages are the same in that folder as
-in the repository. The pages of the API and of the command line are generated there.
+`make docs` copies the pages into one folder, which is the source folder of Sphinx: the README
+files, the notebooks and the pages beside this file. Links between the pages are the same in that
+folder as in the repository. The pages of the API and of the command line are generated there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ templates_path = ["templates"]
 
 # Docstrings
 autosummary_generate = True
-autodoc_typehints = "none"  # the docstrings have the types
+autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Array": "NDArray[np.float64]"}
+python_maximum_signature_line_length = 80
+python_trailing_comma_in_multi_line_signatures = False
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "groupwise"
 numpydoc_show_class_members = False
 
@@ -50,6 +53,7 @@ html_theme_options = {
     "header_links_before_dropdown": 8,
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
+    "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -72,7 +76,7 @@ reference
 command_line
 Deployment <deploy/README>
 Architecture <dask_sketch/README>
-Measured <tests/benchmarks/README>
+Benchmarks <tests/benchmarks/README>
 CHANGELOG
 ```
 """
@@ -97,6 +101,7 @@ SECTION = """
 
 .. autosummary::
    :toctree: api
+   :nosignatures:
 
 {names}
 """
@@ -154,7 +159,9 @@ def add_contents(app: Any, docname: str, source: list[str]) -> None:
         source[0] += CONTENTS
 
 
-def skip_foreign(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+def skip_foreign(
+    app: Any, what: str, name: str, member: Any, skip: bool, options: Any
+) -> bool | None:
     """Leave out methods that other packages add to classes of this one."""
     module = getattr(member, "__module__", None) or ""
     return True if module.startswith("sklearn") else None
