@@ -8,7 +8,7 @@ INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
+.PHONY: help env demo test test-slow mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
 
 help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -72,6 +72,10 @@ pytest: $(READY)
 
 test-slow: $(READY)  ## tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(READY)  ## 60 changes of the numerics, each of which must make a test fail: make mutants [SEED=1] [PARTS="kernel ledger"]
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(PARTS),--parts $(PARTS))
 
 bench: $(READY)  ## benchmarks beside other implementations, stored in .bench: make bench [QUICK=1] [ONLY="kernel memory"]
 	$(BIN)/python -m tests.benchmarks $(if $(QUICK),--quick) $(ONLY)

@@ -1,0 +1,1 @@
+"""Mutants of the numerics: see ``python -m tests.mutants --help``."""

@@ -1,0 +1,316 @@
+"""Change the numerics, one place at a time, and see that a test fails.
+
+Mutants are sampled by a seed, as many of each part of the numerics, and tried one after the other
+in a temporary copy of the tree. Prints each with its fate, and the survivors again at the end: a
+survivor is a defect that no test would notice, or a change that makes no difference. Fails when
+more than one mutant in twelve survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.mutate import Mutant, mutants
+
+# Modules of each part under dask_sketch, and the tests that should notice a change of them, those
+# first that notice most in the least time.
+PARTS: dict[str, tuple[list[str], list[str]]] = {
+    "kernel": (
+        [
+            *("features/kernels/dense.py", "features/kernels/structured.py"),
+            *("features/kernels/structured_code.py", "features/kernels/row_loop.py"),
+            *("features/kernels/row_reader.py", "features/kernels/whitened_rows.py"),
+            *("features/kernels/grouped.py", "features/kernels/grouped_loops.py"),
+        ],
+        [
+            *("features/test_kernel.py", "features/test_sums_kernel.py", "features/test_rows.py"),
+            *("sketching/test_partial.py", "compatibility", "sketching/test_groups.py"),
+            "features/test_exactness.py",
+        ],
+    ),
+    "sums": (
+        [
+            *("features/kernels/fixed_point.py", "features/kernels/stacked_fixed_point.py"),
+            *("sketching/accumulator.py", "sketching/partial.py"),
+        ],
+        [
+            *("features/test_fixed_point.py", "features/test_stacked_loop.py"),
+            *("sketching/test_partial.py", "sketching/test_groups.py", "compatibility"),
+            *("features/test_exactness.py", "sketching/test_merge_laws.py"),
+        ],
+    ),
+    "merge": (
+        ["sketching/sketch.py", "sketching/group.py", "sketching/group_merge.py"],
+        [
+            *("sketching/test_sketch.py", "sketching/test_statistics.py", "compatibility"),
+            *("sketching/test_merge_laws.py", "sketching/test_groups.py"),
+        ],
+    ),
+    "objective": (
+        [
+            *("decoders/objective.py", "decoders/atoms.py", "decoders/atom_kernels.py"),
+            *("decoders/normal_equations.py", "decoders/support.py"),
+        ],
+        [
+            *("decoders/test_objective.py", "decoders/test_support.py"),
+            *(
+                "decoders/test_non_negative.py",
+                "decoders/test_tiled.py",
+                "decoders/test_threads.py",
+            ),
+            *("decoders/test_descent.py", "decoders/test_decode.py"),
+        ],
+    ),
+    "refinement": (
+        ["decoders/efficient.py", "decoders/noise_covariance.py"],
+        [
+            *("decoders/test_covariance.py", "decoders/test_noise.py"),
+            *("decoders/test_efficient.py", "decoders/test_decode.py"),
+        ],
+    ),
+    "ledger": (
+        [
+            *("jobs/ledger/ledger.py", "jobs/ledger/change.py", "jobs/ledger/reader.py"),
+            *("jobs/ledger/batch.py", "jobs/ledger/manifest.py", "jobs/ledger/garbage.py"),
+        ],
+        [
+            *("ledger/test_ledger.py", "ledger/test_forgetting.py", "ledger/test_verification.py"),
+            *("ledger/test_damage.py", "ledger/test_failures.py", "compatibility"),
+        ],
+    ),
+}
+MAY_SURVIVE = 1 / 12
+CPU, WALL = 5, 20  # times what the tests took before, and then a mutant hangs, which counts
+MEMORY = 12 * 2**30  # bytes of address space
+PRELOADED = ("numba", "scipy.optimize", "scipy.special", "scipy.stats", "dask.array", "xarray")
+PRELOADED += ("zarr", "fsspec", "pytest", "pandas", "pyarrow.parquet", "distributed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The end of some tests: whether they passed, which did not and why, and seconds."""
+
+    passed: bool
+    failures: list[str]
+    reason: str
+    seconds: float
+    cpu_seconds: float
+
+
+class Copy:
+    """A copy of the tree, in which tests run in forks of this process."""
+
+    def __init__(self, root: Path, folder: Path):
+        self.root = folder / "tree"
+        self._log = folder / "log"
+        self._warm = folder / "compiled"
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=root, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        for name in filter(None, listed.stdout.split("\0")):
+            if (root / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.root / name)
+        self._compiled = self.root / ".pytest_cache" / "numba" / "first"  # as tests/conftest.py
+        self._importers = _importers(self.root)
+        os.chdir(self.root)
+        # the same for all forks, before anything is imported that reads it
+        os.environ |= {"PYTHONPATH": str(self.root), "NUMBA_CACHE_DIR": str(self._compiled)}
+        os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        sys.path[:] = [str(self.root), *(p for p in sys.path if Path(p).resolve() != root)]
+        for name in PRELOADED:
+            __import__(name)
+
+    def test(self, arguments: list[str], cpu: float = 3600.0, wall: float = 3600.0) -> Run:
+        """Run tests."""
+        started, before = time.monotonic(), _cpu()
+        child = os.fork()
+        if child == 0:
+            self._run_pytest(arguments, cpu)
+        status = _wait(child, wall)
+        seconds, used = time.monotonic() - started, _cpu() - before
+        log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        failed = [line for line in log if line.startswith(("FAILED ", "ERROR "))]
+        failures = [line.partition(" ")[2].partition(" - ")[0] for line in failed]
+        reason = (failures or log or ["nothing"])[0 if failures else -1]
+        if status is None or os.WIFSIGNALED(status):
+            reason = "it hung" if status is None else f"signal {os.WTERMSIG(status)}"
+        return Run(status == 0, failures, reason, seconds, used)
+
+    def _run_pytest(self, arguments: list[str], cpu: float) -> None:
+        code = 99
+        try:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu), int(cpu) + 10))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            file = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            import pytest
+
+            options = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
+            options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the preloaded
+            code = pytest.main([*options, "-m", "not slow", *arguments])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def keep_compiled(self) -> None:
+        """Keep what the tests of the tree as it is have compiled."""
+        shutil.rmtree(self._warm, ignore_errors=True)
+        if self._compiled.exists():
+            shutil.copytree(self._compiled, self._warm)
+
+    def try_mutant(self, mutant: Mutant, number: int, tests: list[str], usual: Run) -> Run:
+        """Run the tests with one change."""
+        path = self.root / mutant.path
+        source, times = path.read_bytes(), path.stat()
+        # numba knows a function by its own file only: without those that may have inlined it
+        shutil.rmtree(self._compiled, ignore_errors=True)
+        stale = self._importers.get(mutant.path, set()) | {mutant.path}
+        names = {(one.parent.name, one.stem) for one in stale}
+        if self._warm.exists():
+            shutil.copytree(self._warm, self._compiled, ignore=lambda folder, files: [
+                file for file in files
+                if (Path(folder).name.rpartition("_")[0], file.split(".")[0]) in names
+            ])  # fmt: skip
+        try:
+            path.write_bytes(mutant.apply(source))
+            os.utime(path, (times.st_atime, times.st_mtime + 10 * (number + 1)))
+            arguments = ["-x", *(f"--deselect={name}" for name in usual.failures), *tests]
+            return self.test(arguments, CPU * usual.cpu_seconds + 120, WALL * usual.seconds + 120)
+        finally:
+            path.write_bytes(source)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # the compiled files know it
+
+
+def _wait(child: int, wall: float) -> int | None:
+    """The status of a child, or None when it took too long; nothing that it started is left."""
+    end, status = time.monotonic() + wall, None
+    while status is None and time.monotonic() < end:
+        pid, found = os.waitpid(child, os.WNOHANG)
+        if pid:
+            status = found
+        else:
+            time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status is None:
+        os.waitpid(child, 0)
+    return status
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _importers(root: Path) -> dict[Path, set[Path]]:
+    """Files that import each file of the package, directly or not."""
+    direct: dict[Path, set[Path]] = {}
+    for file in (root / "dask_sketch").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            modules = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for module in modules:
+                path = Path(*module.split(".")).with_suffix(".py")
+                if (root / path).exists():
+                    direct.setdefault(path, set()).add(file.relative_to(root))
+    found = {}
+    for path in direct:
+        seen, new = set(), {path}
+        while new:
+            seen |= new
+            new = {one for file in new for one in direct.get(file, ())} - seen
+        found[path] = seen
+    return found
+
+
+def sampled(root: Path, parts: list[str], size: int, seed: int) -> Iterator[tuple[str, Mutant]]:
+    """Mutants of each part, as many of each, in the order of files and lines."""
+    each = -(-size // len(PARTS))
+    for part in parts:
+        pool = [m for name in PARTS[part][0] for m in mutants(root, Path("dask_sketch") / name)]
+        chosen = random.Random(f"{part} {seed}").sample(range(len(pool)), min(each, len(pool)))
+        yield from ((part, pool[place]) for place in sorted(chosen))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--size", type=int, default=60, help="mutants, of all parts together")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--list", action="store_true", help="print the mutants, and run nothing")
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of mutants in the list")
+    options = parser.parse_args()
+    root = Path.cwd()
+    sample = list(enumerate(sampled(root, options.parts, options.size, options.seed)))
+    if options.only is not None:
+        sample = [one for one in sample if one[0] in options.only]
+    if options.list:
+        for number, (part, mutant) in sample:
+            _say(f"{number} {part} {mutant.diff(root)}")
+        return 0
+    for modules, tests in PARTS.values():
+        missing = [t for t in tests if not (root / "tests" / t).exists()]
+        assert not missing, f"no such tests, change PARTS: {missing} of {modules}"
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        survivors = _try_all(Copy(root, Path(folder).resolve()), sample)
+    _say(f"\n{len(sample) - len(survivors)} of {len(sample)} mutants were killed.")
+    if survivors:
+        _say("Survivors:")
+    for number, (part, mutant) in survivors:
+        _say(f"{number} {part} {mutant.diff(root)}")
+    return int(len(survivors) > MAY_SURVIVE * len(sample))
+
+
+Numbered = tuple[int, tuple[str, Mutant]]
+
+
+def _try_all(tree: Copy, sample: list[Numbered]) -> list[Numbered]:
+    usual: dict[str, Run] = {}
+    tests = {part: [f"tests/{name}" for name in PARTS[part][1]] for part in PARTS}
+    for part in dict.fromkeys(part for _, (part, _) in sample):
+        run = usual[part] = tree.test(tests[part])
+        _say(f"{part}: as it is, {run.seconds:.0f} s, {run.cpu_seconds:.0f} of CPU; {run.reason}")
+        if not run.passed:
+            _say(f"left out, as they fail without any change: {run.failures}")
+            if not run.failures or any("::" not in name for name in run.failures):
+                sys.exit(f"the tests of {part} cannot be run")
+    tree.keep_compiled()
+    survivors = []
+    for number, (part, mutant) in sample:
+        run = tree.try_mutant(mutant, number, tests[part], usual[part])
+        fate = f"killed by {run.reason}" if not run.passed else "SURVIVED"
+        _say(f"\n{number} {part} {mutant.diff(tree.root)}\n  {fate}; {run.seconds:.0f} s")
+        if run.passed:
+            survivors.append((number, (part, mutant)))
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main())
