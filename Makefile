@@ -1,7 +1,10 @@
 # Every target makes the environment .venv first. Only Python 3.11 or newer with venv is required.
 # With LATEST=1 another environment has the newest releases instead of the pinned versions.
 PYTHON ?= python3
-VENV := .venv$(if $(LATEST),-latest-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+ifdef LATEST
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+VENV := .venv$(if $(LATEST),-latest-$(VERSION))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
@@ -50,7 +53,7 @@ lint: $(READY)  ## linter and formatter, without changes to files
 	$(BIN)/ruff format --check .
 
 types: $(READY)  ## type checker
-	$(BIN)/mypy
+	$(BIN)/mypy $(if $(LATEST),--python-version $(VERSION))
 
 # The pages are copied into one folder, with the links that they have in the repository. The lowest
 # priority leaves the processor to the tests.

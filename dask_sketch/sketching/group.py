@@ -80,8 +80,9 @@ class GroupAverages(Stored):
         """
         parts = self.moment_quanta.fixed_point(rows).to_float(FRACTION)
         weight = self.total_weight[rows]
+        sums: NDArray[np.complex128] = parts[:, 0] + 1j * parts[:, 1]
         with np.errstate(invalid="ignore"):  # nothing over nothing
-            means = (parts[:, 0] + 1j * parts[:, 1]) / weight[:, None]
+            means = sums / weight[:, None]
         return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
 
     @property

@@ -562,8 +562,8 @@ def merge(sketches: Iterable[Sketch]) -> Sketch:
     words: Any = {name: FixedPoint.sum([getattr(p, name) for p in parts]) for name in _WORDS}
     return Sketch(
         feature_map=first.feature_map,
-        minimum=np.min([part.minimum for part in parts], axis=0),
-        maximum=np.max([part.maximum for part in parts], axis=0),
+        minimum=np.stack([part.minimum for part in parts]).min(axis=0),
+        maximum=np.stack([part.maximum for part in parts]).max(axis=0),
         tight_bounds=all(part.tight_bounds for part in parts),
         privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
         **words,

@@ -338,6 +338,10 @@ class GuardedStore(Store):
                 return layout
         raise ArtifactError(f"{self}: {key!r} belongs to no array whose metadata was read.")
 
+    def __reduce__(self) -> Any:
+        # in every task: what can be made again is left out
+        return _restore, (self._store, self._layouts)
+
     def __eq__(self, other: object) -> bool:
         """Whether both read the same store."""
         return isinstance(other, GuardedStore) and self.store == other.store
@@ -350,6 +354,12 @@ class GuardedStore(Store):
 
     def __repr__(self) -> str:
         return f"GuardedStore({str(self.store)!r})"
+
+
+def _restore(store: Store, layouts: dict[str, Layout]) -> GuardedStore:
+    found = GuardedStore(store)
+    found._layouts.update(layouts)
+    return found
 
 
 def _local_root(store: Any) -> Path | None:

@@ -177,7 +177,7 @@ def test_the_graph_grows_by_less_than_two_kilobytes_a_chunk(kind, tmp_path):
     logger.info("%s: %.0f bytes a chunk in one pickle", kind.__name__, together)
     logger.info("%s: %.0f bytes a chunk task by task", kind.__name__, apart)
     assert together < 2000
-    assert apart < 4000  # a bound on what any scheduler could send
+    assert apart < 4500  # a bound on what any scheduler could send; Zarr 3.4 takes 400 of them
 
 
 def test_frequencies_are_not_in_the_tasks():
