@@ -1,15 +1,41 @@
-"""The exceptions of dask-sketch.
+"""Exceptions of dask-sketch.
 
 Every one of them is a :class:`SketchError`, itself a ``ValueError``, so that one ``except``
 catches all that the library refuses. A message names the argument, the value received and
-the way out.
+the remedy.
 """
 
 from __future__ import annotations
 
 
 class SketchError(ValueError):
-    """Base class of all errors raised by dask-sketch."""
+    """Base class of all errors raised by dask-sketch.
+
+    Parameters
+    ----------
+    message
+        Text of the error. One that starts with ``name=value`` is about the parameter ``name``.
+    parameter
+        Name of the parameter that the message is about, where it does not start with it.
+
+    Attributes
+    ----------
+    parameter
+        Name of the parameter, ``None`` if the message is about none. The command line shows the
+        option of this parameter.
+
+    Examples
+    --------
+    >>> InputError("nan_policy='skip': choose 'raise' or 'omit'.").parameter
+    'nan_policy'
+    """
+
+    def __init__(self, message: str = "", *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        if parameter is None:
+            name, equals, _ = message.partition("=")
+            parameter = name if equals and name.isidentifier() else None
+        self.parameter = parameter
 
 
 class InputError(SketchError):
@@ -49,15 +75,15 @@ class DeviceError(SketchError):
 
 
 class LedgerError(SketchError):
-    """A ledger cannot be read or written, or was asked for what it does not hold."""
+    """A ledger cannot be read or written, or does not hold what was requested."""
 
 
 class LedgerLocked(LedgerError):
-    """Another process is writing to the ledger; the message says which, and since when."""
+    """Another process is writing to the ledger; the message names it and the time it started."""
 
 
 class JobError(SketchError):
-    """A job file is wrong; the message has a line for each thing that is, with its place."""
+    """A job file is wrong; the message has a line for each error, with the path of its key."""
 
 
 class ClusterError(SketchError):

@@ -23,9 +23,10 @@ import zarr
 from zarr.buffer.cpu import buffer_prototype
 
 import dask_sketch as ds
-from dask_sketch.cli.describe import open_any, read_map
+from dask_sketch.cli.describe import open_any
 from dask_sketch.display.text import fields_text, first_line, printable, text_table
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
+from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.sources import open_samples
 from dask_sketch.sources import parquet as parquet_module
 from dask_sketch.storage import artifact as storage
@@ -137,7 +138,7 @@ def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "LARGEST_TEXT", 1000)
     (tmp_path / "map.json").write_text(" " * 1001)
     with pytest.raises(ArtifactError, match="over 1,000 characters"):
-        read_map(str(tmp_path / "map.json"))
+        open_feature_map(str(tmp_path / "map.json"))
 
 
 def test_a_huge_feature_map_takes_no_memory():

@@ -1,4 +1,7 @@
-"""The whole path on data made for it: two million speech-like frames to a mixture."""
+"""Demonstration of all steps on simulated data: speech-like frames to a mixture and a report.
+
+The :class:`Pipeline` from a store to a mixture is shared with the benchmark on recordings.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,26 @@ from dask_sketch.models.simulation import random_mixture
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
 
-# The walk from a store to a mixture, timed and told step by step; demo and recordings share it.
-
-
-def _mute(text: str) -> None:
-    pass
+N_FEATURES = 12
+CHUNK_FRAMES = 62_500  # 3 MB in float32
+N_HELDOUT = 100_000
+N_REFERENCE = 100_000  # frames for scikit-learn, which takes minutes for more
+N_SHOWN = 20_000  # frames in the figures of the report
+NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
+_HELDOUT_KEY = 2**31  # key of the random stream of held-out frames; those of chunks are smaller
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a walk came to."""
+    """Results of a pipeline.
+
+    Attributes
+    ----------
+    feature_map, plan, sketch, model
+        Results of its steps.
+    happened
+        Task statistics of the pass.
+    """
 
     feature_map: FeatureMap
     plan: Plan
@@ -52,33 +65,33 @@ class Fitted:
 
 
 @dataclass
-class Walk:
-    """Where a walk keeps its files and how it tells of itself.
+class Pipeline:
+    """The steps from a Zarr store to a mixture, with their times.
 
     Attributes
     ----------
     folder
-        Place of data, sketch and model.
+        Folder of data, sketch and model.
     seed
         Seed of frequencies and decoder.
     progress
         Whether to show progress on the standard error stream.
-    say
-        Called with each line of the story.
+    log
+        Function that is called with each line of the log.
     seconds
-        Time of each step, by name.
+        Time of each step in seconds, by name.
     """
 
     folder: Path
     seed: int = 0
     progress: bool = False
-    say: Callable[[str], object] = _mute
+    log: Callable[[str], object] = lambda text: None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def step(self, name: str, text: str) -> Iterator[None]:
-        """Tell of a step and time it."""
-        self.say(f"{text} ...")
+        """Log a step and measure its time."""
+        self.log(f"{text} ...")
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start
@@ -92,18 +105,20 @@ class Walk:
         client: Any = None,
         chunk_size: int | None = None,
     ) -> Fitted:
-        """Design, plan, sketch and decode; sketch and model are stored in the folder.
+        """Design, plan, sketch and decode, and store sketch and model in the folder.
 
         Parameters
         ----------
         store
-            Zarr store of features of unlike size.
-        n_components, n_frequencies
-            Sizes.
+            Zarr store of features of different scales.
+        n_components
+            Number of components of the mixture.
+        n_frequencies
+            Number of frequencies of the feature map.
         client
             Client of the cluster to use; the threads of this process by default.
         chunk_size
-            Bytes that one task reads.
+            Number of bytes that one task reads.
 
         Returns
         -------
@@ -114,9 +129,9 @@ class Walk:
                 str(store), n_frequencies, n_components, seed=self.seed, chunk_size=chunk_size
             )
         deviations = np.sqrt(feature_map.mean_variances)
-        self.say(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")
+        self.log(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")
         planned = plan(str(store), feature_map, chunk_size=chunk_size, calibrate=True)
-        self.say(f"\nthe plan\n{planned}\n")
+        self.log(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
             lazy = sketch(str(store), feature_map, chunk_size=chunk_size)
             with watch(client) as happened:
@@ -131,31 +146,31 @@ class Walk:
                 seed=self.seed,
                 progress=self.progress,
             )
-        assert isinstance(model, GaussianMixture)  # which is what the method makes
+        assert isinstance(model, GaussianMixture)  # the method "splitting" decodes no centroids
         model.to_zarr(self.folder / "model.zarr")
         return Fitted(feature_map, planned, happened, summary, model)
 
     @property
     def fit_seconds(self) -> float:
-        """Time from the store to the mixture."""
+        """Time from the store to the mixture, in seconds."""
         return sum(self.seconds[name] for name in ("design", "sketch", "decode"))
 
 
 @contextlib.contextmanager
-def walk_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
-    """The folder given, which is kept, or a fresh one, which is not.
+def working_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
+    """Provide a folder for the files of a pipeline.
 
     Parameters
     ----------
     directory
-        Path, or none.
+        Path of a folder to keep; by default a temporary folder.
     data
-        Names of the data to come, beside the sketch and the model.
+        Names of the data that will be written beside the sketch and the model.
 
     Raises
     ------
     ArtifactError
-        If the folder holds something of those names.
+        If the folder holds files with these names.
     """
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="dask-sketch-") as fresh:
@@ -165,42 +180,33 @@ def walk_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
     for name in (*data, "sketch.zarr", "model.zarr"):
         if (folder / name).exists():
             raise ArtifactError(
-                f"directory={str(directory)!r} holds {name} of an earlier run: choose another one."
+                f"directory={str(directory)!r} holds {name} of an earlier run: choose another folder."
             )
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
 
 
 def bytes_of(path: str | Path) -> int:
-    """Bytes of all files of a local store."""
+    """Count the bytes of all files of a local store."""
     return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
 
 
-N_FEATURES = 12
-CHUNK_FRAMES = 62_500  # 3 MB in float32
-N_HELDOUT = 100_000
-N_REFERENCE = 100_000  # frames for scikit-learn: more take it minutes
-N_SHOWN = 20_000  # frames in the report's picture
-NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
-# keys of the streams of random numbers beside those of the chunks
-_HELDOUT = 2**31
-
-
 def speech_like_mixture(n_components: int, seed: int = 0) -> GaussianMixture:
-    """A mixture whose features have the unlike sizes of cepstral coefficients.
+    """Simulate a mixture whose features have the different scales of cepstral coefficients.
 
     Parameters
     ----------
     n_components
         Number of components.
     seed
-        Seed of the draw.
+        Seed of the simulation.
 
     Returns
     -------
     mixture
-        Of 12 features, the first five times as wide as the last; of weights that differ by a
-        factor of three or so; nearer to each other than those of :func:`random_mixture`.
+        Mixture of 12 features, the first five times as wide as the last. The weights differ by a
+        factor of about three, and the components are nearer to each other than those of
+        :func:`random_mixture`.
 
     Examples
     --------
@@ -220,17 +226,17 @@ def speech_like_mixture(n_components: int, seed: int = 0) -> GaussianMixture:
 
 
 def write_frames(path: str | Path, mixture: GaussianMixture, n_frames: int, seed: int = 0) -> Any:
-    """Lazily write frames drawn from a mixture to a Zarr array, chunk by chunk.
+    """Lazily write samples of a mixture to a Zarr array, chunk by chunk.
 
-    Every chunk is drawn and written by one task, from a seed of its own, so the data depends
-    neither on the scheduler nor on the order, and is never in memory as a whole.
+    Every chunk is sampled and written by one task, with a seed of its own. The data therefore
+    depends neither on the scheduler nor on the order, and is never in memory as a whole.
 
     Parameters
     ----------
     path
-        Where to write.
+        Path of the Zarr array.
     mixture
-        What to draw from.
+        Mixture to sample from.
     n_frames
         Number of rows.
     seed
@@ -238,11 +244,11 @@ def write_frames(path: str | Path, mixture: GaussianMixture, n_frames: int, seed
 
     Returns
     -------
-    written
-        Lazy; its ``compute`` writes.
+    written : dask.delayed.Delayed
+        Lazy object whose ``compute`` writes.
     """
     frames = da.map_blocks(
-        _draw_chunk,
+        _sample_chunk,
         chunks=(da.core.normalize_chunks(CHUNK_FRAMES, (n_frames,))[0], (mixture.n_features,)),
         dtype=np.float32,
         meta=np.empty((0, 0), dtype=np.float32),
@@ -260,13 +266,15 @@ def write_frames(path: str | Path, mixture: GaussianMixture, n_frames: int, seed
     return da.store(frames, target, lock=False, compute=False)
 
 
-def _draw_chunk(mixture: GaussianMixture, seed: int, block_info: Any = None) -> NDArray[Any]:
-    place = block_info[None]
-    return draw(mixture, place["chunk-shape"][0], (seed, place["chunk-location"][0]))
+def _sample_chunk(mixture: GaussianMixture, seed: int, block_info: Any = None) -> NDArray[Any]:
+    block = block_info[None]
+    return sample_frames(mixture, block["chunk-shape"][0], (seed, block["chunk-location"][0]))
 
 
-def draw(mixture: GaussianMixture, n_frames: int, key: tuple[int, int]) -> NDArray[np.float32]:
-    """Frames of the stream ``key``, shape (n_frames, n_features), float32."""
+def sample_frames(
+    mixture: GaussianMixture, n_frames: int, key: tuple[int, int]
+) -> NDArray[np.float32]:
+    """Sample frames with the random stream ``key``, shape (n_frames, n_features), float32."""
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
     return mixture.sample(n_frames, seed=seed).astype(np.float32)
 
@@ -280,66 +288,71 @@ def run_demo(
     n_frequencies: int | None = None,
     seed: int = 0,
     progress: bool = False,
-    say: Callable[[str], object] = lambda text: None,
+    log: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
     """Write data, plan, sketch, decode, compare and report.
 
     Parameters
     ----------
     directory
-        Keep data, sketch and model here; by default they are deleted in the end.
+        Folder in which data, sketch and model are kept; by default they are deleted at the end.
     report
-        Where to write the report.
-    n_frames, n_components, n_frequencies
-        Sizes; ``5 (2 d + 1) K`` frequencies by default.
+        Path of the report.
+    n_frames
+        Number of frames of the data.
+    n_components
+        Number of components of the mixture.
+    n_frequencies
+        Number of frequencies of the feature map; ``5 (2 d + 1) K`` by default.
     seed
         Seed of data, frequencies and decoder.
     progress
-        Show progress on the standard error stream.
-    say
-        Called with each line of the story.
+        Whether to show progress on the standard error stream.
+    log
+        Function that is called with each line of the log.
 
     Returns
     -------
     comparison
-        Of the true mixture, ours and scikit-learn's on frames that no one has seen.
+        Comparison of the true mixture, the decoded one and that of scikit-learn on held-out
+        frames.
 
     Raises
     ------
     InputError
         If scikit-learn or matplotlib is missing.
     ArtifactError
-        If there is data of an earlier run in ``directory``.
+        If ``directory`` holds data of an earlier run.
     """
     require_extras()
     m = n_frequencies or default_n_frequencies(N_FEATURES, n_components)
     truth = speech_like_mixture(n_components, seed)
     here = ClusterSettings("local")
-    with walk_folder(directory, "frames.zarr") as folder, connect(here) as client:
-        walk = Walk(folder, seed, progress, say)
-        say(f"dashboard: {address(client)}")
+    with working_folder(directory, "frames.zarr") as folder, connect(here) as client:
+        pipeline = Pipeline(folder, seed, progress, log)
+        log(f"dashboard: {address(client)}")
         store = folder / "frames.zarr"
-        with walk.step("write data", f"writing {n_frames:,} frames to {store}"):
+        with pipeline.step("write data", f"writing {n_frames:,} frames to {store}"):
             computed([write_frames(store, truth, n_frames, seed)], client, progress, "write")
-        fitted = walk.fit(
+        fitted = pipeline.fit(
             store,
             n_components,
             m,
             client=client,
-            chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # a task for each stored chunk
+            chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # one task for each stored chunk
         )
-        heldout = draw(truth, N_HELDOUT, (seed, _HELDOUT))
-        # rows are independent, so the first ones are as good as any
+        heldout = sample_frames(truth, N_HELDOUT, (seed, _HELDOUT_KEY))
+        # the rows are independent, so the first ones are a random sample
         some = da.from_zarr(str(store))[: min(N_REFERENCE, n_frames)].compute()
-        with walk.step("scikit-learn", f"fitting scikit-learn's to {len(some):,} of the frames"):
+        with pipeline.step("scikit-learn", f"fitting scikit-learn to {len(some):,} of the frames"):
             reference, seconds, n_iter = fit_reference(some, n_components, seed)
-        with walk.step("score", f"scoring on {N_HELDOUT:,} fresh frames"):
+        with pipeline.step("score", f"scoring on {N_HELDOUT:,} fresh frames"):
             contenders = (
-                Contender("the truth", truth.score(heldout), None, "drew the data"),
+                Contender("the truth", truth.score(heldout), None, "generated the data"),
                 Contender(
                     "ours",
                     fitted.model.score(heldout),
-                    walk.fit_seconds,
+                    pipeline.fit_seconds,
                     f"one pass over {fitted.sketch.count:,} frames, then the sketch alone",
                 ),
                 Contender(
@@ -354,10 +367,10 @@ def run_demo(
             n_heldout=N_HELDOUT,
             store_bytes=bytes_of(store),
             sketch_bytes=bytes_of(folder / "sketch.zarr"),
-            seconds=walk.seconds,
+            seconds=pipeline.seconds,
             report=str(report),
         )
-        with walk.step("report", "writing the report"):
+        with pipeline.step("report", "writing the report"):
             write_report(
                 report,
                 fitted.sketch,
@@ -365,7 +378,7 @@ def run_demo(
                 title=f"{n_frames:,} speech-like frames to {n_components} Gaussians",
                 source={
                     "source": f"a known mixture of {n_components} Gaussians, seed {seed}",
-                    "store": "Zarr, float32, a task per stored chunk",
+                    "store": "Zarr, float32, one task for each stored chunk",
                     "features": N_FEATURES,
                 },
                 feature_map=fitted.feature_map,
@@ -377,5 +390,5 @@ def run_demo(
                 names=NAMES,
                 command=f"dask-sketch demo --n-frames {n_frames} --seed {seed}",
             )
-        say("")
+        log("")
     return comparison

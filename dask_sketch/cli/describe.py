@@ -1,4 +1,4 @@
-"""What stands at a path: a feature map, a sketch, a model or data; and its fields."""
+"""Open any artifact or data by its path, and describe it as fields."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import functools
 from dataclasses import asdict
 from typing import Any
 
-import fsspec
 import zarr
 
 from dask_sketch.display.text import describe_bytes
-from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.errors import InputError
+from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.models.artifact import open_model
@@ -26,42 +26,39 @@ from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.storage.untrusted import guarded
 
-LARGEST_TEXT = 2**26  # characters of a feature map: whitening of 1800 features
-
 
 def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **opening: Any) -> Any:
-    """Open what stands at ``path``, whatever it is.
+    """Open a feature map, a sketch, a model or data.
 
     Parameters
     ----------
     path
         Path or URL.
     storage_options, opening
-        As for :func:`open_samples`.
+        Arguments of :func:`open_samples`.
 
     Returns
     -------
-    found
-        FeatureMap, Sketch, SketchGroup, GaussianMixture, Centroids, or Samples for data.
+    found : FeatureMap, Sketch, SketchGroup, GaussianMixture, Centroids or Samples
 
     Raises
     ------
     ArtifactError
-        If it is a feature map, sketch or model, but damaged.
+        If a feature map, a sketch or a model is damaged.
     InputError
-        If nothing is there, or nothing that can be read.
+        If the path does not exist or cannot be read.
 
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> place = pathlib.Path(tempfile.mkdtemp()) / "map.json"
-    >>> _ = place.write_text(FeatureMap(2, 10, scale=1.0).to_json())
-    >>> type(open_any(str(place))).__name__
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "map.json"
+    >>> _ = path.write_text(FeatureMap(2, 10, scale=1.0).to_json())
+    >>> type(open_any(str(path))).__name__
     'FeatureMap'
     """
     options = storage_options if "://" in path or "::" in path else None
     if path.rstrip("/").lower().endswith(".json"):
-        return read_map(path, options)
+        return open_feature_map(path, options)
     schema = _schema(path, options)
     if schema == SKETCH:
         return open_sketch(path, storage_options=options)
@@ -75,37 +72,42 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
 def open_one(
     path: str, group: str | None = None, *, storage_options: dict[str, Any] | None = None
 ) -> Sketch:
-    """Open a sketch, or that of one group of those that stand at ``path``.
+    """Open a sketch, or the sketch of one group.
 
     Parameters
     ----------
     path
-        Path or URL.
+        Path or URL of a sketch, or of sketches of groups.
     group
-        The label as text, where there are sketches of groups.
+        Label of the group as text, if the path holds sketches of groups.
     storage_options
-        As for :func:`open_samples`.
+        Options of the file system of a URL.
+
+    Returns
+    -------
+    sketch
 
     Raises
     ------
     ArtifactError
-        If there is no sketch, or it is damaged.
+        If there is no sketch at the path, or it is damaged.
     InputError
-        If there are groups and none is named, or not that one; or no groups and one is.
+        If the path holds groups, and ``group`` is not given or not one of them, or if it holds no
+        groups, and ``group`` is given.
     """
     options = storage_options if "://" in path or "::" in path else None
     if _schema(path, options) != GROUP:
         if group is not None:
-            raise InputError(f"group {group!r}: {path} holds no sketches of groups.")
+            raise InputError(f"group={group!r}: {path} holds no groups; leave it out.")
         return open_sketch(path, storage_options=options)
     found = open_group(path, storage_options=options)
     if group is None:
         raise InputError(
-            f"{path} holds sketches of groups: name one by --group, of {found._shown()}."
+            f"{path} holds sketches of groups: name one of {found._shown()}.", parameter="group"
         )
     texts = {str(label): label for label in found}
     if group not in texts:
-        raise InputError(f"{found.dim} {group!r} is not there; there are {found._shown()}.")
+        raise InputError(f"group={group!r}: choose one of {found._shown()}.")
     return found[texts[group]]
 
 
@@ -113,47 +115,13 @@ def _schema(path: str, options: dict[str, Any] | None) -> str | None:
     try:
         root = zarr.open(guarded(path, options), mode="r")
     except (OSError, KeyError, ValueError, TypeError):
-        return None  # no Zarr store: the door to data says what it is, or is not
+        return None  # no Zarr store: open_samples explains why it cannot be read
     return str(root.attrs.get("schema"))
-
-
-def read_map(path: str, storage_options: dict[str, Any] | None = None) -> FeatureMap:
-    """Read the feature map that ``design`` wrote.
-
-    Raises
-    ------
-    InputError
-        If there is no such file.
-    ArtifactError
-        If it is no feature map, or was edited.
-    """
-    try:
-        with fsspec.open(path, "rt", encoding="utf-8", **(storage_options or {})) as file:
-            text = file.read(LARGEST_TEXT + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"feature map {path!r} cannot be read ({type(error).__name__}); make one with "
-            "`dask-sketch design`."
-        ) from error
-    if len(text) > LARGEST_TEXT:
-        raise ArtifactError(f"{path} is over {LARGEST_TEXT:,} characters long: no feature map is.")
-    try:
-        return FeatureMap.from_json(text)
-    except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error
-
-
-def write_text(path: str, text: str, storage_options: dict[str, Any] | None = None) -> None:
-    """Write a text file, its folder too."""
-    fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
-    fs.makedirs(fs._parent(place), exist_ok=True)
-    with fs.open(place, "wt", encoding="utf-8") as file:
-        file.write(text)
 
 
 @functools.singledispatch
 def values(found: Any) -> dict[str, Any]:
-    """What it is and its fields, for programs."""
+    """Describe an artifact or data as plain values, for programs."""
     raise InputError(f"{type(found).__name__} has no description.")
 
 
@@ -247,7 +215,7 @@ def _(found: Samples) -> dict[str, Any]:
 
 @functools.singledispatch
 def fields(found: Any) -> dict[str, str]:
-    """What it is and its fields, in words."""
+    """Describe an artifact or data as texts, for people."""
     raise InputError(f"{type(found).__name__} has no description.")
 
 

@@ -1,4 +1,4 @@
-"""Commands about scheduled jobs: run one, check its ledger, tell of it, erase from it."""
+"""Commands of nightly jobs: run a job, verify its ledger, list its runs, erase partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODES = (
 
 
 def with_codes(function: Command) -> Command:
-    """Exit codes of jobs, beside those of all commands; to be placed beneath ``run_options``."""
+    """Add the exit codes of jobs; to be placed below ``run_options``."""
 
     @functools.wraps(function)
     def wrapper(**given: Any) -> None:
@@ -45,7 +45,7 @@ def with_codes(function: Command) -> Command:
 
 @contextlib.contextmanager
 def _orderly_end() -> Iterator[None]:
-    """Asked to stop by a scheduler, end as after Ctrl-C: locks and clusters are given back."""
+    """Treat SIGTERM, by which schedulers stop a job, as Ctrl-C: locks and clusters are released."""
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -62,15 +62,15 @@ def _orderly_end() -> Iterator[None]:
 )
 @click.argument("job")
 @click.option("--dry-run", is_flag=True,
-              help="Say what would be done; reads no samples, writes nothing.")  # fmt: skip
+              help="Show what would be done; reads no samples and writes nothing.")  # fmt: skip
 @run_options
 @with_codes
 def run(run: Run, job: str, dry_run: bool) -> None:
     """Bring the ledger of the job file JOB up to date, decode, score and report.
 
-    Only partitions that are new or have changed are read, those that are gone are subtracted; sums
-    are exact, so the result is, bit for bit, that of all data read at once. A run that is killed at
-    any moment loses nothing that it had committed: run again.
+    Only new and changed partitions are read, and deleted ones are subtracted. Sums are exact, so
+    the result is, bit for bit, that of all data read at once. A run that is killed loses nothing
+    that it had committed: run again.
 
     The first run designs the feature map, which the ledger keeps. Secrets come from the environment
     or from files: key = { env = "NAME" } or { file = "PATH" }. Paths are relative to the job file.
@@ -98,16 +98,16 @@ def run(run: Run, job: str, dry_run: bool) -> None:
 @click.argument("job")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.05,
               show_default=True, metavar="S",
-              help="Share of the partitions; 1 also compares the total.")  # fmt: skip
+              help="Fraction of the partitions; 1 also compares the total.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
-              help="Of the choice; by default another one each time.")  # fmt: skip
+              help="Seed of the choice; by default another one each time.")  # fmt: skip
 @run_options
 @with_codes
 def verify(run: Run, job: str, share: float, seed: int | None) -> None:
-    """Sketch a random share of the partitions of JOB again, and compare with its ledger.
+    """Sketch a random fraction of the partitions of JOB again, and compare with its ledger.
 
-    Partitions that have changed or gone since the last run are left out: `run` sees to those. Ends
-    with exit code 1 if a sketch has other bits than the ledger's.
+    Partitions that were changed or deleted since the last run are left out, because `run` updates
+    them. Ends with exit code 1 if the bits of a sketch differ from those in the ledger.
     """
     from dask_sketch.jobs.verify import verify_job
 
@@ -120,26 +120,26 @@ def verify(run: Run, job: str, share: float, seed: int | None) -> None:
 @click.command(epilog=examples("history job.toml", "history nightly.ledger -n 3"))
 @click.argument("job")
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", default=20,
-              show_default=True, help="Runs to show.")  # fmt: skip
+              show_default=True, help="Number of runs to show.")  # fmt: skip
 @storage_option
 @run_options
 @with_codes
 def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | None) -> None:
-    """Tell of the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
+    """List the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
 
-    A run that was killed has no record: what it had committed counts to the next one.
+    A run that was killed has no record: the partitions that it had committed count for the next one.
     """
     from dask_sketch.jobs.verify import open_named, records_text
 
     with open_named(job, storage_options) as ledger:
         records = ledger.history()[-last:]
         forgotten, quarantined = sorted(ledger.forgotten), dict(ledger.quarantined)
-    told = {
+    result = {
         "runs": [record.to_json() for record in records],
         "forgotten": forgotten,
         "quarantined": quarantined,
     }
-    run.answer(told, records_text(records, forgotten, quarantined))
+    run.answer(result, records_text(records, forgotten, quarantined))
 
 
 @click.command(
@@ -150,7 +150,7 @@ def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | Non
 )
 @click.argument("job")
 @click.argument("keys", nargs=-1, required=True, metavar="PARTITION...")
-@click.option("--undo", is_flag=True, help="Let the next run read them again.")
+@click.option("--undo", is_flag=True, help="Let the next run read the partitions again.")
 @storage_option
 @run_options
 @with_codes
@@ -163,24 +163,24 @@ def forget(
 ) -> None:
     """Erase partitions from the ledger of JOB, exactly, and never read them again.
 
-    The total has the bits of one that never saw them. Their sketches, and earlier totals that
-    contain them, are removed. Models and reports that were made before stay as they are: the next
-    run makes new ones. The data itself is not touched.
+    The total has the bits of a total without these partitions. Their sketches are removed, and so
+    are earlier totals that contain them. Earlier models and reports stay until the next run makes
+    new ones. The data itself is not touched.
     """
     from dask_sketch.jobs.verify import open_named
 
     with open_named(job, storage_options) as ledger:
         before = len(ledger.entries)
         ledger.forget(keys, undo=undo)
-        told = {
+        result = {
             "forgotten": sorted(ledger.forgotten),
             "erased": before - len(ledger.entries),
             "partitions": len(ledger.entries),
             "samples": ledger.total().count,
         }
     shown = {
-        "erased": f"{told['erased']:,} partitions",
+        "erased": f"{result['erased']:,} partitions",
         "forgotten in all": f"{len(ledger.forgotten):,}",
-        "left": f"{told['partitions']:,} partitions, {told['samples']:,} samples",
+        "left": f"{result['partitions']:,} partitions, {result['samples']:,} samples",
     }
-    run.answer(told, shown)
+    run.answer(result, shown)

@@ -1,7 +1,9 @@
-"""The command line: ``dask-sketch``, and ``dask sketch`` through Dask's own entry point.
+"""Command line ``dask-sketch``, also ``dask sketch`` through the entry point of Dask.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
-2 wrong usage, 3 refused by the plan; 4 to 6 are those of jobs, see ``cli_jobs``.
+2 wrong usage, 3 refused by the plan; 4 to 6 are those of jobs, see :mod:`dask_sketch.cli.jobs`.
+
+The modules of this package import the library inside the commands, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from dask_sketch.cli.options import (
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 Task = Literal["mixture", "clustering"]
-TASK: Task = "mixture"  # unless another is asked for
+TASK: Task = "mixture"  # the default
 
 
 @click.group(
-    "sketch",  # what Dask's command line lists it as
+    "sketch",  # the name in the command line of Dask
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "design frames.zarr -k 64 -o map.json",
@@ -56,11 +58,10 @@ def cli() -> None:
     """Fit a mixture of Gaussians or centroids to data of any size in one pass.
 
     The data (a Zarr store, Parquet files) is read once and reduced to a sketch of a few hundred
-    kilobytes. The model is found from the sketch alone. Sketches of parts of the data add up.
+    kilobytes. The model is decoded from the sketch alone. Sketches of parts of the data add up.
 
-    Nothing at hand to try it on? `dask-sketch demo` makes its own data.
-
-    Every night the same, on a store that grows: `dask-sketch run`.
+    `dask-sketch demo` shows all steps on simulated data. `dask-sketch run` repeats them every night
+    on data that grows.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan; `run --help` has those of
     jobs.
@@ -100,7 +101,7 @@ def main() -> None:
 @click.option(
     "--memory-per-thread",
     metavar="SIZE",
-    help="Plan for this much, such as 2GiB; by default for what there is.",
+    help="Memory to plan for, such as 2GiB; by default the memory that is available.",
 )
 @click.option("--calibrate", is_flag=True,
               help="Estimate the time too: reads a few chunks, computes for seconds.")  # fmt: skip
@@ -117,14 +118,14 @@ def plan(
     calibrate: bool,
     opening: dict[str, Any],
 ) -> None:
-    """Say what sketching DATA will cost: tasks, bytes, memory. Reads no data.
+    """Estimate the cost of sketching DATA: tasks, bytes, memory. Reads no data.
 
     With --calibrate also the time, here or on the cluster, and whether the kernel, reading or the
-    scheduler bounds it.
+    scheduler limits it.
 
-    Ends with exit code 3 if a chunk cannot fit in the memory of a thread.
+    Ends with exit code 3 if a chunk does not fit in the memory of a thread.
     """
-    from dask_sketch.cli.describe import read_map
+    from dask_sketch.features.artifact import open_feature_map
     from dask_sketch.features.design import default_n_frequencies
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.graph.plan import plan as make_plan
@@ -134,11 +135,11 @@ def plan(
     with run.cluster():
         samples = open_samples(run.path(data), **opening)
         if map_path is not None:
-            feature_map = read_map(map_path, opening["storage_options"])
+            feature_map = open_feature_map(map_path, opening["storage_options"])
         else:
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
-            assert d is not None  # every path tells
+            assert d is not None  # known for every path
             m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
             feature_map = FeatureMap(d, m, scale=1.0)
         made = make_plan(
@@ -152,11 +153,11 @@ def plan(
 @output_options
 @size_options
 @click.option("--scale", type=float, metavar="S",
-              help="Deviation of a component; found by default, for each feature.")  # fmt: skip
+              help="Standard deviation of a component; estimated for each feature by default.")  # fmt: skip
 @click.option("--distribution", type=click.Choice(DISTRIBUTIONS),
               help="Distribution of the frequencies; that of the task by default.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
-              help="For features of unlike size; `full` also where they correlate.")  # fmt: skip
+              help="For features of different scales; `full` if they also correlate.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",
               show_default=True, help="Precision of the pass; sums are float64.")  # fmt: skip
 @seed_option
@@ -175,11 +176,12 @@ def design(
     opening: dict[str, Any],
     **choices: Any,
 ) -> None:
-    """Choose a feature map for DATA, from a few chunks of it, and write it as JSON.
+    """Design a feature map for DATA from a few of its chunks, and write it as JSON.
 
-    All sketches that are to be merged must be made with one feature map.
+    Sketches can only be merged if they have the same feature map.
     """
-    from dask_sketch.cli.describe import values, write_text
+    from dask_sketch.cli.describe import values
+    from dask_sketch.features.artifact import write_feature_map
     from dask_sketch.graph.design import design as make_map
 
     _require_size(None, n_components, n_frequencies, task)
@@ -195,7 +197,7 @@ def design(
             **choices,
             **opening,
         )
-    write_text(output, feature_map.to_json() + "\n", options)
+    write_feature_map(output, feature_map, options)
     shown = feature_map._fields() | {"written to": output}
     run.answer(values(feature_map) | {"output": output}, shown)
 
@@ -215,7 +217,7 @@ def design(
 @by_option
 @nan_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
-              help="Partial sketches that a task merges; 16 by default, 4 with --by.")  # fmt: skip
+              help="Number of partial sketches that one task merges; 16 by default, 4 with --by.")  # fmt: skip
 @device_option
 @seed_option
 @cluster_options
@@ -237,10 +239,11 @@ def sketch(
 ) -> None:
     """Read DATA once and write its sketch.
 
-    With --map, for the feature map that `design` wrote; else one is designed first, for -k
-    components. With --by, one sketch for each label, in the same pass.
+    Uses the feature map of --map, which `design` wrote, or designs one for -k components first.
+    With --by, makes one sketch for each label, in the same pass.
     """
-    from dask_sketch.cli.describe import read_map, values
+    from dask_sketch.cli.describe import values
+    from dask_sketch.features.artifact import open_feature_map
     from dask_sketch.graph.design import design as make_map
     from dask_sketch.graph.sketch import sketch as make_sketch
 
@@ -249,7 +252,7 @@ def sketch(
     refuse_existing(output, overwrite, options)
     with run.cluster():
         if map_path is not None:
-            feature_map = read_map(map_path, options)
+            feature_map = open_feature_map(map_path, options)
         else:
             feature_map = make_map(
                 run.path(data),
@@ -283,7 +286,7 @@ def merge(
     overwrite: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Add SKETCHES of parts of the data to the sketch of all of it, exactly.
+    """Add SKETCHES of parts of the data, exactly, to the sketch of all data.
 
     Sketches of groups are added label by label.
     """
@@ -306,7 +309,7 @@ def merge(
 @input_options
 @run_options
 def info(run: Run, path: str, opening: dict[str, Any]) -> None:
-    """Say what stands at PATH: a sketch, a model, a feature map or data."""
+    """Describe the sketch, model, feature map or data at PATH."""
     from dask_sketch.cli.describe import fields, open_any, values
 
     found = open_any(path, **opening)
@@ -315,38 +318,38 @@ def info(run: Run, path: str, opening: dict[str, Any]) -> None:
 
 @cli.command(epilog=examples("demo"))
 @click.option("--directory", metavar="DIR", type=click.Path(file_okay=False),
-              help="Keep the data, sketch and model here; by default nothing is kept.")  # fmt: skip
+              help="Folder in which data, sketch and model are kept; not kept by default.")  # fmt: skip
 @click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
               default=".demo/report.html", show_default=True,
-              help="Where to write the report.")  # fmt: skip
+              help="Path of the report.")  # fmt: skip
 @click.option("--n-frames", type=click.IntRange(min=1000), default=2_000_000, show_default=True,
-              metavar="N", help="Frames to write.")  # fmt: skip
+              metavar="N", help="Number of frames.")  # fmt: skip
 @click.option("--n-components", type=click.IntRange(min=1), default=64, hidden=True)
 @click.option("--n-frequencies", type=click.IntRange(min=1), default=None, hidden=True)
 @seed_option
 @run_options
 def demo(run: Run, **choices: Any) -> None:
-    """Show the whole path on data made for it: speech-like frames to a mixture, and a report.
+    """Run all steps on simulated data: speech-like frames to a mixture, and a report.
 
     Takes a few minutes. Writes a store of 2 million frames, sketches it on a local cluster,
     decodes 64 Gaussians and compares them with the true ones and with those of scikit-learn.
     """
     from dask_sketch.cli.demo import run_demo
 
-    result = run_demo(progress=run.progress, say=partial(click.echo, err=run.as_json), **choices)
+    result = run_demo(progress=run.progress, log=partial(click.echo, err=run.as_json), **choices)
     run.answer(result.as_dict(), str(result))
 
 
 def _require_size(
     map_path: str | None, n_components: int | None, n_frequencies: int | None, task: Task | None
 ) -> None:
-    """Refuse a sketch of no known size, and one of two."""
+    """Refuse options that leave the size of the sketch open, or give it twice."""
     if map_path is None and n_components is None and n_frequencies is None:
         raise click.UsageError(
-            "say what to sketch: -k for the number of components, or -m for that of frequencies."
+            "give the number of components (-k) or the number of frequencies (-m)."
         )
     if map_path is not None and (n_components, n_frequencies, task) != (None, None, None):
-        raise click.UsageError("--map has its own size and task: leave -k, -m and --task out.")
+        raise click.UsageError("--map contains size and task: leave -k, -m and --task out.")
 
 
 if __name__ == "__main__":

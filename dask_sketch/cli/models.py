@@ -1,4 +1,4 @@
-"""Commands about models: decode one from a sketch, hold it against samples, against the sketch."""
+"""Commands that decode a model from a sketch, score it on samples, and diagnose its fit."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ MODELS = ["gaussian", "isotropic", "known", "dirac"]
 @click.argument("sketch")
 @output_options
 @click.option("-k", "--n-components", type=click.IntRange(min=1), metavar="K",
-              help="Number of components; by default that of --start, or what the sketch "
-              "tells.")  # fmt: skip
-@click.option("--method", type=click.Choice(METHODS), help="How to search; see above.")
-@click.option("--model", type=click.Choice(MODELS), help="What a component is; see above.")
+              help="Number of components; by default that of --start, or found from the "
+              "sketch.")  # fmt: skip
+@click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
+@click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
 @click.option("--refine", type=click.Choice(["efficient"]),
               help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
 @click.option("--start", metavar="MODEL",
-              help="Begin at this earlier model, in place of a method.")  # fmt: skip
-@click.option("--merge", is_flag=True, help="Make one of components that coincide.")
+              help="Earlier model to start at, in place of a method.")  # fmt: skip
+@click.option("--merge", is_flag=True, help="Merge components that coincide.")
 @click.option("--bounds", type=click.Choice(["data"]),
-              help="Keep means within the range of the data.")  # fmt: skip
+              help="Keep the means within the range of the data.")  # fmt: skip
 @click.option("--covariance", metavar="V,V,...", callback=numbers,
-              help="The variance of each feature, for --model known.")  # fmt: skip
+              help="Variance of each feature, for --model known.")  # fmt: skip
 @click.option("--replicates", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Independent fits, of which the best is kept.")  # fmt: skip
+              help="Number of independent fits; the best is kept.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
-              help="Threads; by default as many as cores, at most 16.")  # fmt: skip
+              help="Number of threads; by default one for each core, at most 16.")  # fmt: skip
 @click.option("--variance-floor", type=float, metavar="F",
-              help="Least variance of a component, as a share of that which the map expects; 0.1 "
-              "by default, 0.3 suits data without clusters.")  # fmt: skip
+              help="Smallest variance of a component, as a fraction of the variance that the "
+              "feature map expects; 0.1 by default, 0.3 for data without clusters.")  # fmt: skip
 @device_option
 @group_option
 @seed_option
@@ -78,27 +78,27 @@ def decode(
     storage_options: dict[str, Any] | None,
     **choices: Any,
 ) -> None:
-    """Find the mixture of Gaussians, or the centroids, in SKETCH.
+    """Decode a mixture of Gaussians, or centroids, from SKETCH.
 
-    The data is not needed any more. Takes as long for a thousand samples as for a billion.
+    Reads no data, and takes as long for a thousand samples as for a billion.
 
     \b
     Methods
       cl-ompr       the most reliable; the default with -k
-      cl-omp        without replacement; the default without -k, stops by itself
+      cl-omp        without replacement; the default without -k, finds the number of components
       splitting     for many components and smooth densities
       iht           a baseline
       density       for centroids, the most precise; the default for dirac; with --model gaussian
-                    for data that is no mixture of so few, such as speech
+                    for data that no mixture of K components fits, such as speech
       sketch-shift  for centroids, as published
 
     \b
     Models
       gaussian   a mean, and a variance for each feature; the default
       isotropic  a mean, and one variance
-      known      a mean; all have the variances of --covariance
-      dirac      a point, which makes centroids; the default of their methods
-    """  # noqa: D301  (not for Python but for click: lines to be left as they are)
+      known      a mean; the variances of all components are those of --covariance
+      dirac      a point, for centroids; the default of their methods
+    """  # noqa: D301  (the backslash tells click to keep the line breaks)
     from dask_sketch.cli.describe import fields, open_one, values
     from dask_sketch.decoders.decode import decode as find_model
     from dask_sketch.models.artifact import open_model
@@ -121,12 +121,12 @@ def decode(
 @cluster_options
 @run_options
 def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
-    """How well MODEL fits the rows of DATA.
+    """Score the fit of MODEL on the rows of DATA.
 
     For a mixture, the mean log-likelihood of a row, in nats; higher is better. For centroids, the
     mean squared distance of a row to the nearest one; lower is better.
 
-    Only comparable between models scored on the same rows, best on rows they were not fitted to.
+    Compare models on the same rows only, and best on rows that they were not fitted to.
     """
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.progress import computed
@@ -160,7 +160,8 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 @click.argument("model")
 @click.argument("sketch")
 @click.option("--heldout", metavar="SKETCH",
-              help="Sketch by the same map of samples that the model has not seen.")  # fmt: skip
+              help="Sketch, with the same feature map, of samples that the model was not decoded "
+              "from.")  # fmt: skip
 @group_option
 @storage_option
 @run_options
@@ -172,9 +173,9 @@ def diagnose(
     heldout: str | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Say how good a fit MODEL is, from nothing but the SKETCH it was decoded from.
+    """Diagnose the fit of MODEL from the SKETCH that it was decoded from.
 
-    Ends with exit code 0 also if something is wrong with it.
+    Ends with exit code 0 even if the fit is poor.
     """
     from dask_sketch.cli.describe import open_one
     from dask_sketch.diagnostics.fit import diagnose as examine

@@ -1,4 +1,4 @@
-"""Options that commands share: how to open data, where to run, how to answer and to fail."""
+"""Options that several commands share, answers on standard output, and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,31 @@ from typing import Any
 
 import click
 
-from dask_sketch.display.text import fields_text, first_line, in_options, jsonable, printable
-from dask_sketch.errors import ArtifactError, PlanError
+from dask_sketch.display.text import fields_text, first_line, jsonable, printable
+from dask_sketch.errors import ArtifactError, PlanError, SketchError
 
-FAILED, REFUSED = 1, 3  # exit codes; click itself gives 2 for wrong usage
+FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
+# Options whose name is not that of the parameter of the library.
+_OPTION_NAMES: dict[str | None, str] = {"groups": "by", "address": "scheduler"}
+
 Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where a command computes and how it answers."""
+    """Settings of one call of a command: the cluster, and the form of the answer.
+
+    Attributes
+    ----------
+    scheduler, tls
+        Address of a scheduler, and folder of its certificates.
+    workers
+        Number of worker processes to start here.
+    progress
+        Whether to show progress on standard error.
+    as_json
+        Whether to answer as JSON.
+    """
 
     scheduler: str | None
     workers: int | None
@@ -35,7 +50,7 @@ class Run:
 
     @contextlib.contextmanager
     def cluster(self) -> Iterator[Any]:
-        """The client to compute with, ``None`` for the threads of this process."""
+        """Provide the client of the cluster, ``None`` for the threads of this process."""
         from dask_sketch.cluster.connect import connect
         from dask_sketch.cluster.settings import ClusterSettings
 
@@ -53,13 +68,13 @@ class Run:
             yield client
 
     def path(self, data: str) -> str:
-        """The path as workers need it: absolute, since they may run in another folder."""
+        """Make a path absolute for the workers of a cluster, which may run in another folder."""
         if self.scheduler is None or "://" in data or "::" in data:
             return data
         return str(Path(data).absolute())
 
     def answer(self, result: Mapping[str, Any], text: str | Mapping[str, object]) -> None:
-        """Write the result to standard output: JSON where asked for, else the text."""
+        """Write the result to standard output, as JSON with ``--json``, else as text."""
         if self.as_json:
             click.echo(json.dumps(jsonable(result), indent=2, allow_nan=False))
         else:
@@ -70,7 +85,7 @@ class Run:
 def run_options(function: Command) -> Command:
     """Add ``--json``, ``--progress`` and ``--debug``, and turn errors into exit codes.
 
-    The command gets ``run``, a :class:`Run`.
+    The command receives ``run``, a :class:`Run`.
     """
 
     @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON, for programs.")
@@ -94,7 +109,7 @@ def run_options(function: Command) -> Command:
         if scheduler is not None and workers is not None:
             raise click.UsageError("give --scheduler or --workers, not both.")
         if tls is not None and scheduler is None:
-            raise click.UsageError("--tls goes with --scheduler; --workers needs no certificates.")
+            raise click.UsageError("--tls needs --scheduler; --workers needs no certificates.")
         shown = sys.stderr.isatty() if progress is None else progress
         run = Run(scheduler=scheduler, workers=workers, tls=tls, progress=shown, as_json=as_json)
         with _notices(debug):
@@ -105,22 +120,24 @@ def run_options(function: Command) -> Command:
             except Exception as error:
                 if debug:
                     traceback.print_exc()
-                click.echo(f"error: {in_options(first_line(error), _options())}", err=True)
+                click.echo(f"error: {first_line(error)}{_option_of(error)}", err=True)
                 code = REFUSED if isinstance(error, PlanError) else FAILED
                 raise click.exceptions.Exit(code) from error
 
     return wrapper
 
 
-def _options() -> dict[str, str]:
-    """How the arguments of the library are called as options of the command that runs."""
-    given = click.get_current_context().command.params
-    found = {p.name or "": max(p.opts, key=len) for p in given if isinstance(p, click.Option)}
-    return found | ({"groups": found["by"]} if "by" in found else {})
+def _option_of(error: Exception) -> str:
+    """Name the option of the parameter that an error is about."""
+    name = error.parameter if isinstance(error, SketchError) else None
+    for option in click.get_current_context().command.params:
+        if isinstance(option, click.Option) and option.name == _OPTION_NAMES.get(name, name):
+            return f" (option {max(option.opts, key=len)})"
+    return ""
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text: commands that can be copied."""
+    """Format the examples at the end of a help text."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     # click keeps the line breaks of a paragraph that starts with a backspace
     return "\n".join(["\b", head, *(f"  dask-sketch {line}" for line in lines)])
@@ -128,7 +145,7 @@ def examples(*lines: str) -> str:
 
 @contextlib.contextmanager
 def _notices(debug: bool) -> Iterator[None]:
-    """Warnings as one line each, and with ``debug`` the log, on standard error."""
+    """Write each warning as one line to standard error, and with ``debug`` the log too."""
     logger = logging.getLogger("dask_sketch")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
@@ -156,12 +173,12 @@ def cluster_options(function: Command) -> Command:
             "--workers",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Start N worker processes of one thread here; by default, threads of this one.",
+            help="Start N worker processes of one thread; the default is threads of this process.",
         ),
         click.option(
             "--tls",
             metavar="DIR",
-            help="Certificates for --scheduler tls://..., as `dask-sketch certificates` writes.",
+            help="Folder of certificates for --scheduler tls://..., made by `dask-sketch certificates`.",
         ),
         click.option(
             "--scheduler", metavar="ADDRESS", help="Use the Dask cluster at this address."
@@ -172,17 +189,19 @@ def cluster_options(function: Command) -> Command:
 
 
 def input_options(function: Command) -> Command:
-    """Add the options of ``open_samples``; the command gets them as ``opening``."""
+    """Add the options of ``open_samples``, which the command receives as ``opening``."""
 
     @click.option("--weights", metavar="NAME", help="Column or array with a weight for each row.")
     @click.option(
         "--columns",
         metavar="A,B,...",
         multiple=True,
-        help="Columns that are features; all by default, which must be numeric. May be repeated.",
+        help="Columns that are features, all by default; they must be numeric. May be repeated.",
     )
-    @click.option("--array", metavar="NAME", help="Which array of a Zarr group holds the rows.")
-    @click.option("--chunk-size", metavar="SIZE", help="What one task reads, such as 64MiB.")
+    @click.option("--array", metavar="NAME", help="Array of a Zarr group that holds the rows.")
+    @click.option(
+        "--chunk-size", metavar="SIZE", help="Size of the data that one task reads, such as 64MiB."
+    )
     @storage_option
     @functools.wraps(function)
     def wrapper(
@@ -210,12 +229,12 @@ def input_options(function: Command) -> Command:
 
 
 def by_option(function: Command) -> Command:
-    """Add ``--by``, which goes into ``opening``; placed above :func:`input_options`."""
+    """Add ``--by`` to ``opening``; to be placed above :func:`input_options`."""
 
     @click.option(
         "--by",
         metavar="NAME",
-        help="Column or array of labels, such as speaker: one sketch for each. It is no feature.",
+        help="Column or array of labels, such as speaker, for one sketch of each label. Not a feature.",
     )
     @functools.wraps(function)
     def wrapper(*, by: str | None, opening: dict[str, Any], **rest: Any) -> None:
@@ -225,9 +244,11 @@ def by_option(function: Command) -> Command:
 
 
 def group_option(function: Command) -> Command:
-    """Add ``--group``: which sketch of a store that ``sketch --by`` wrote."""
+    """Add ``--group``, the label of one sketch of a store that ``sketch --by`` wrote."""
     return click.option(
-        "--group", metavar="LABEL", help="Which group, of a SKETCH of groups (`sketch --by`)."
+        "--group",
+        metavar="LABEL",
+        help="Label of one group, if SKETCH holds groups (`sketch --by`).",
     )(function)
 
 
@@ -241,7 +262,7 @@ def device_option(function: Command) -> Command:
 def numbers(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> list[float] | None:
-    """Callback of an option that takes numbers, with commas between them."""
+    """Parse an option that takes numbers separated by commas (callback of click)."""
     if value is None:
         return None
     try:
@@ -256,7 +277,7 @@ def storage_option(function: Command) -> Command:
         "--storage-options",
         metavar="JSON",
         callback=_json_object,
-        help="Options of the file system, for URLs; such as '{\"anon\": true}'.",
+        help="Options of the file system of URLs, such as '{\"anon\": true}'.",
     )(function)
 
 
@@ -268,25 +289,25 @@ def map_option(function: Command) -> Command:
 
 
 def size_options(function: Command) -> Command:
-    """Add ``-k``, ``-m`` and ``--task``: what sets the size of a sketch."""
+    """Add ``-k``, ``-m`` and ``--task``, which set the size of a sketch."""
     function = click.option(
         "--task",
         type=click.Choice(["mixture", "clustering"]),
-        help="What the sketch is for: a mixture, by default, or centroids.",
+        help="Purpose of the sketch: a mixture, by default, or centroids.",
     )(function)
     function = click.option(
         "-m",
         "--n-frequencies",
         type=click.IntRange(min=1),
         metavar="M",
-        help="Size of the sketch; 5(2d+1)K by default, 5(d+1)K for clustering.",
+        help="Number of frequencies: 5(2d+1)K by default, 5(d+1)K for clustering.",
     )(function)
     return click.option(
         "-k",
         "--n-components",
         type=click.IntRange(min=1),
         metavar="K",
-        help="Number of components that will be decoded.",
+        help="Number of components to decode.",
     )(function)
 
 
@@ -297,17 +318,17 @@ def nan_option(function: Command) -> Command:
         type=click.Choice(["raise", "omit"]),
         default="raise",
         show_default=True,
-        help="At a row with NaN or infinite values: stop, or leave the row out and count it.",
+        help="Stop at rows with NaN or infinite values, or leave them out and count them.",
     )(function)
 
 
 def output_options(function: Command) -> Command:
     """Add ``-o`` and ``--overwrite``."""
-    function = click.option("--overwrite", is_flag=True, help="Replace what stands there.")(
+    function = click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")(
         function
     )
     return click.option(
-        "-o", "--output", metavar="PATH", required=True, help="Where to write the result."
+        "-o", "--output", metavar="PATH", required=True, help="Path of the result."
     )(function)
 
 
@@ -324,12 +345,12 @@ def seed_option(function: Command) -> Command:
 
 
 def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] | None) -> None:
-    """Say before a long run, not after it, that a sketch or a model has no place to go.
+    """Check before a long run that a sketch or a model can be written.
 
     Raises
     ------
     ArtifactError
-        If something stands at ``path`` and is not to be replaced, or it cannot be written to.
+        If ``path`` exists and is not to be replaced, or cannot be written to.
     """
     from dask_sketch.storage.overwrite import require_place
 
@@ -339,22 +360,24 @@ def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] 
 def refuse_existing_file(
     path: str, overwrite: bool, storage_options: dict[str, Any] | None
 ) -> None:
-    """The same of a text file.
+    """Check before a long run that a text file can be written.
 
     Raises
     ------
     ArtifactError
-        If something stands at ``path`` and is not to be replaced.
+        If ``path`` exists and is not to be replaced.
     """
     import fsspec
 
     fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
     if not overwrite and fs.exists(found):
-        raise ArtifactError(f"{path} exists already: choose another path, or pass --overwrite.")
+        raise ArtifactError(
+            f"{path} exists: choose another path, or pass --overwrite.", parameter="overwrite"
+        )
 
 
 def for_url(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Storage options where there is a URL to use them; a local path takes none."""
+    """Return the storage options for a URL, ``None`` for a local path."""
     return storage_options if "://" in path or "::" in path else None
 
 

@@ -1,4 +1,4 @@
-"""The command that makes a sketch to be released."""
+"""Commands that prepare what leaves the machine: private sketches, and certificates."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from dask_sketch.cli.options import (
 @click.argument("sketch")
 @output_options
 @click.option("--epsilon", type=float, required=True, metavar="E",
-              help="How much more probable an individual's data may make anything: exp(E) "
-              "times.")  # fmt: skip
+              help="Privacy loss: the data of an individual makes no outcome more than exp(E) times "
+              "as probable.")  # fmt: skip
 @click.option("--delta", type=float, default=0.0, show_default=True, metavar="D",
-              help="Probability beside; with it, less noise. Well under one over the number of "
-              "individuals.")  # fmt: skip
+              help="Additional probability, which reduces the noise. Choose much less than one "
+              "over the number of individuals.")  # fmt: skip
 @click.option("--low", metavar="V,V,...", callback=numbers,
-              help="Lowest value of each feature, or of all, known without the data.")  # fmt: skip
+              help="Smallest value of each feature, or of all, known without the data.")  # fmt: skip
 @click.option("--high", metavar="V,V,...", callback=numbers,
-              help="Highest value, likewise.")  # fmt: skip
+              help="Largest value of each feature, or of all, known without the data.")  # fmt: skip
 @click.option("--max-weight", type=float, metavar="W",
               help="Largest weight of a sample, known without the data; 1 by default.")  # fmt: skip
 @click.option("--group-size", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Most samples of one individual.")  # fmt: skip
+              help="Largest number of samples of one individual.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
-              help="For tests only: whoever knows it can take the noise away.")  # fmt: skip
+              help="Seed of the noise, for tests only: whoever knows it can remove the noise.")  # fmt: skip
 @group_option
 @storage_option
 @run_options
@@ -57,11 +57,11 @@ def privatise(
     storage_options: dict[str, Any] | None,
     **choices: Any,
 ) -> None:
-    """Make a differentially private sketch of SKETCH, to be given to others.
+    """Make a differentially private sketch from SKETCH, which can be released.
 
-    Noise hides whether an individual is among the data; what else would tell (minimum, maximum,
-    moments, counts) is left out. The feature map is released as it is: what `design` found in the
-    data is not hidden. Every release about the same individuals adds to what they give away.
+    Noise hides whether an individual is in the data. Minimum, maximum, moments and counts, which
+    would reveal it, are left out. The feature map is released as it is, with all that `design`
+    found in the data. The privacy losses of several releases about the same individuals add up.
     """
     import numpy as np
 
@@ -85,9 +85,6 @@ def privatise(
     run.answer(values(result) | {"output": output}, shown)
 
 
-# The command that makes certificates for a cluster.
-
-
 @click.command(
     epilog=examples(
         "certificates certificates",
@@ -96,28 +93,28 @@ def privatise(
 )
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
-              metavar="N", help="How long the certificates hold.")  # fmt: skip
+              metavar="N", help="Number of days for which the certificates are valid.")  # fmt: skip
 @click.option("--host", "hosts", multiple=True, metavar="NAME",
-              help="Name or address to put in them, for browsers of the dashboard; may be "
-              "repeated. Dask does not look at it.")  # fmt: skip
+              help="Name or address in the certificates, which browsers of the dashboard check; may "
+              "be repeated. Dask ignores it.")  # fmt: skip
 @click.option("--mounted-at", metavar="PATH",
-              help="Where the processes will find DIR, as in a container; by default where it is "
-              "now.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what stands there.")
+              help="Path of DIR for the processes of the cluster, as in a container; by default the "
+              "path of DIR here.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")
 @run_options
 def certificates(
     run: Run, directory: str, days: int, hosts: tuple[str, ...], mounted_at: str | None,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Make the certificates of one cluster in DIR: encryption and mutual authentication.
+    """Make the certificates of one cluster in DIR, for encryption and mutual authentication.
 
-    Writes ca.pem, and certificate and key of scheduler, worker and client: scheduler.pem,
-    scheduler.key and so on. The keys are readable by you alone. The key of the authority is not
-    kept, so to renew is to make all of them again.
+    Writes ca.pem, and the certificates and keys of scheduler, worker and client: scheduler.pem,
+    scheduler.key and so on. Only you can read the keys. The key of the authority is not kept, so
+    renewing means making all of them again.
 
-    Writes tls.env too, the environment variables by which `dask scheduler`, `dask worker` and
-    clients use them and refuse connections without encryption. Copy to each machine ca.pem and
-    the pair that it needs. Whoever holds one of the keys can use the cluster.
+    Also writes tls.env, the environment variables with which `dask scheduler`, `dask worker` and
+    clients use the certificates and refuse connections without encryption. Copy ca.pem and the
+    pair that a machine needs to that machine. Whoever has one of the keys can use the cluster.
     """
     from dask_sketch.cluster.certificates import make_certificates
 
@@ -134,7 +131,7 @@ def certificates(
             "environment": dict(made.environment),
         },
         f"certificates in {made.folder}, valid until {until}\n\n"
-        "to use them, in every shell that starts a part of the cluster:\n"
+        "to use them, run in every shell that starts a part of the cluster:\n"
         f"  set -a; . {made.folder}/tls.env; set +a\n"
         "  dask scheduler\n"
         "  dask worker tls://HOST:8786\n"

@@ -1,24 +1,25 @@
-"""The command that writes the report of a run: one page, complete in itself."""
+"""Command that writes the report of a run, a sketch or a model as one HTML page."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from dask_sketch.cli.describe import open_any
 from dask_sketch.cli.jobs import with_codes
 from dask_sketch.cli.options import Run, examples, refuse_existing_file, run_options, storage_option
-from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.errors import InputError
-from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.sketch import Sketch
+
+if TYPE_CHECKING:
+    from dask_sketch.diagnostics.report import Section
+    from dask_sketch.sketching.group import SketchGroup
+
+DEFAULT = "report.html"
+MAX_GROUPS = 50  # in the table of groups
+_RESULTS = ("sketch", "model")  # names of what commands leave in a folder beside data
 
 
 @click.command(
@@ -30,11 +31,12 @@ from dask_sketch.sketching.sketch import Sketch
 )
 @click.argument("run_", metavar="RUN")
 @click.option("-o", "--output", metavar="HTML", type=click.Path(dir_okay=False),
-              help="Where to write; by default as the job file says, or report.html.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what stands there.")
+              help="Path of the page; by default that of the job file, or report.html.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")
 @click.option("--model", metavar="PATH", help="Model that was decoded from the sketch RUN.")
 @click.option("--heldout", metavar="PATH",
-              help="Sketch by the same map of samples that the model has not seen.")  # fmt: skip
+              help="Sketch, with the same feature map, of samples that the model was not decoded "
+              "from.")  # fmt: skip
 @click.option("--names", metavar="A,B,...", help="Names of the features.")
 @storage_option
 @run_options
@@ -49,15 +51,13 @@ def report(
     names: str | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Write one HTML page on RUN: what was read, how good the sketch and the model are, drift.
+    """Write one HTML page on RUN: the data, the quality of the sketch and of the model, drift.
 
     RUN is a job file, for the last run of its ledger; a sketch or a model; or a folder that holds
     them. No data is read, and the page needs no network.
     """
-    # import of this module itself
-
     job = run_.lower().endswith(".toml")
-    if output is not None or not job:  # that of a job is replaced by each run
+    if output is not None or not job:  # each run replaces the report of its job
         refuse_existing_file(output or DEFAULT, overwrite, None)
     options = {"--model": model, "--heldout": heldout, "--names": names, "-o": output}
     words = [word for name, value in options.items() if value for word in (name, value)]
@@ -73,13 +73,6 @@ def report(
     run.answer({"report": str(path)}, {"report": str(path)})
 
 
-# The report of whatever a run has left: a job with its ledger, a sketch, a model, a folder.
-
-DEFAULT = "report.html"
-_MOST = 50  # groups that are listed
-_KEPT = ("sketch", "model")  # what commands leave in a folder, beside data
-
-
 def report_run(
     run: str,
     output: str | Path | None = None,
@@ -90,62 +83,71 @@ def report_run(
     storage_options: dict[str, Any] | None = None,
     command: str = "",
 ) -> Path:
-    """Write the report of a run, once more or for the first time. No data is read.
+    """Write the report of a run. No data is read.
 
     Parameters
     ----------
     run
-        A job file (``.toml``), for the last run of its ledger; a stored sketch or model; or a
-        folder that holds a sketch, models or both, as ``dask-sketch demo --directory`` leaves.
+        Path of a job file (``.toml``), for the last run of its ledger; of a stored sketch or
+        model; or of a folder that holds a sketch, models or both, such as the folder of
+        ``dask-sketch demo --directory``.
     output
-        Where to write: by default what the job file says, else ``report.html``.
+        Path of the page: by default that of the job file, else ``report.html``.
     model
         Path of the model of a sketch.
     heldout
-        Path of a sketch, by the same map, of samples that the model has not seen.
+        Path of a sketch, with the same feature map, of samples that the model was not decoded
+        from.
     names
         Names of the features.
     storage_options
-        Of the file systems of URLs.
+        Options of the file systems of URLs.
     command
         Command line that makes the page again.
 
     Returns
     -------
     path
-        Of the report.
+        Path of the page.
 
     Raises
     ------
     InputError
-        If there is nothing to report on, or the parts do not fit.
+        If ``run`` holds neither a sketch nor a model, or sketch and model do not fit.
     """
     if run.lower().endswith(".toml"):
-        if (model, heldout, names) != (None, None, None):
-            raise InputError("of a job, the ledger knows model and names: leave them out.")
+        for name, value in (("model", model), ("heldout", heldout), ("names", names)):
+            if value is not None:
+                raise InputError(f"{name}={value!r}: leave it out, the ledger of the job knows it.")
         from dask_sketch.jobs.report import report_last_run
 
         return report_last_run(run, output)
+    from dask_sketch.cli.describe import open_any
+    from dask_sketch.diagnostics.report import write_report
+    from dask_sketch.models.centroids import Centroids
+    from dask_sketch.models.gaussian_mixture import GaussianMixture
+    from dask_sketch.sketching.group import SketchGroup
+    from dask_sketch.sketching.sketch import Sketch
+
     paths = _paths(run)
     if model is not None:
         paths.append(model)
     found = [open_any(path, storage_options=storage_options) for path in paths]
-    sketch, fitted = (
-        _one(found, paths, kinds) for kinds in ((Sketch, SketchGroup), (GaussianMixture, Centroids))
-    )
+    sketch = _one("sketch", found, paths, (Sketch, SketchGroup))
+    fitted = _one("model", found, paths, (GaussianMixture, Centroids))
     sections = []
     if isinstance(sketch, SketchGroup):
         sections, sketch = [_groups(sketch)], sketch.merged()
     if sketch is None and fitted is None:
         raise InputError(
-            f"{run} holds neither a sketch nor a model. Make them with `dask-sketch sketch` and "
-            "`dask-sketch decode`; of a ledger, give the job file."
+            f"{run} holds neither a sketch nor a model: make them with `dask-sketch sketch` and "
+            "`dask-sketch decode`. For a ledger, give the job file."
         )
     other = None if heldout is None else open_any(heldout, storage_options=storage_options)
     if other is not None and not isinstance(other, Sketch):
-        raise InputError(f"heldout: {heldout} is no sketch.")
+        raise InputError(f"heldout={heldout!r}: give the path of a sketch.")
     if other is not None and (sketch is None or fitted is None):
-        raise InputError(f"heldout: {heldout} says something of a model beside its sketch only.")
+        raise InputError(f"heldout={heldout!r}: give a model and its sketch too, or leave it out.")
     return write_report(
         output or DEFAULT,
         sketch,
@@ -160,31 +162,35 @@ def report_run(
 
 
 def _paths(run: str) -> list[str]:
-    """The store itself, or the stores of a folder."""
+    """The path of a store, or the paths of the stores in a folder."""
     folder = Path(run)
     if "://" in run or not folder.is_dir() or (folder / "zarr.json").exists():
         return [run]
-    paths = sorted(str(place) for place in folder.iterdir() if (place / "zarr.json").exists())
-    return [path for path in paths if Path(path).name.partition(".")[0] in _KEPT] or paths
+    paths = sorted(str(path) for path in folder.iterdir() if (path / "zarr.json").exists())
+    return [path for path in paths if Path(path).name.partition(".")[0] in _RESULTS] or paths
 
 
 def _groups(group: SketchGroup) -> Section:
-    """The largest groups of a sketch, and how well each is known."""
-    largest = np.argsort(-group.count, kind="stable")[:_MOST]
+    """Table of the largest groups, with the noise of their sketches."""
+    import numpy as np
+
+    from dask_sketch.diagnostics.report import Section
+
+    largest = np.argsort(-group.count, kind="stable")[:MAX_GROUPS]
     rows = [
         (str(group.labels[i]), f"{group.count[i]:,}", f"{max(group.count[i], 1) ** -0.5:.2g}")
         for i in largest
     ]
     text = (
-        f"{len(group):,} groups have a sketch each; all else on this page is of all samples "
-        f"together. {'The largest:' if len(group) > _MOST else ''}"
+        f"There is one sketch for each of {len(group):,} groups; the rest of this page is about "
+        f"all samples together. {'The largest groups:' if len(group) > MAX_GROUPS else ''}"
     )
     return Section("Groups", text, (group.dim, "samples", "noise of |z|"), rows)
 
 
-def _one(found: list[Any], paths: list[str], kind: Any) -> Any:
-    those = [(path, one) for path, one in zip(paths, found, strict=True) if isinstance(one, kind)]
+def _one(kind: str, found: list[Any], paths: list[str], types: tuple[type, ...]) -> Any:
+    those = [(path, one) for path, one in zip(paths, found, strict=True) if isinstance(one, types)]
     if len(those) > 1:
         named = ", ".join(path for path, _ in those)
-        raise InputError(f"there are several of a kind ({named}): give one of them by its path.")
+        raise InputError(f"there are several of type {kind} ({named}): give the path of one.")
     return those[0][1] if those else None

@@ -1,4 +1,4 @@
-"""Lists of recordings in, scores out: verification of speakers as one command.
+"""Command that verifies speakers from lists of recordings.
 
 ``python -m dask_sketch.cli.speech STORE ENROLMENT TRIALS -o SCORES``
 """
@@ -33,13 +33,13 @@ from dask_sketch.speech.ubm import universal_model
 @click.argument("enrolment")
 @click.argument("trials")
 @click.option("--universal", metavar="ZARR",
-              help="Stored universal mixture; by default one of what enrols.")  # fmt: skip
+              help="Stored universal mixture; by default decoded from the enrolment.")  # fmt: skip
 @click.option("-k", "--n-components", type=click.IntRange(min=1), default=64, metavar="K",
-              show_default=True, help="Components of the universal mixture.")  # fmt: skip
+              show_default=True, help="Number of components of the universal mixture.")  # fmt: skip
 @click.option("-m", "--n-frequencies", type=click.IntRange(min=1), metavar="M",
-              help="Size of the sketch; 5(2d+1)K by default.")  # fmt: skip
+              help="Number of frequencies; 5(2d+1)K by default.")  # fmt: skip
 @click.option("--relevance", type=float, default=RELEVANCE, show_default=True, metavar="N",
-              help="Frames that count as much as the universal mean.")  # fmt: skip
+              help="Number of frames that weigh as much as the universal mean.")  # fmt: skip
 @seed_option
 @output_options
 @run_options
@@ -58,9 +58,8 @@ def main(
 ) -> None:
     """Score the TRIALS of speakers in the list ENROLMENT, over the frames in STORE.
 
-    Lists are CSV (model,recording and model,test,target) or lines of words; scores are CSV, in nats
-    per frame. If the list tells which trials are of the claimed speaker, the equal error rate is
-    shown.
+    Lists are CSV files (model,recording and model,test,target) or lines of words. Scores are a CSV
+    file, in nats per frame. If TRIALS marks the target trials, the equal error rate is shown.
     """
     refuse_existing_file(output, overwrite, None)
     enrolled, listed = read_enrolment(enrolment), read_trials(trials)
@@ -74,15 +73,15 @@ def main(
     models = enrol(frames, enrolled, mixture, relevance).compute()
     scores = score_trials(frames, models, listed).compute()
     write_trials(Path(output), listed, scores)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "models": len(models), "trials": len(listed), "components": mixture.n_components,
         "scores": output,
     }  # fmt: skip
     kinds = [trial.target for trial in listed if trial.target is not None]
     if len(kinds) == len(listed) and len(set(kinds)) == 2:
         rates = error_rates(scores, kinds, [trial.model for trial in listed])
-        told |= {"equal_error_rate": rates.equal_error_rate, "interval": rates.interval}
-    run.answer(told, {name.replace("_", " "): value for name, value in told.items()})
+        result |= {"equal_error_rate": rates.equal_error_rate, "interval": rates.interval}
+    run.answer(result, {name.replace("_", " "): value for name, value in result.items()})
 
 
 def _mixture(path: str | None) -> GaussianMixture | None:
@@ -90,7 +89,7 @@ def _mixture(path: str | None) -> GaussianMixture | None:
         return None
     found = open_model(path)
     if not isinstance(found, GaussianMixture):
-        raise InputError(f"{path} holds no mixture of Gaussians.")
+        raise InputError(f"universal={path!r}: give the path of a mixture of Gaussians.")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -103,33 +102,6 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def in_options(text: str, options: Mapping[str, str]) -> str:
-    """Replace the arguments in a message by the options of the command line.
-
-    Examples
-    --------
-    >>> in_options("pass nan_policy='omit' or columns=[...].", {"nan_policy": "--nan-policy"})
-    'pass --nan-policy omit or columns=[...].'
-    """
-    if not options:
-        return text
-    names = "|".join(map(re.escape, options))
-    return re.sub(
-        rf"\b({names})=(True\b|\[\.\.\.\]|'[^']*'|[-\w.]*\w|)",
-        lambda found: _as_option(options[found[1]], found[2]),
-        text,
-    )
-
-
-def _as_option(option: str, value: str) -> str:
-    if value in ("", "True"):
-        return option
-    if value == "None":
-        return f"no {option}"
-    shown = "..." if value == "[...]" else value.strip("'")
-    return f"{option} {shown}"
-
-
 def jsonable(value: Any) -> Any:
     """Convert to plain numbers, text and lists, with ``None`` for numbers that are not finite."""
     if isinstance(value, Mapping):
@@ -155,10 +127,7 @@ def describe_bytes(size: int | None) -> str:
     """
     if size is None:
         return "unknown"
-    for power, unit in enumerate(("kiB", "MiB", "GiB", "TiB", "PiB"), start=1):
-        last = unit == "PiB"
-        if size < 0.9 * 1024**power:
-            break
-        if last or size < 0.9 * 1024 ** (power + 1):
-            return f"{size / 1024**power:.2f} {unit}"
+    for unit, power in (("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("kiB", 10)):
+        if size >= 0.9 * 2**power:
+            return f"{size / 2**power:.2f} {unit}"
     return f"{size} B"

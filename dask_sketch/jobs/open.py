@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dask_sketch.cli.describe import read_map
 from dask_sketch.errors import ChunkError, ClusterError, JobError
+from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.jobs.ledger.partitions import partitions_of
@@ -244,7 +244,7 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     """The map that the job file names, or one designed from a few chunks of the largest source."""
     given = job.feature_map
     if given.file is not None:
-        return read_map(job.place(given.file))
+        return open_feature_map(job.place(given.file))
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     options = {
         name: value

@@ -13,6 +13,7 @@ from dask_sketch import config
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import PlanError
+from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.executors import active_client
@@ -204,9 +205,7 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
     d = sources[0].samples.n_features
     assert d is not None  # every path tells
     if given.file is not None:
-        from dask_sketch.cli.describe import read_map
-
-        return read_map(job.place(given.file))
+        return open_feature_map(job.place(given.file))
     task: Any = given.task or "mixture"
     m = given.n_frequencies or default_n_frequencies(d, given.n_components or 1, task)
     return FeatureMap(d, m, scale=1.0)

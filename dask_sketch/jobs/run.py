@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ChunkError, InputError, LedgerError
+from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
@@ -135,9 +136,7 @@ def _require_map(job: Job, feature_map: FeatureMap) -> None:
     """Refuse settings that contradict the map that the ledger was made with."""
     given = job.feature_map
     if given.file is not None:
-        from dask_sketch.cli.describe import read_map
-
-        stated = read_map(job.place(given.file))
+        stated = open_feature_map(job.place(given.file))
         if stated != feature_map:
             raise InputError(
                 f"{given.file} has the feature map {stated.digest[:12]}, the ledger "

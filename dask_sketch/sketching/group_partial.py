@@ -117,7 +117,8 @@ def partial_groups(
         row = int(np.argmax(codes == MISSING))
         raise ChunkError(
             f"{label}: row {row} of this chunk has no label (NaN, NaT or None). Give it one, or "
-            "pass nan_policy='omit' to leave such rows out and count them."
+            "pass nan_policy='omit' to leave such rows out and count them.",
+            parameter="nan_policy",
         )
     if not len(labels):
         return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)

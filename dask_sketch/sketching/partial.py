@@ -312,5 +312,6 @@ def refuse_row(
     feature = int(np.argmin(finite))
     raise ChunkError(
         f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature}. "
-        "Clean the data, or pass nan_policy='omit' to leave such rows out and count them."
+        "Clean the data, or pass nan_policy='omit' to leave such rows out and count them.",
+        parameter="nan_policy",
     )

@@ -141,7 +141,8 @@ def _write(
         )
     except (ContainsGroupError, FileExistsError) as error:
         raise ArtifactError(
-            f"{store} exists. Choose another place, or pass overwrite=True."
+            f"{store} exists: choose another path, or pass overwrite=True.",
+            parameter="overwrite",
         ) from error
     except (ImportError, ValueError) as error:  # of a protocol that fsspec does not know
         raise ArtifactError(

@@ -87,7 +87,10 @@ def require_page(path: Path) -> None:
 def _require_local(path: Path, overwrite: bool) -> None:
     if path.exists():
         if not overwrite:
-            raise ArtifactError(f"{path} exists. Choose another place, or pass overwrite=True.")
+            raise ArtifactError(
+                f"{path} exists: choose another path, or pass overwrite=True.",
+                parameter="overwrite",
+            )
         empty = path.is_dir() and not any(path.iterdir())
         if not empty and not _is_artifact(_attributes(path / "zarr.json")):
             raise _not_ours(str(path))
@@ -115,7 +118,10 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
         if not fs.exists(root):
             return
         if not overwrite:
-            raise ArtifactError(f"{url} exists. Choose another place, or pass overwrite=True.")
+            raise ArtifactError(
+                f"{url} exists: choose another path, or pass overwrite=True.",
+                parameter="overwrite",
+            )
         if fs.isdir(root) and not fs.ls(root):
             return
         try:

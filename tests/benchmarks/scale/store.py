@@ -12,7 +12,7 @@ from distributed import as_completed
 from numpy.typing import NDArray
 
 from dask_sketch import GaussianMixture
-from dask_sketch.cli.demo import draw
+from dask_sketch.cli.demo import sample_frames
 from dask_sketch.models import random_mixture
 
 N_FEATURES = 12
@@ -34,7 +34,7 @@ def truth(seed: int = 0) -> GaussianMixture:
 
 def heldout(seed: int = 0, n_samples: int = N_HELDOUT) -> NDArray[np.float32]:
     """Samples that are never written, shape (n_samples, 12)."""
-    return draw(truth(seed), n_samples, (seed, _HELDOUT))
+    return sample_frames(truth(seed), n_samples, (seed, _HELDOUT))
 
 
 def write_store(
@@ -102,4 +102,6 @@ def _write_chunk(chunk: int, path: Path, seed: int) -> None:
     array = zarr.open_array(str(path), mode="r+")
     rows = array.chunks[0]
     stop = min((chunk + 1) * rows, array.shape[0])
-    array[chunk * rows : stop] = draw(truth(seed), rows, (seed, chunk))[: stop - chunk * rows]
+    array[chunk * rows : stop] = sample_frames(truth(seed), rows, (seed, chunk))[
+        : stop - chunk * rows
+    ]

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import zarr
 
-from dask_sketch.cli.demo import Walk, bytes_of, walk_folder
+from dask_sketch.cli.demo import Pipeline, bytes_of, working_folder
 from dask_sketch.cli.options import Run, run_options, seed_option
 from dask_sketch.diagnostics.comparison import (
     Comparison,
@@ -88,9 +88,9 @@ def run_recordings(
         "train.zarr": [path for i, path in enumerate(paths) if i not in held],
         "heldout.zarr": [path for i, path in enumerate(paths) if i in held],
     }
-    with walk_folder(directory, *parts) as folder:
-        walk = Walk(folder, seed, progress, say)
-        with walk.step("features", f"features of {len(paths):,} recordings"):
+    with working_folder(directory, *parts) as folder:
+        pipeline = Pipeline(folder, seed, progress, say)
+        with pipeline.step("features", f"features of {len(paths):,} recordings"):
             # speakers play no part here, so files may have any name
             summaries = {
                 name: write_features(files, folder / name, speaker=None)
@@ -100,20 +100,20 @@ def run_recordings(
         train = _rows(store)
         heldout = _rows(folder / "heldout.zarr")
         d = train.shape[1]
-        fitted = walk.fit(
+        fitted = pipeline.fit(
             store,
             n_components,
             n_frequencies or default_n_frequencies(d, n_components),
         )
-        with walk.step("scikit-learn", "fitting scikit-learn's to the same frames"):
+        with pipeline.step("scikit-learn", "fitting scikit-learn's to the same frames"):
             reference, seconds, n_iter = fit_reference(train, n_components, seed)
         single = single_gaussian(fitted.sketch.mean, fitted.sketch.variance)
-        with walk.step("score", f"scoring on {len(heldout):,} frames of other recordings"):
+        with pipeline.step("score", f"scoring on {len(heldout):,} frames of other recordings"):
             contenders = (
                 Contender(
                     "ours",
                     fitted.model.score(heldout),
-                    walk.fit_seconds,
+                    pipeline.fit_seconds,
                     f"one pass over {fitted.sketch.count:,} frames, then the sketch alone",
                 ),
                 Contender(
@@ -129,11 +129,11 @@ def run_recordings(
             n_heldout=len(heldout),
             store_bytes=bytes_of(store),
             sketch_bytes=bytes_of(folder / "sketch.zarr"),
-            seconds=walk.seconds,
+            seconds=pipeline.seconds,
             report=str(report),
         )
         audio = sum(summary.seconds for summary in summaries.values())
-        with walk.step("report", "writing the report"):
+        with pipeline.step("report", "writing the report"):
             write_report(
                 report,
                 fitted.sketch,

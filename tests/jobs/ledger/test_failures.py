@@ -9,7 +9,7 @@ from typing import ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from partition_world import record
+from jobs.ledger.world import record
 
 from dask_sketch import Centroids, create_ledger, open_ledger
 from dask_sketch.errors import LedgerError

@@ -13,7 +13,8 @@ import zarr
 from click.testing import CliRunner
 
 import dask_sketch as ds
-from dask_sketch.cli.main import cli, demo
+from dask_sketch.cli import demo
+from dask_sketch.cli.main import cli
 
 SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 

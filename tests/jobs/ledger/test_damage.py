@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, record
+from jobs.ledger.world import World, record
 
 from dask_sketch import Centroids, create_ledger, open_ledger
 from dask_sketch.errors import ArtifactError, LedgerError

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, record
+from jobs.ledger.world import World, record
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
 from dask_sketch.errors import InputError, LedgerError

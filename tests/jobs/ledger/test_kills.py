@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from partition_world import Nights, run_nights
+from jobs.ledger.world import Nights, run_nights
 
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.jobs.ledger import batch

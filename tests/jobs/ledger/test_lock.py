@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from partition_world import die_with_the_lock
+from jobs.ledger.world import die_with_the_lock
 
 from dask_sketch import open_ledger
 from dask_sketch.errors import LedgerError, LedgerLocked

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from partition_world import record
+from jobs.ledger.world import record
 
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.errors import LedgerError

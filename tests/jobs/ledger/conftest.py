@@ -4,7 +4,7 @@ import itertools
 
 import fsspec
 import pytest
-from partition_world import World
+from jobs.ledger.world import World
 
 from dask_sketch import FeatureMap, create_ledger
 

@@ -213,18 +213,18 @@ def test_diagnose(data: str, sketched: Path) -> None:
 def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     for arguments, said in (
-        ("--method splitting", "no --n-components with --method splitting"),
-        ("-k 2 --method splitting --start model.zarr", "a start needs no method"),
-        ("--start sketch.zarr", "sketch.zarr is not a gaussian mixture or centroids"),
+        ("--method splitting", "--n-components"),
+        ("-k 2 --method splitting --start model.zarr", "start"),
+        ("--start sketch.zarr", "sketch.zarr"),
         ("--start absent.zarr", "absent.zarr"),
-        ("-k 2 --model known", "needs covariance"),
-        ("-k 2 --covariance 1,1", "has no use for it"),
+        ("-k 2 --model known", "covariance"),
+        ("-k 2 --covariance 1,1", "covariance"),
         ("-k 2 --model known --covariance 1", "(1,)"),
         ("-k 2 --model known --covariance 1,nan", "NaN"),
-        ("-k 2 --method density --model isotropic", "finds centroids"),
-        ("-k 2 --method density --merge", "takes no merge"),
-        ("-k 2 --model dirac --method iht --refine efficient", "say nothing of the noise"),
-        ("-k 2 --variance-floor 2", "--variance-floor 2.0"),
+        ("-k 2 --method density --model isotropic", "density"),
+        ("-k 2 --method density --merge", "merge"),
+        ("-k 2 --model dirac --method iht --refine efficient", "--refine"),
+        ("-k 2 --variance-floor 2", "variance_floor=2.0"),
     ):
         message = refusal(1, "decode", "sketch.zarr", "-o", "out.zarr", *arguments.split())
         assert said in message, message
@@ -240,7 +240,7 @@ def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
     assert "is not a sketch" in refusal(1, "diagnose", "model.zarr", "model.zarr")
     assert "sketch.zarr is not" in refusal(1, "diagnose", "sketch.zarr", "sketch.zarr")
     nothing = refusal(1, "design", data, "-m", 50, "--task", "clustering", "-o", "map.json")
-    assert "with --task clustering" in nothing
+    assert "task='clustering'" in nothing
 
 
 def test_sketch_designs_on_the_fly_as_design_does(data: str, here: Path) -> None:
@@ -329,10 +329,10 @@ def test_sketches_of_groups(here: Path) -> None:
     both = (ds.open_mixture(f"model-of-{path}") for path in ("groups.zarr", "ann.zarr"))
     np.testing.assert_array_equal(*(model.means for model in both))
     none = ("decode", "groups.zarr", "-k", 1, "-o", "none.zarr")
-    assert "--group, of ann, bob, eve" in refusal(1, *none)
-    assert "'kim' is not there" in refusal(1, *none, "--group", "kim")
+    assert "ann, bob, eve" in refusal(1, *none)
+    assert "group='kim'" in refusal(1, *none, "--group", "kim")
     alone = ("decode", "ann.zarr", "-k", 1, "-o", "none.zarr", "--group", "ann")
-    assert "no sketches of groups" in refusal(1, *alone)
+    assert "group='ann'" in refusal(1, *alone)
     planned = answer("plan", "rows.parquet", "-k", 1, "--by", "speaker")
     assert (planned["groups"], planned["n_groups"]) == ("speaker", None)
 
@@ -353,7 +353,9 @@ def test_nan_policy(here: Path) -> None:
     zarr.save("holes.zarr", rows)
     answer("design", "holes.zarr", "-k", 1, "-o", "map.json")
     common = ("sketch", "holes.zarr", "--map", "map.json", "-o", "sketch.zarr")
-    assert "row 7" in refusal(1, *common)
+    message = refusal(1, *common)
+    assert "row 7" in message
+    assert message.endswith("(option --nan-policy)")
     assert answer(*common, "--nan-policy", "omit")["omitted"] == 1
 
 
@@ -364,7 +366,9 @@ def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:
     answer(*common, "--overwrite")
     common = ("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
     answer(*common)
-    assert "sketch.zarr exists" in refusal(1, *common)
+    message = refusal(1, *common)
+    assert "sketch.zarr exists" in message
+    assert message.endswith("(option --overwrite)")
     answer(*common, "--overwrite")
 
 
@@ -401,11 +405,11 @@ def test_other_bad_input(data: str, here: Path) -> None:
     answer("sketch", data, "-k", 2, "-o", "a.zarr")
     answer("sketch", data, "-k", 2, "-o", "b.zarr", "--seed", 1)
     assert "differ in seed: 0 and 1" in refusal(1, "merge", "a.zarr", "b.zarr", "-o", "c.zarr")
-    assert "--n-components 900 with 2 features" in refusal(
-        1, "decode", "a.zarr", "-k", 900, "-o", "m.zarr"
-    )
+    assert "n_components=900" in refusal(1, "decode", "a.zarr", "-k", 900, "-o", "m.zarr")
     assert "is not a gaussian mixture" in refusal(1, "score", data, "a.zarr")
-    assert "--chunk-size much" in refusal(1, "plan", data, "-k", 2, "--chunk-size", "much")
+    message = refusal(1, "plan", data, "-k", 2, "--chunk-size", "much")
+    assert message.startswith("error: chunk_size='much': ")
+    assert message.endswith("(option --chunk-size)")
 
 
 @pytest.mark.parametrize(
@@ -513,7 +517,7 @@ def test_on_a_cluster_with_certificates(data: str, here: Path) -> None:
         assert "--tls DIR" in message
     wrong = call("plan", data, "--map", "map.json", "--tls", "folder")
     assert wrong.exit_code == 2
-    assert "--tls goes with --scheduler" in wrong.stderr
+    assert "--scheduler" in wrong.stderr
 
 
 def test_unreachable_scheduler(data: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
