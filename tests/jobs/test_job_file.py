@@ -156,7 +156,8 @@ retries.most = 3
     keys = [re.split(": | = ", message)[0] for message in complaints(text)]
     assert keys == [
         "job.name", "job.ledger", "job.ledgr", "sources[0].chunk_size", "sources[1].path",
-        "sources[1].nan_policy", "feature_map.distribution", "limits.unreadable", "limits.retries", "xyz",
+        "sources[1].nan_policy", "feature_map.distribution", "limits.unreadable",
+        "limits.retries", "xyz",
     ]  # fmt: skip
 
 
