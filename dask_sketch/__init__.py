@@ -19,7 +19,7 @@ from dask_sketch.validation.lazy_input import register_lazy_methods
 if TYPE_CHECKING:
     from dask_sketch.decoders.decode import decode, decode_groups
     from dask_sketch.diagnostics.fit import diagnose
-    from dask_sketch.diagnostics.model_selection import choose
+    from dask_sketch.diagnostics.model_selection import select_model
     from dask_sketch.errors import SketchError
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
     from dask_sketch.features.feature_map import FeatureMap
@@ -61,7 +61,7 @@ _HOME = {
     "SketchGroup": "sketching",
     "SketchKMeans": "estimators",
     "apply": "graph",
-    "choose": "diagnostics",
+    "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
     "decode": "decoders",
     "decode_groups": "decoders",
@@ -98,7 +98,6 @@ __all__ = [
     "SketchGroup",
     "SketchKMeans",
     "apply",
-    "choose",
     "create_ledger",
     "decode",
     "decode_groups",
@@ -117,6 +116,7 @@ __all__ = [
     "partial_sketch",
     "plan",
     "privatise",
+    "select_model",
     "sketch",
 ]
 

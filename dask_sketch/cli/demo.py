@@ -59,7 +59,7 @@ class Fitted:
 
     feature_map: FeatureMap
     plan: Plan
-    happened: Watch
+    observed: Watch
     sketch: Sketch
     model: GaussianMixture
 
@@ -134,7 +134,7 @@ class Pipeline:
         self.log(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
             lazy = sketch(str(store), feature_map, chunk_size=chunk_size)
-            with watch(client) as happened:
+            with watch(client) as observed:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
         with self.step("decode", f"decoding {n_components} components by splitting, refined"):
@@ -148,7 +148,7 @@ class Pipeline:
             )
         assert isinstance(model, GaussianMixture)  # the method "splitting" decodes no centroids
         model.to_zarr(self.folder / "model.zarr")
-        return Fitted(feature_map, planned, happened, summary, model)
+        return Fitted(feature_map, planned, observed, summary, model)
 
     @property
     def fit_seconds(self) -> float:
@@ -383,7 +383,7 @@ def run_demo(
                 },
                 feature_map=fitted.feature_map,
                 plan=fitted.plan,
-                happened=fitted.happened,
+                observed=fitted.observed,
                 comparison=comparison,
                 heldout=partial_sketch(heldout, fitted.feature_map),
                 sample=heldout[:N_SHOWN],

@@ -1,8 +1,8 @@
-"""How well a mixture was found: numbers, pictures and a report."""
+"""Diagnose fits, compare models and data sets, and write reports."""
 
 from __future__ import annotations
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
-from dask_sketch.diagnostics.model_selection import Choice, choose
+from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 
-__all__ = ["Choice", "FitDiagnostics", "choose", "diagnose"]
+__all__ = ["FitDiagnostics", "ModelSelection", "diagnose", "select_model"]

@@ -1,4 +1,4 @@
-"""Mixtures side by side on held-out data, and scikit-learn's as a reference (extra ``sklearn``)."""
+"""Compare mixtures on held-out data, with scikit-learn's mixture as a reference."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Contender:
     Attributes
     ----------
     name
-        What it is called.
+        Name of the mixture in tables.
     score
         Mean log-likelihood of the held-out samples, in nats per sample.
     seconds
-        Time to fit it, ``None`` if it was not fitted.
+        Time of the fit; ``None`` if the mixture was not fitted.
     note
-        What it was fitted to, and how.
+        Data and method of the fit.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How mixtures do on the same held-out samples; prints as a table.
+    """Scores of mixtures on the same held-out samples; prints as a table.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def require_extras() -> None:
-    """Say before a long run, not after it, that a comparison or a report needs more packages.
+    """Raise unless the packages that a comparison and a report need are installed.
 
     Raises
     ------
@@ -133,13 +133,13 @@ def fit_reference(
     Parameters
     ----------
     rows
-        Samples in memory, shape (n, n_features).
+        Samples in memory, shape (n_samples, n_features).
     n_components
         Number of components.
     seed
-        Seed of its k-means start.
+        Seed of the k-means initialisation.
     max_iter
-        Most iterations.
+        Maximum number of iterations.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def fit_reference(
     seconds
         Wall time of the fit.
     n_iter
-        Iterations that it took; ``max_iter`` if it did not converge.
+        Number of iterations; ``max_iter`` if the fit did not converge.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture as Reference
@@ -156,7 +156,7 @@ def fit_reference(
     fit = Reference(n_components, covariance_type="diag", random_state=seed, max_iter=max_iter)
     start = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the iterations tell
+        warnings.simplefilter("ignore", ConvergenceWarning)  # n_iter shows it
         fit.fit(x)
     seconds = time.perf_counter() - start
     weights = fit.weights_ / fit.weights_.sum()
@@ -164,5 +164,5 @@ def fit_reference(
 
 
 def single_gaussian(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> GaussianMixture:
-    """One Gaussian of diagonal covariance: what a mixture must do better than."""
+    """One Gaussian of diagonal covariance, as a baseline."""
     return GaussianMixture(np.ones(1), mean[None, :], variance[None, :])

@@ -1,4 +1,4 @@
-"""Where atoms should not be: on top of each other, at the edge of the data, without width."""
+"""Find components that coincide, lie at the boundary of the data, or have no width."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
-# Of the data's range: a mean this near to its end, or beyond, is on the bound.
+# Fraction of the data's range: a mean this close to its end, or beyond, is at the boundary.
 _EDGE = 1e-6
-# Of the data's variance: thinner than any component that is meant.
+# Fraction of the data's variance below which a component has no width.
 _THIN = 1e-5
 
 
 def coincident_pairs(
     model: GaussianMixture | Centroids, sketch: Sketch
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs of atoms that lie so close that they count as one.
+    """Find pairs of components that are too close to be distinguished.
 
-    Gaussians whose Bhattacharyya coefficient, the integral of ``sqrt(p q)``, is above 0.97: half a
-    standard deviation apart if of one width. Centroids nearer than half the scale of the map.
+    Gaussians coincide if their Bhattacharyya coefficient, the integral of ``sqrt(p q)``, exceeds
+    0.97, half a standard deviation at equal widths; centroids, if they are closer than half the
+    scale of the map.
 
     Parameters
     ----------
-    model, sketch
-        Of as many features.
+    model
+        Mixture or centroids.
+    sketch
+        Sketch of as many features.
     """
     if isinstance(model, Centroids):
         scaled = model.centers / np.sqrt(sketch.feature_map.mean_variances)
@@ -42,8 +45,8 @@ def coincident_pairs(
     return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
 
-def on_the_edge(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int, ...]:
-    """Atoms with a mean at the end of the data's range in some feature, or beyond."""
+def at_boundary(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int, ...]:
+    """Find components with a mean at the boundary of the data's range in some feature, or beyond."""
     places = model.centers if isinstance(model, Centroids) else model.means
     room = _EDGE * (sketch.maximum - sketch.minimum)
     outside = (places <= sketch.minimum + room) | (places >= sketch.maximum - room)
@@ -51,29 +54,29 @@ def on_the_edge(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int
     return _rows_with(outside)
 
 
-def without_width(model: GaussianMixture, sketch: Sketch) -> tuple[int, ...]:
-    """Components of which :func:`held_variances` are held in some feature."""
-    return _rows_with(held_variances(model, sketch))
+def at_floor(model: GaussianMixture, sketch: Sketch) -> tuple[int, ...]:
+    """Find components with a variance at its floor in some feature."""
+    return _rows_with(floored_variances(model, sketch))
 
 
-def held_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
-    """Variances (K, n_features) that were held at their floor.
+def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
+    """Find variances (n_components, n_features) at their floor.
 
-    By the record of the decoder if there is one: the floor, or with standard errors those that are
-    zero. Thinner than a hundred-thousandth of the data's variance counts in any case.
+    The record of the decoder gives the floor; where there are standard errors, zero errors mark
+    such variances. Variances below a hundred-thousandth of the data's are always included.
     """
     held: NDArray[np.bool_] = model.covariances < _THIN * sketch.extent[1]
     if model.stderr is not None:
         held |= model.stderr.covariances == 0.0
     elif model.decoding is not None and model.decoding.variance_floor is not None:
-        distribution, variances = sketch.feature_map.mean_variances, model.covariances
+        expected, variances = sketch.feature_map.mean_variances, model.covariances
         data = sketch.extent[1]
-        if model.decoding.model == "isotropic":  # one variance, held above a mean over features
-            distribution, data = (
-                np.full_like(distribution, distribution.mean()),
+        if model.decoding.model == "isotropic":  # one variance, bounded by a mean over features
+            expected, data = (
+                np.full_like(expected, expected.mean()),
                 np.full_like(data, data.mean()),
             )
-        floor = model.decoding.variance_floor * np.minimum(data, distribution)
+        floor = model.decoding.variance_floor * np.minimum(data, expected)
         held |= variances <= floor * (1.0 + _EDGE)
     return held
 

@@ -1,9 +1,8 @@
-"""How often a verifier is wrong: the DET curve and the equal error rate."""
+"""Compute the error rates of a verifier: DET curve and equal error rate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,30 +11,28 @@ from dask_sketch.display.html import card
 from dask_sketch.display.plots import RatesPlots
 from dask_sketch.errors import InputError
 
-if TYPE_CHECKING:
-    pass
-
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """Both kinds of error at every threshold.
+    """Rates of misses and false alarms at every threshold.
 
     Attributes
     ----------
     thresholds
-        Ascending; a trial is accepted if its score is at least the threshold. Shape (n,).
+        Thresholds in ascending order, shape (n,); a trial is accepted if its score is at least the
+        threshold.
     miss
-        Share of target trials that are rejected, shape (n,), from 0 to 1.
+        Fraction of target trials that are rejected, shape (n,), from 0 to 1.
     false_alarm
-        Share of impostor trials that are accepted, shape (n,), from 1 to 0.
+        Fraction of impostor trials that are accepted, shape (n,), from 1 to 0.
     equal_error_rate
-        Where both are equal, in [0, 1], with straight lines between the thresholds.
+        Rate where both are equal, in [0, 1], interpolated linearly between thresholds.
     draws
-        Equal error rates of the bootstrap's draws of speakers, shape (n_draws,), NaN where one has
-        trials of one kind only; ``None`` unless models were given. Verifiers with one seed and the
-        same speakers have the same draws, so that these can be compared pair by pair.
+        Equal error rates of the bootstrap samples of speakers, shape (n_draws,); NaN for samples
+        with trials of one kind only, ``None`` unless models were given. Verifiers with the same
+        seed and speakers have the same bootstrap samples, so that they can be compared in pairs.
     """
 
     thresholds: Array
@@ -46,7 +43,7 @@ class ErrorRates:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the equal error rate, 95 %; ``None`` unless models were given."""
+        """95 % interval of the equal error rate; ``None`` unless models were given."""
         return None if self.draws is None else interval_of(self.draws)
 
     @property
@@ -70,25 +67,27 @@ def error_rates(
     n_draws: int = 1000,
     seed: int = 0,
 ) -> ErrorRates:
-    """Error rates of a verifier over its trials.
+    """Compute the error rates of a verifier over its trials.
 
     Parameters
     ----------
     scores
-        Of each trial, shape (n_trials,); the larger, the more likely the claimed speaker.
+        Score of each trial, shape (n_trials,); larger scores favour the claimed speaker.
     targets
-        Whether it is the claimed speaker, shape (n_trials,).
+        Whether each trial is of the claimed speaker, shape (n_trials,).
     models
-        Who was claimed, shape (n_trials,). With it, an interval: trials of one speaker are alike,
-        so that the bootstrap draws speakers, each with all of its trials (Poh and Bengio, 2007).
+        Claimed speaker of each trial, shape (n_trials,), to compute an interval. Trials of one
+        speaker are dependent, so that the bootstrap samples speakers, each with all of its trials
+        (Poh and Bengio, 2007).
     n_draws
-        Of the bootstrap.
+        Number of bootstrap samples.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap, ``>= 0``.
 
     Returns
     -------
     rates
+        Error rates at every threshold.
 
     Raises
     ------
@@ -139,7 +138,7 @@ def error_rates(
 
 
 def _rates(counts: Array, last: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Misses and false alarms at each threshold, for weights of target and impostor trials."""
+    """Misses and false alarms at each threshold, for weighted target and impostor trials."""
     below = np.cumsum(counts, axis=1)
     total = below[:, -1:]
     # at the n-th threshold all trials with smaller scores are rejected
@@ -148,7 +147,7 @@ def _rates(counts: Array, last: NDArray[np.bool_]) -> tuple[Array, Array]:
 
 
 def _crossing(miss: Array, false_alarm: Array) -> float:
-    """Where two piecewise straight lines meet, of which one rises and one falls."""
+    """Value where an increasing and a decreasing piecewise linear function are equal."""
     after = int(np.argmax(miss >= false_alarm))
     gap = miss - false_alarm
     share = gap[after] / (gap[after] - gap[after - 1])
@@ -173,7 +172,7 @@ def _draws(
 
 
 def interval_of(draws: ArrayLike) -> tuple[float, float]:
-    """The middle 95 % of a bootstrap's draws; those that are NaN do not count.
+    """Central 95 % interval of bootstrap samples, ignoring NaN.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Change of the data distribution: discrepancy of two sketches, compared with its noise."""
+"""Detect changes of the data distribution from the sketches of two samples."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Drift:
     Attributes
     ----------
     cost
-        ``||z_a - z_b||**2``, which holds the noise of both sketches too.
+        Squared distance ``||z_a - z_b||**2``, including the noise of both sketches.
     noise_level
-        What it is on average if both samples have one distribution.
+        Mean of the cost if both samples have the same distribution.
     deviation
-        Its standard deviation then.
+        Standard deviation of the cost if both samples have the same distribution.
     """
 
     cost: float
@@ -46,32 +46,32 @@ class Drift:
 
     @property
     def squared(self) -> float:
-        """The cost less its noise level: unbiased, and so below zero now and then."""
+        """Cost minus its noise level; unbiased, so that it may be negative."""
         return self.cost - self.noise_level
 
     @property
     def discrepancy(self) -> float:
-        """Estimated maximum mean discrepancy, from 0 to 2: the root of :attr:`squared`."""
+        """Estimated maximum mean discrepancy, from 0 to 2: the square root of :attr:`squared`."""
         return float(np.sqrt(max(self.squared, 0.0)))
 
     @property
     def deviations(self) -> float:
-        """How far the cost is above its noise level, in standard deviations."""
+        """Excess of the cost over its noise level, in standard deviations."""
         if self.deviation > 0:
             return self.squared / self.deviation
         return float(np.sign(self.squared) * np.inf) if self.squared else 0.0
 
     def is_alarm(self, threshold: float, tolerance: float = 0.0) -> bool:
-        """Whether noise does not explain it, and it is large enough to matter.
+        """Whether the drift exceeds the noise, and is large enough to matter.
 
         Parameters
         ----------
         threshold
-            Standard deviations that noise may reach. The cost is a sum of squares with a long
-            upper tail: where a few directions carry the noise (one feature, few frequencies),
-            5 is reached once in some hundred times, else hardly ever.
+            Number of standard deviations allowed to noise. The cost is a sum of squares with a
+            heavy upper tail: with few effective directions of the noise (one feature, few
+            frequencies), it exceeds 5 once in a few hundred times, otherwise hardly ever.
         tolerance
-            Discrepancy, from 0 to 2, that does not matter however certain it is.
+            Smallest discrepancy, from 0 to 2, that matters.
         """
         return self.deviations > threshold and self.discrepancy >= tolerance
 
@@ -90,36 +90,36 @@ def drift(
     """Compare the samples of two sketches of one feature map.
 
     With weights ``w`` that sum to ``W``, the noise of ``z_a - z_b`` is that of one sample times the
-    root of ``v = sum_i c_i**2``, where sample ``i`` has the coefficient ``c_i = w_i / W_a`` if only
-    the first sketch holds it, ``-w_i / W_b`` if only the second does, and their sum if both do.
-    A state that has grown by a few samples is therefore compared with much less noise than two
-    independent states of that size.
+    square root of ``v = sum_i c_i**2``. The coefficient of sample ``i`` is ``c_i = w_i / W_a`` if
+    it is in the first sketch only, ``-w_i / W_b`` if in the second only, and their sum if in both.
+    The noise is therefore much smaller for a data set that has grown by a few samples than for two
+    independent data sets of that size.
 
     Parameters
     ----------
     before, after
-        Of at least one sample each.
+        Sketches of at least one sample each.
     shared
         Sum of the squared weights (without weights: number) of the samples in both: 0 for two
-        batches, ``before.squared_weight`` for a state that has only grown.
+        batches, ``before.squared_weight`` for a data set that has only grown.
     model
-        Decoded from either: stands for the distribution of the samples in the deviation. Without,
-        one Gaussian of their mean and variances does, which is rough for clusters.
+        Model decoded from either sketch, to estimate the standard deviation. By default, one
+        Gaussian with the mean and variances of the samples, which is rough for clusters.
     seed
-        Seed of the points that are drawn from it.
+        Seed of the points sampled from the model, ``>= 0``.
 
     Returns
     -------
     drift
-        The square of the discrepancy is that of eq. (23) of Keriven et al. (2018), with the weights
-        of the map's features if it has them.
+        Squared discrepancy of eq. (23) of Keriven et al. (2018), with the weights of the map's
+        features if it has them.
 
     Raises
     ------
     MergeError
         If the feature maps differ; the message names the field.
     InputError
-        If a sketch is empty, or more is shared than there is.
+        If a sketch is empty, or ``shared`` exceeds the squared weights of a sketch.
 
     Examples
     --------
@@ -145,19 +145,19 @@ def drifts_between(
     model: GaussianMixture | Centroids | None = None,
     seed: int = 0,
 ) -> dict[tuple[str, str], Drift]:
-    """Compare every two of some sketches that share no sample.
+    """Compare all pairs of sketches, which share no samples.
 
     Parameters
     ----------
     sketches
-        By name.
+        Sketches by name.
     model, seed
-        As for :func:`drift`.
+        Model and seed, as for :func:`drift`.
 
     Returns
     -------
     drifts
-        By pair of names, in their order; sketches without samples are left out.
+        Drifts by pair of names, in their order; sketches without samples are left out.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
     weights = feature_weights(before.feature_map)
     first, second = before.characteristic, after.characteristic
     difference = weights * (first - second)
-    # the distribution of both together; its own noise makes |z| larger than it is
+    # pooled distribution; its own noise increases |z|
     total = before.total_weight + after.total_weight
     pooled = (before.total_weight * first + after.total_weight * second) / total
     n = total**2 / (a + b)
@@ -205,9 +205,9 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
 def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int) -> float:
     """Standard deviation of ``|e|**2`` for the noise ``e`` of one sample: ``sqrt(2 tr C**2)``.
 
-    ``C`` is the covariance of the entries of the sketch of one sample, whose products over pairs of
-    points of the distribution estimate ``tr C**2``. For sums over many samples noise is Gaussian,
-    and the variance of its square is ``2 tr C**2``, times the square of its scale.
+    ``C`` is the covariance of the entries of the sketch of one sample; products over pairs of
+    sampled points estimate ``tr C**2``. The noise of sums over many samples is Gaussian, and the
+    variance of its square is ``2 tr C**2``, times the square of its scale.
     """
     if model is None:
         variance = np.maximum(sketch.variance, np.finfo(float).tiny)
@@ -220,23 +220,21 @@ def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int
     return float(np.sqrt(2.0 * np.sum(products**2) / (N_POINTS * (N_POINTS - 1))))
 
 
-# What has moved between two states of the data: features, and components of the model.
-
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class FeatureMovement:
-    """How samples differ from others, feature by feature; all of shape (n_features,).
+class FeatureChanges:
+    """Changes of each feature between two samples; all of shape (n_features,).
 
     Attributes
     ----------
     before, after
-        Means.
+        Means of both samples.
     deviation_before, deviation_after
-        Standard deviations of the samples.
+        Standard deviations of both samples.
     errors
-        Difference of the means in standard errors of it, for samples that are independent.
+        Difference of the means in standard errors, for independent samples.
     """
 
     before: Array
@@ -247,18 +245,18 @@ class FeatureMovement:
 
 
 @dataclass(frozen=True)
-class ComponentMovement:
-    """How a model differs from an earlier one, component by component.
+class ComponentChange:
+    """Change of a component between two models.
 
     Attributes
     ----------
     number, earlier
-        Of the component, and of the one of the earlier model that it is paired with; -1 for none.
+        Indices of the component and of its match in the earlier model; -1 for none.
     weight, weight_before
-        Zero where there is no such component.
+        Weights in both models; zero where there is no such component.
     distance
-        Of the means, in standard deviations of the component (of centroids, of the samples); nan
-        for one without a partner.
+        Distance of the means, in standard deviations of the component (of the samples for
+        centroids); nan without a match.
     """
 
     number: int
@@ -268,13 +266,13 @@ class ComponentMovement:
     distance: float
 
 
-def moved_features(before: Sketch, after: Sketch) -> FeatureMovement:
+def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
     """Compare means and deviations of the features of two sketches that share no samples.
 
     Parameters
     ----------
     before, after
-        Of at least one sample each, with as many features.
+        Sketches of at least one sample each, with as many features.
 
     Examples
     --------
@@ -282,7 +280,7 @@ def moved_features(before: Sketch, after: Sketch) -> FeatureMovement:
     >>> from dask_sketch.sketching import partial_sketch
     >>> feature_map = FeatureMap(1, 20, scale=1.0)
     >>> a, b = (partial_sketch([[x], [x + 2.0]], feature_map) for x in (0.0, 3.0))
-    >>> found = moved_features(a, b)
+    >>> found = feature_changes(a, b)
     >>> float(found.before[0]), float(found.after[0]), float(found.errors[0])
     (1.0, 4.0, 3.0)
     """
@@ -291,25 +289,25 @@ def moved_features(before: Sketch, after: Sketch) -> FeatureMovement:
     difference = after.mean - before.mean
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.where(difference == 0.0, 0.0, difference / error)
-    return FeatureMovement(before.mean, after.mean, np.sqrt(first), np.sqrt(second), errors)
+    return FeatureChanges(before.mean, after.mean, np.sqrt(first), np.sqrt(second), errors)
 
 
-def moved_components(
+def component_changes(
     before: GaussianMixture | Centroids, after: GaussianMixture | Centroids, sketch: Sketch
-) -> list[ComponentMovement]:
-    """Pair the components of two models of one kind, so that means are near, and compare them.
+) -> list[ComponentChange]:
+    """Match the components of two models by their means, and compare them.
 
     Parameters
     ----------
     before, after
         Two mixtures or two sets of centroids.
     sketch
-        Of the samples; its variances are the unit of distances between centroids.
+        Sketch of the samples; its variances are the unit of distances between centroids.
 
     Returns
     -------
-    movements
-        By component of the later model, then what is left of the earlier one.
+    changes
+        One entry for each component of the later model, then for the unmatched ones of the earlier.
 
     Examples
     --------
@@ -318,17 +316,17 @@ def moved_components(
     >>> a = GaussianMixture([0.6, 0.4], [[0.0], [9.0]], [[1.0], [4.0]])
     >>> b = GaussianMixture([0.7, 0.3], [[9.0], [1.0]], [[4.0], [1.0]])
     >>> empty = Sketch.empty(FeatureMap(1, 20, scale=1.0))
-    >>> [(one.earlier, one.distance) for one in moved_components(a, b, empty)]
+    >>> [(one.earlier, one.distance) for one in component_changes(a, b, empty)]
     [(1, 0.0), (0, 1.0)]
     """
-    places = [_places(model) for model in (before, after)]
+    means = [_means(model) for model in (before, after)]
     if isinstance(before, GaussianMixture) and isinstance(after, GaussianMixture):
         unit = np.sqrt(after.covariances)
     else:
-        unit = np.broadcast_to(np.sqrt(sketch.variance), places[1].shape)
+        unit = np.broadcast_to(np.sqrt(sketch.variance), means[1].shape)
     unit = np.maximum(unit, np.finfo(float).tiny)
     distances = np.sqrt(
-        np.mean(((places[1][:, None] - places[0][None]) / unit[:, None]) ** 2, axis=-1)
+        np.mean(((means[1][:, None] - means[0][None]) / unit[:, None]) ** 2, axis=-1)
     )
     rows, columns = linear_sum_assignment(np.minimum(distances, 1e6))
     pairs = dict(zip(rows.tolist(), columns.tolist(), strict=True))
@@ -337,10 +335,10 @@ def moved_components(
         j = pairs.get(k, -1)
         old = float(before.weights[j]) if j >= 0 else 0.0
         far = float(distances[k, j]) if j >= 0 else np.nan
-        found.append(ComponentMovement(k, j, float(weight), old, far))
+        found.append(ComponentChange(k, j, float(weight), old, far))
     left = sorted(set(range(before.n_components)) - set(pairs.values()))
-    return found + [ComponentMovement(-1, j, 0.0, float(before.weights[j]), np.nan) for j in left]
+    return found + [ComponentChange(-1, j, 0.0, float(before.weights[j]), np.nan) for j in left]
 
 
-def _places(model: GaussianMixture | Centroids) -> Array:
+def _means(model: GaussianMixture | Centroids) -> Array:
     return model.means if isinstance(model, GaussianMixture) else model.centers

@@ -1,15 +1,16 @@
-"""What a sketch says about a mixture to first order: expected cost, errors, lost likelihood (ours).
+"""First-order statistics of least squares: expected cost, standard errors, lost likelihood.
 
-Near the distribution of the samples the sketch ``A P`` of a mixture moves along its derivatives
-``J`` by the parameters, and the noise of the data's sketch is the mean of ``n`` draws ``v``, the
-sketch of a sample less that of the distribution. Least squares takes the projection of the noise on
-the span of ``J`` for a change of parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and
-leaves the rest, ``Q v``, as cost. Means over points drawn from the mixture then give mean and
-spread of the cost at the best fit, the standard error of every parameter, and the Kullback-Leibler
-divergence to the truth that is to be expected. Parameters that the sketch says nothing of count as
-off by their own size: a deviation, a factor of e for a variance. Time grows as the number of
-frequencies times the square of that of parameters: two CPU seconds for 64 components, 12 features,
-8000 frequencies.
+This method is new in this package. Near the distribution of the samples, the sketch ``A P`` of a
+mixture changes along its derivatives ``J`` with respect to the parameters. The noise of the data's
+sketch is the mean of ``n`` independent terms ``v``, each the sketch of a sample minus that of the
+distribution. Least squares attributes the projection of the noise on the span of ``J`` to the
+parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and leaves the rest, ``Q v``, as cost.
+Means over points sampled from the mixture give the mean and variance of the cost at the best fit,
+the standard error of every parameter, and the expected Kullback-Leibler divergence to the truth.
+The error of parameters that the sketch does not determine is taken as their own size: a standard
+deviation for a mean, a factor of e for a variance. Time is proportional to the number of
+frequencies and the square of the number of parameters: two CPU seconds for 64 components, 12
+features and 8000 frequencies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.diagnostics.degenerate_components import held_variances
+from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, halves, private_noise
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
@@ -34,33 +35,35 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
-# Of the noise per parameter: a parameter that is known to a tenth of its size is not held at all.
+# Relative to the noise per parameter: too small to affect a parameter known to a tenth of its size.
 _RIDGE = 1e-3
-_NOTHING = 1e-12  # a weight that is none: nothing depends on where such a component is
+_MIN_WEIGHT = 1e-12  # components of smaller weight have no determined mean
 
 
 @dataclass(frozen=True)
-class Linearised:
+class Linearization:
     """First-order statistics of least squares at a mixture.
 
     Attributes
     ----------
     reducible
-        What one least-squares step would take off the cost.
+        Gain of one least-squares step, as a difference of cost.
     expected_cost, cost_deviation
-        Mean and standard deviation of the cost that such a step leaves, if the mixture is the
-        distribution of the samples. Variances at their floor stay where they are in this step, but
-        count among the errors below.
+        Mean and standard deviation of the cost after such a step, if the mixture is the true
+        distribution of the samples. Variances at their floor are fixed in this step, but included
+        in the errors below.
     weights, weight_errors
-        The weights and their standard errors, shape (K,).
+        Weights and their standard errors, shape (n_components,).
     variance_errors
-        Standard errors of the natural logarithms of the variances, shape (K, n_features); nan
-        where they are not fitted. Both errors are nan for components without weight.
+        Standard errors of the natural logarithms of the variances, shape (n_components,
+        n_features); nan where they are not fitted. Both errors are nan for components without
+        weight.
     divergence
         Expected symmetric Kullback-Leibler divergence between the fit and the truth, in nats, of
         least squares on the sketch.
     attainable
-        The same of maximum likelihood on the samples: the number of free parameters over ``n``.
+        Expected divergence of maximum likelihood on the samples: the number of free parameters
+        divided by ``n``.
     """
 
     reducible: float
@@ -73,15 +76,15 @@ class Linearised:
     attainable: float
 
 
-class Atoms:
-    """A mixture in the coordinates of the decoders' objective, its variances by their logarithms.
+class LogVarianceAtoms:
+    """Mixture in the coordinates of the decoders' objective, with logarithms of the variances.
 
     Parameters
     ----------
     model
-        All of its weights positive.
+        Mixture with positive weights.
     sketch
-        Of at least one sample.
+        Sketch of at least one sample.
     """
 
     def __init__(self, model: GaussianMixture, sketch: Sketch) -> None:
@@ -99,9 +102,9 @@ class Atoms:
         self._theta = objective.from_data_units(model.means, model.covariances)
 
     def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
-        """Blocks of frequencies, with derivatives (P, 2B) and the mixture's sketch (B,) there.
+        """Yield blocks of frequencies with derivatives (P, 2B) and the mixture's sketch (B,).
 
-        Derivatives are by weight, means and log variances of one component after the other.
+        Derivatives are ordered by component, then weight, means and log variances.
         """
         k, d = len(self.weights), self._objective.n_features
         shapes = self._theta[:, d:, None, None]
@@ -114,26 +117,26 @@ class Atoms:
             yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
     def sizes(self) -> Array:
-        """Sizes (P,) of the parameters: weights, deviations for the means, 1 for log variances."""
+        """Scales (P,) of the parameters: weights, standard deviations for means, 1 for log variances."""
         deviations = np.sqrt(self.variances)
         ones = np.ones((len(self.weights), len(self.groups)))
         return np.concatenate([self.weights[:, None], deviations, ones], axis=1).ravel()
 
     def scores(self, x: Array) -> Array:
-        """Derivatives (P, n) of the log-density at points by the same parameters."""
+        """Derivatives (P, n) of the log-density at points with respect to the same parameters."""
         density = RowDensity(self.weights, self.means, self.variances)
         share = density.posterior(x).T
         away = (x - self.means[:, None]).transpose(0, 2, 1)
         by_mean = share[:, None] * away / self.variances[:, :, None]
         squares = away**2 / self.variances[:, :, None] - 1.0
         by_shape = share[:, None] * (0.5 * self.groups @ squares)
-        by_weight = share / self.weights[:, None] - 1.0  # less a constant: weights sum to one
+        by_weight = share / self.weights[:, None] - 1.0  # minus a constant: weights sum to one
         rows = np.concatenate([by_weight[:, None], by_mean, by_shape], axis=1)
         return np.asarray(rows.reshape(self.n_parameters, -1))
 
 
 def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
-    """The mixture of some of the components, with its weights made to sum to one."""
+    """Mixture of some of the components, with normalised weights."""
     weights = model.weights[chosen]
     return replace(
         model,
@@ -149,45 +152,46 @@ def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp]) -> Standar
 
 
 def variance_groups(model: GaussianMixture) -> Array:
-    """Features whose variances are one parameter, as rows of ones, shape (q, n_features)."""
+    """Indicators (q, n_features) of the features that share each variance parameter."""
     d = model.n_features
     return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
 
 
 def _family(model: GaussianMixture) -> str:
-    """The family of atoms that a mixture was decoded as."""
+    """Family of atoms of a decoded mixture."""
     return "gaussian" if model.decoding is None else model.decoding.model
 
 
 def count_parameters(model: GaussianMixture | Centroids) -> int:
-    """Number of free parameters, the weights summing to one."""
+    """Number of free parameters; the weights sum to one."""
     n_shapes = len(variance_groups(model)) if isinstance(model, GaussianMixture) else 0
     return model.n_components * (1 + model.n_features + n_shapes) - 1
 
 
-def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearised:
-    """Linearise the sketch of a mixture around it.
+def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearization:
+    """Linearise the sketch of a mixture around its parameters.
 
     Parameters
     ----------
     model
-        Parameters that its decoder held fixed (``model="isotropic"``, ``"known"``) stay fixed.
+        Mixture. Parameters that its decoder kept fixed (``model="isotropic"``, ``"known"``)
+        stay fixed.
     sketch
-        Of at least one sample, with as many features.
+        Sketch of at least one sample, with as many features.
     seed
-        Seed of the points that stand for the mixture.
+        Seed of the points sampled from the mixture.
     """
-    alive = np.flatnonzero(model.weights > _NOTHING)
+    alive = np.flatnonzero(model.weights > _MIN_WEIGHT)
     part = _part(model, alive)
-    atoms = Atoms(part, sketch)
+    atoms = LogVarianceAtoms(part, sketch)
     n, n_points, p = sketch.effective_count, N_POINTS, atoms.n_parameters
     points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
     for block, rows, mixture in atoms.blocks():
-        waves = np.exp(-1j * (points @ atoms.omega[:, block]))
-        waves += private_noise(sketch, waves.shape, seed, block.start)
-        noise = atoms.amplitude[block] * waves - mixture
+        features_of_points = np.exp(-1j * (points @ atoms.omega[:, block]))
+        features_of_points += private_noise(sketch, features_of_points.shape, seed, block.start)
+        noise = atoms.amplitude[block] * features_of_points - mixture
         residual = atoms.target[block] - mixture
         draws = halves(noise)
         gram += rows @ rows.T
@@ -195,7 +199,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
         inner += rows @ draws.T
         products += draws @ draws.T
 
-    # in the parameters' own sizes, which the ridge takes for their prior deviations
+    # in units of the parameters' scales, which are their prior standard deviations for the ridge
     sizes = atoms.sizes()
     gram *= sizes
     gram *= sizes[:, None]
@@ -208,8 +212,8 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
     inverse = cho_solve(cho_factor(gram), np.eye(p))
     influence = inverse @ inner  # of each point on the parameters, times n
 
-    # The cost could fall only along parameters that are not held at a bound.
-    held = held_variances(part, sketch) @ atoms.groups.T > 0
+    # The cost can decrease only along parameters that are not at a bound.
+    held = floored_variances(part, sketch) @ atoms.groups.T > 0
     stays = np.pad(held, ((0, 0), (1 + part.n_features, 0))).ravel()
     moves = np.flatnonzero(~stays)
     free = cho_factor(gram[np.ix_(moves, moves)])
@@ -218,10 +222,10 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
     pairs = products - np.diag(np.diagonal(products))
     n_pairs = n_points * (n_points - 1)
 
-    # What no data says stays as far off as the prior: for those directions the ridge's bias.
+    # Directions that the data do not determine have the error of the prior: the ridge's bias.
     inverse *= ridge
     scores = atoms.scores(points) * sizes[:, None]
-    # E (s'u)^2 over independent scores s and influences u: Fisher's information times spread
+    # E (s'u)^2 over independent scores s and influences u: Fisher information times covariance
     lost = scores.T @ influence
     np.fill_diagonal(lost, 0.0)
     divergence = float(np.sum(lost**2)) / n_pairs / n
@@ -237,7 +241,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearis
     variance_errors = np.full((model.n_components, d), np.nan)
     for row, group in zip(errors[:, 1 + d :].T, atoms.groups, strict=True):
         variance_errors[:, group > 0] = row[:, None]
-    return Linearised(
+    return Linearization(
         reducible=reducible,
         expected_cost=max(float(np.trace(products)), 0.0) / n_points / n,
         cost_deviation=float(np.sqrt(2.0 * np.sum(pairs**2) / n_pairs)) / n,

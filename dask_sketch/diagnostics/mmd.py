@@ -1,4 +1,4 @@
-"""MMD of a model and the data distribution of a sketch, without its noise, and its spread."""
+"""Estimate maximum mean discrepancies (MMD) from sketches, with their noise."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.group import GroupAverages
     from dask_sketch.sketching.sketch import Sketch
 
-# Small measures of sketches, weights and feature maps.
-
 
 def noise_level(sketch: Sketch) -> float:
     """Expected squared distance of a sketch from that of its samples' distribution, unbiased.
 
     ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
-    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``; of a private sketch, and the noise added.
+    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``. The noise added to a private sketch is included.
 
     Raises
     ------
     InputError
-        If the sketch has less than two samples, so that there is no noise to be estimated.
+        If the sketch has less than two samples, so that the noise cannot be estimated.
     """
     n = sketch.effective_count
     if not n > 1.0 + 1e-9:
         raise InputError(
             f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
-            "two there is no saying what is noise."
+            "two samples the noise cannot be estimated."
         )
     weights = feature_weights(sketch.feature_map)
     added = 2.0 * sketch.private_variance
@@ -52,7 +50,7 @@ def noise_level(sketch: Sketch) -> float:
 
 
 def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
-    """Weights that decoders give the features, shape (n_frequencies,); ones where there are none."""
+    """Weights of the features in decoders, shape (n_frequencies,); ones if the map has none."""
     weights = feature_map.feature_weights
     return np.ones(feature_map.n_frequencies) if weights is None else weights
 
@@ -71,8 +69,8 @@ def effective_components(weights: ArrayLike) -> float:
 
 
 Array = NDArray[np.float64]
-N_POINTS = 256  # drawn from a model to stand for its noise: 4 % on a standard deviation
-_NUMBERS = 2**21  # of the points' sketches that are held at once (32 MiB)
+N_POINTS = 256  # sampled from a model to estimate its noise: 4 % error of a standard deviation
+_NUMBERS = 2**21  # complex numbers of the points' sketches in memory at once (32 MiB)
 
 
 _NOISE_REACH = 5.0  # standard deviations that noise does not exceed
@@ -107,16 +105,16 @@ def difference_card(title: str, cost: float, noise_level: float, deviation: floa
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """Squared maximum mean discrepancy of a model and a data distribution, from a sketch of the data.
+    """Squared maximum mean discrepancy of a model and a distribution, estimated from a sketch.
 
     Attributes
     ----------
     cost
-        ``||z - A P||**2``, which holds the noise of the sketch too.
+        Squared distance ``||z - A P||**2``, including the noise of the sketch.
     noise_level
-        What the noise adds to the cost on average, from the number of samples alone.
+        Mean contribution of the noise to the cost, from the number of samples alone.
     deviation
-        Standard deviation of the cost over draws of the samples.
+        Standard deviation of the cost over independent samples.
     """
 
     cost: float
@@ -125,7 +123,7 @@ class Discrepancy:
 
     @property
     def squared(self) -> float:
-        """The cost less its noise level: unbiased, and so below zero now and then."""
+        """Cost minus its noise level; unbiased, so that it may be negative."""
         return self.cost - self.noise_level
 
     def _repr_html_(self) -> str:
@@ -135,18 +133,18 @@ class Discrepancy:
 def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0) -> Discrepancy:
     """Estimate the squared discrepancy of a model from a sketch that it was *not* decoded from.
 
-    Of the sketch that the model was decoded from, the result is biased downward: the model has
-    bent to its noise.
+    For the sketch that the model was decoded from, the result is biased downward, because the model
+    has fitted some of the noise.
 
     Parameters
     ----------
     model
-        With as many features as the sketch.
+        Model with as many features as the sketch.
     sketch
-        Of at least two samples. Its feature map sets the kernel, eq. (23) of Keriven et al. (2018),
+        Sketch of at least two samples. Its feature map determines the kernel, eq. (23) of Keriven et al. (2018),
         with the weights of its features if it has them.
     seed
-        Seed of the points that stand for the samples' distribution in the deviation.
+        Seed of the points sampled to estimate the standard deviation, ``>= 0``.
 
     Raises
     ------
@@ -188,30 +186,32 @@ def _measured(model: GaussianMixture | Centroids, sketch: Sketch, seed: int) -> 
 
 
 def weighted_residual(model: GaussianMixture | Centroids, sketch: Sketch) -> NDArray[np.complex128]:
-    """``z - A P``, shape (n_frequencies,), times the weights of the features."""
+    """Residual ``z - A P``, shape (n_frequencies,), multiplied by the weights of the features."""
     features = sketch.feature_map
     unit = feature_weights(features) / np.sqrt(features.n_frequencies)
     return np.asarray(unit * (sketch.characteristic - model.characteristic(features.frequencies)))
 
 
 def one_blas_thread() -> threadpool_limits:
-    """Small matrices are multiplied no slower by one, and rounding does not depend on how many."""
+    """Limit BLAS to one thread, so that rounding does not depend on the number of threads.
+
+    Small matrices are multiplied no slower by one thread.
+    """
     return threadpool_limits(1, user_api="blas")
 
 
 def halves(values: NDArray[np.complex128]) -> Array:
-    """Real parts, then imaginary parts, along the last axis."""
+    """Concatenate real and imaginary parts along the last axis."""
     return np.concatenate([values.real, values.imag], axis=-1)
 
 
 def noise_blocks(
     model: GaussianMixture | Centroids, sketch: Sketch, seed: int
 ) -> Iterator[tuple[slice, Array]]:
-    """Blocks of frequencies with the noise (n_points, 2B) of single samples there.
+    """Yield blocks of frequencies with the noise (n_points, 2B) of single samples.
 
-    A draw is the sketch of a point of the model less that of the model. Of centroids, whose points
-    have no noise but that of their labels, the points spread as much around the centres as the
-    variances of the data say.
+    The noise of a sample is the sketch of a point of the model minus that of the model. Points of
+    centroids are spread around the centres so that their variances are those of the data.
     """
     features = sketch.feature_map
     distribution = data_distribution(model, sketch)
@@ -229,9 +229,9 @@ def noise_blocks(
 def private_noise(
     sketch: Sketch, shape: tuple[int, ...], seed: int, start: int
 ) -> NDArray[np.complex128] | float:
-    """What privatising adds to the features of single samples, were it theirs; 0 if nothing.
+    """Noise of a private sketch, as an equivalent noise of single samples; 0 if there is none.
 
-    As good as white: a draw for each of the samples that stand for the noise.
+    The noise is nearly white: one independent term for each of the samples.
     """
     if not sketch.private_variance:
         return 0.0
@@ -242,7 +242,7 @@ def private_noise(
 
 
 def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> GaussianMixture:
-    """The mixture that stands for the data distribution: the model, or its blurred centres."""
+    """Mixture to sample points from: the model, or centroids with the variances of the data."""
     if isinstance(model, GaussianMixture):
         return model
     mean = model.weights @ model.centers
@@ -255,9 +255,7 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
     )
 
 
-# How far the distributions of groups are apart: all pairs at once, from their sketches.
-
-_BLOCK_NUMBERS = 2**22  # of a block of sketch vectors in float64
+_BLOCK_NUMBERS = 2**22  # numbers in a block of sketch vectors in float64
 
 
 def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
@@ -272,7 +270,7 @@ def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
     if 8 * n * n > psutil.virtual_memory().available // 2:
         raise InputError(
             f"a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than half of the "
-            "memory that there is: select() some of the groups."
+            "available memory: select() some of the groups."
         )
     weights = group.feature_map.feature_weights
     unit = (np.ones(m) if weights is None else weights) / np.sqrt(m)
@@ -281,7 +279,6 @@ def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
     out = np.empty((n, n))
     count = group.effective_count
     energy, noise = np.empty(n), np.full(n, np.nan)
-    # one thread: rounding does not depend on how many there are
     with threadpool_limits(1, user_api="blas"):
         for k, block in enumerate(blocks):
             mine = _vectors(group, unit, block)
@@ -309,6 +306,6 @@ def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
 
 
 def _vectors(group: GroupAverages, unit: Array, block: slice) -> Array:
-    """Real and imaginary parts of the sketch vectors of some groups, side by side."""
+    """Real and imaginary parts of the sketch vectors of some groups, concatenated."""
     vectors = unit * group.characteristic(block)
     return np.concatenate([vectors.real, vectors.imag], axis=1)

@@ -1,4 +1,4 @@
-"""Choice among models by a held-out sketch: the smallest that noise does not tell from the best."""
+"""Select a model by its discrepancy from a held-out sketch."""
 
 from __future__ import annotations
 
@@ -28,77 +28,78 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
-# Standard deviations of a difference up to which two models count as equally good. For mixtures of
-# three in two dimensions, K = 1 to 5 decoded from n samples and n / 2 held out, 40 draws: three are
-# chosen in 32, 39 and 40 of them at n = 5000, 20,000 and 100,000; with one deviation in 30, 36, 37.
+# Standard deviations of a difference within which two models are equally good. For mixtures of three
+# components in two dimensions, K = 1 to 5 decoded from n samples and n / 2 held out, 40 draws: three
+# are selected in 32, 39 and 40 draws at n = 5000, 20,000 and 100,000; with one deviation, in 30, 36
+# and 37.
 _WITHIN = 2.0
-_HEADER = ("model", "MMD^2", "behind the best", "its noise", "verdict")
+_HEADER = ("model", "MMD^2", "excess over the best", "its noise", "verdict")
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A model beside the others.
+class RankedModel:
+    """Model with its rank among others.
 
     Attributes
     ----------
     model
-        As given.
+        Model.
     index
-        Its place among the models given.
+        Index of the model in the sequence given.
     n_parameters
         Number of free parameters.
     heldout
-        Its discrepancy from the held-out samples.
-    behind, behind_deviation
-        By how much its squared discrepancy exceeds the lowest, and the standard deviation of that.
+        Discrepancy from the held-out samples.
+    excess, excess_deviation
+        Excess of the squared discrepancy over the lowest, and its standard deviation.
     """
 
     model: GaussianMixture | Centroids
     index: int
     n_parameters: int
     heldout: Discrepancy
-    behind: float
-    behind_deviation: float
+    excess: float
+    excess_deviation: float
 
     @property
     def as_good(self) -> bool:
-        """Whether noise alone may have put it behind the lowest."""
-        return self.behind <= _WITHIN * self.behind_deviation
+        """Whether noise alone may explain the excess."""
+        return self.excess <= _WITHIN * self.excess_deviation
 
 
 @dataclass(frozen=True, repr=False)
-class Choice:
-    """Models by their discrepancy from held-out samples; see :func:`choose`.
+class ModelSelection:
+    """Models ranked by discrepancy from held-out samples; the result of :func:`select_model`.
 
     Attributes
     ----------
     ranking
-        All candidates, the lowest discrepancy first.
-    chosen
-        The candidate of fewest parameters among those as good as the first.
+        All models, by increasing discrepancy.
+    selected
+        Model with the fewest parameters among those as good as the first.
     """
 
-    ranking: tuple[Candidate, ...]
-    chosen: Candidate
+    ranking: tuple[RankedModel, ...]
+    selected: RankedModel
 
     @property
     def model(self) -> GaussianMixture | Centroids:
-        """The model chosen."""
-        return self.chosen.model
+        """Selected model."""
+        return self.selected.model
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Name, squared discrepancy, lag and its noise, verdict, of each candidate."""
+        """Name, squared discrepancy, excess and its noise, verdict, of each model."""
         rows = []
         for entry in self.ranking:
             verdict = "as good as the best" if entry.as_good else "worse"
-            if entry is self.chosen:
-                verdict = "chosen"
+            if entry is self.selected:
+                verdict = "selected"
             rows.append(
                 (
                     _name(entry.model),
                     f"{entry.heldout.squared:.3g}",
-                    f"{entry.behind:.2g}",
-                    f"{entry.behind_deviation:.2g}",
+                    f"{entry.excess:.2g}",
+                    f"{entry.excess_deviation:.2g}",
                     verdict,
                 )
             )
@@ -106,48 +107,50 @@ class Choice:
 
     def __repr__(self) -> str:
         noise = self.ranking[0].heldout.noise_level
-        text = f"held-out discrepancy, noise level {noise:.3g} taken off"
+        text = f"held-out discrepancy, noise level {noise:.3g} subtracted"
         return f"{text}\n\n{text_table(self._rows(), _HEADER)}"
 
     def _repr_html_(self) -> str:
-        chosen = f"{_name(self.model)} (model {self.chosen.index}) of {len(self.ranking)}"
+        selected = f"{_name(self.model)} (model {self.selected.index}) of {len(self.ranking)}"
         rows = [
             (entry.index, *cells) for entry, cells in zip(self.ranking, self._rows(), strict=True)
         ]
         return card(
-            "Choice by held-out discrepancy",
+            "ModelSelection",
             {
-                "chosen": chosen,
-                "noise level, taken off": f"{self.ranking[0].heldout.noise_level:.3g}",
+                "selected": selected,
+                "noise level, subtracted": f"{self.ranking[0].heldout.noise_level:.3g}",
             },
             below=html_table(("", *_HEADER), rows),
         )
 
 
-def choose(models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed: int = 0) -> Choice:
-    """Choose a model, and with it ``k`` and the method, by a sketch of samples that none has seen.
+def select_model(
+    models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed: int = 0
+) -> ModelSelection:
+    """Select a model, such as a number of components or a method, by a sketch of held-out samples.
 
     Models are ranked by their squared maximum mean discrepancy from the held-out samples. The
-    difference of two models is far better known than either discrepancy, because the noise of the
-    held-out sketch is common to both: it is ``4 d' C d / n``, for the difference ``d`` of the two
+    difference of two models is known far more precisely than either discrepancy, because the noise
+    of the held-out sketch is common to both. Its variance is ``4 d' C d / n``, for the difference ``d`` of the two
     sketches and the covariance ``C`` of the features of a sample, which is estimated from points
-    of the best model. Of all models behind the best by less than two of these standard deviations,
-    the one of fewest parameters is chosen.
+    of the best model. Of all models whose excess over the best is less than two of these standard
+    deviations, the one with the fewest parameters is selected.
 
     Parameters
     ----------
     models
-        At least one; they may have been decoded from sketches of any feature map.
+        Models, at least one; they may have been decoded from sketches of any feature map.
     heldout
-        A sketch of at least two samples of the same distribution as those that the models were
-        decoded from, none of them among those. Its feature map sets what differences count.
+        Sketch of at least two samples of the same distribution, which no model was fitted to. Its
+        feature map determines the kernel of the discrepancy.
     seed
-        Seed of the points.
+        Seed of the points sampled from the best model, ``>= 0``.
 
     Returns
     -------
-    choice
-        With ``choice.model``; prints as a table.
+    selection
+        Ranking, with the selected model as ``selection.model``; prints as a table.
 
     Raises
     ------
@@ -161,17 +164,17 @@ def choose(models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed:
     >>> x = random_mixture(2, 2, seed=1).sample(20_000, seed=2)
     >>> feature_map = FeatureMap(2, 100, scale=1.0)
     >>> sketch, heldout = (partial_sketch(x[part::2], feature_map) for part in (0, 1))
-    >>> choose([decode(sketch, k) for k in (1, 2, 3)], heldout).model.n_components
+    >>> select_model([decode(sketch, k) for k in (1, 2, 3)], heldout).model.n_components
     2
     """
     if isinstance(models, (GaussianMixture, Centroids)):
-        raise InputError("models is one model: give a list of those to choose from.")
+        raise InputError("models is a single model: give a list of models.")
     candidates = list(models)
     if not candidates:
-        raise InputError("models is empty: give at least one model to choose.")
+        raise InputError("models=[]: give at least one model.")
     for number, model in enumerate(candidates):
         require_model(f"models[{number}]", model)
-        require_sketch("the held-out sketch", heldout, model)
+        require_sketch("heldout", heldout, model)
     found = [discrepancy(model, heldout, seed) for model in candidates]
     order = sorted(range(len(candidates)), key=lambda index: found[index].cost)
     first = order[0]
@@ -183,18 +186,18 @@ def choose(models: Sequence[GaussianMixture | Centroids], heldout: Sketch, seed:
             along += halves(apart[:, block]) @ noise.T
     deviations = 2.0 * np.sqrt(np.mean(along**2, axis=1) / heldout.effective_count)
     ranking = tuple(
-        Candidate(
+        RankedModel(
             model=candidates[index],
             index=index,
             n_parameters=count_parameters(candidates[index]),
             heldout=found[index],
-            behind=found[index].cost - found[first].cost,
-            behind_deviation=float(deviations[index]),
+            excess=found[index].cost - found[first].cost,
+            excess_deviation=float(deviations[index]),
         )
         for index in order
     )
     as_good = [entry for entry in ranking if entry.as_good]
-    return Choice(ranking, min(as_good, key=lambda entry: entry.n_parameters))
+    return ModelSelection(ranking, min(as_good, key=lambda entry: entry.n_parameters))
 
 
 def _name(model: GaussianMixture | Centroids) -> str:

@@ -1,4 +1,4 @@
-"""One HTML page on a sketch, its model or both, complete in itself (extra ``plot``)."""
+"""Write a self-contained HTML report on a sketch, a model or both (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xa
 
 @dataclass(frozen=True)
 class Section:
-    """A table of a report, and what it says.
+    """Table of a report with a heading and an explanation.
 
     Attributes
     ----------
     title
         Heading.
     text
-        What the table shows.
+        Explanation of the table.
     header
         Names of the columns.
     rows
-        Cells.
+        Cells of each row.
     strong
-        Numbers of the rows that need to be seen.
+        Numbers of the rows to highlight.
     """
 
     title: str
@@ -65,7 +65,7 @@ def write_report(
     source: Mapping[str, object] | None = None,
     feature_map: FeatureMap | None = None,
     plan: Any = None,
-    happened: Watch | None = None,
+    observed: Watch | None = None,
     comparison: Comparison | None = None,
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
@@ -76,45 +76,45 @@ def write_report(
     versions: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Path:
-    """Write a page that needs nothing but itself: no network, no other file.
+    """Write a report as one page, which loads nothing from the network or other files.
 
     Parameters
     ----------
     path
-        File to write; its folder is made. Replaced if it exists.
+        File to write, replaced if it exists; its folder is created.
     sketch, model
-        What the page is about: at least one of them.
+        Subjects of the report: at least one of them.
     title
         Heading.
     source
-        What was read, name by name.
+        Names and values that describe the data.
     feature_map
-        The map as :func:`design` returned it, for its scale fit, which no file holds.
-    plan, happened
-        The :class:`Plan` of the pass and what :func:`watch` saw of it.
+        Feature map as returned by :func:`design`, with its scale fit, which files do not store.
+    plan, observed
+        Plan of the pass, and the task statistics recorded while it ran.
     comparison
-        Likelihoods of this mixture and others.
+        Scores of this mixture and others.
     heldout
-        Sketch by the same map of samples that the model has not seen.
+        Sketch by the same map of samples that the model was not fitted to.
     sample
-        Rows of data to draw beneath the mixture, shape (n, n_features).
+        Rows of data to draw under the mixture, shape (n_samples, n_features).
     names
         Names of the features.
     alarms
-        Sentences that nobody should overlook.
+        Sentences on problems, shown first.
     summary
-        Sentences for those who read no further, beside those on samples, model and fit.
+        Sentences for the summary, in addition to those on samples, model and fit.
     sections
-        What else there is to say, before the pictures: of a job, what changed and drift.
+        Additional tables, such as the changes and the drift of a job.
     versions
-        Of the software that computed; by default what is installed here.
+        Versions of the software used; by default those installed here.
     command
-        Command line that makes the page again.
+        Command line that reproduces the report.
 
     Returns
     -------
     path
-        Where the page is.
+        Path of the report.
 
     Raises
     ------
@@ -141,9 +141,9 @@ def write_report(
         title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
         schemes=SCHEMES,
         alarms=list(alarms),
-        summary=[*_sentences(sketch, model, found, plan, happened), *summary],
+        summary=[*_sentences(sketch, model, found, plan, observed), *summary],
         read=dict(source or {}) | _counts(sketch),
-        plan=_plan_rows(plan, happened, sketch),
+        plan=_plan_rows(plan, observed, sketch),
         sketch=_sketch_fields(sketch, model),
         diagnostics={} if found is None else found._fields(),
         findings=None if found is None else list(found.findings.values()),
@@ -168,37 +168,37 @@ def _sentences(
     model: GaussianMixture | Centroids | None,
     found: FitDiagnostics | None,
     plan: Any,
-    happened: Watch | None,
+    observed: Watch | None,
 ) -> list[str]:
-    """What came of it, for those who read no further."""
-    said = []
+    """Sentences of the summary."""
+    sentences = []
     if sketch is not None:
         d = sketch.feature_map.n_features
         size = describe_bytes(sketch.__sizeof__())
         of = "" if plan is None or not plan.bytes_read else f" of {describe_bytes(plan.bytes_read)}"
         counted = f"{sketch.count:,} samples" if sketch.privacy is None else "Samples"
-        said.append(
-            f"{counted}{of} with {d} features each are summed up in a sketch of "
+        sentences.append(
+            f"{counted}{of} with {d} features each are summarised by a sketch of "
             f"{size}; the samples themselves are not kept."
         )
         if sketch.omitted:
-            said.append(f"{sketch.omitted:,} rows with missing values were left out.")
+            sentences.append(f"{sketch.omitted:,} rows with missing values were left out.")
     if model is not None:
         k = model.n_components
         kind = "Gaussians" if isinstance(model, GaussianMixture) else "centroids"
-        said.append(f"The model is one of {k} {kind if k > 1 else kind[:-1]}.")
+        sentences.append(f"The model consists of {k} {kind if k > 1 else kind[:-1]}.")
     if found is not None:
         n = len(found.findings)
-        said.append(
-            "Nothing speaks against the model."
+        sentences.append(
+            "No problem of the fit was found."
             if not n
-            else f"{n} thing{'s' * (n > 1)} speak{'s' * (n == 1)} against the model: see below."
+            else f"{n} problem{'s' * (n > 1)} of the fit found: see below."
         )
-    if happened is not None and happened.seconds:
+    if observed is not None and observed.seconds:
         planned = plan is not None and plan.calibration is not None
-        expected = f", {plan.estimate().seconds:.3g} s were planned" if planned else ""
-        said.append(f"Reading and sketching took {happened.seconds:.3g} s{expected}.")
-    return said
+        expected = f" (planned: {plan.estimate().seconds:.3g} s)" if planned else ""
+        sentences.append(f"Reading and sketching took {observed.seconds:.3g} s{expected}.")
+    return sentences
 
 
 def _counts(sketch: Sketch | None) -> dict[str, str]:
@@ -210,14 +210,14 @@ def _counts(sketch: Sketch | None) -> dict[str, str]:
 
 
 def _plan_rows(
-    plan: Any, happened: Watch | None, sketch: Sketch | None
+    plan: Any, observed: Watch | None, sketch: Sketch | None
 ) -> list[tuple[str, str, str]]:
-    """Name, planned and happened."""
+    """Name, planned value and observed value of each quantity."""
     if plan is None:
         return []
     seen = {}
-    if happened is not None:
-        seen = {"tasks": str(happened), "time": f"{happened.seconds:.3g} s"}
+    if observed is not None:
+        seen = {"tasks": str(observed), "time": f"{observed.seconds:.3g} s"}
         if sketch is not None:
             seen["samples"] = f"{sketch.count + sketch.omitted:,}"
     rows = [
@@ -225,18 +225,18 @@ def _plan_rows(
         for name, value in plan._fields().items()
         if name != "source"
     ]
-    if happened is None:
+    if observed is None:
         return rows
-    rate = plan.n_samples / happened.seconds if plan.n_samples and happened.seconds else None
+    rate = plan.n_samples / observed.seconds if plan.n_samples and observed.seconds else None
     rows += [(name, "", value) for name, value in seen.items()]
-    rows.append(("time of all threads", "", f"{happened.busy_seconds:.3g} s"))
+    rows.append(("time of all threads", "", f"{observed.busy_seconds:.3g} s"))
     if rate is not None:
         rows.append(("samples per second", "", f"{rate:,.0f}"))
     return rows
 
 
 def _feature_rows(sketch: Sketch | None, names: list[str]) -> list[tuple[str, ...]]:
-    """Name, mean, deviation and range of each feature, as far as the sketch may tell."""
+    """Name, mean, standard deviation and range of each feature; empty for private sketches."""
     if sketch is None or sketch.privacy is not None or not sketch.total_weight > 0:
         return []
     columns = (sketch.mean, np.sqrt(sketch.variance), sketch.minimum, sketch.maximum)
@@ -258,7 +258,7 @@ def _sketch_fields(
             if sketch.total_weight > 0
             else "no samples",
             "feature map": f"{sketch.feature_map.distribution}, digest {sketch.feature_map.digest[:12]}",
-            "scale of its distribution": sketch.feature_map._fields()["scale"],
+            "scale": sketch.feature_map._fields()["scale"],
         }
         if sketch.privacy is not None:
             how = sketch.privacy
@@ -276,7 +276,7 @@ def _sketch_fields(
 
 
 def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[str]]]:
-    """Weight, and mean and deviation in each feature, of each component."""
+    """Weight, and mean and standard deviation in each feature, of each component."""
     if isinstance(model, Centroids):
         places = zip(model.weights, model.centers, strict=True)
         return [(f"{weight:.4f}", [f"{x:.4g}" for x in center]) for weight, center in places]
@@ -291,7 +291,7 @@ def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[
 
 
 def installed_versions() -> dict[str, str]:
-    """Version of Python and of each package that has a part in a result, by name."""
+    """Versions of Python and of the packages that affect results, by name."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

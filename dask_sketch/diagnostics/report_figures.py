@@ -1,4 +1,4 @@
-"""Pictures of a report, in the colours of the page that they stand in (extra ``plot``)."""
+"""Draw the figures of a report, in the colours of its page (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.sketching.sketch import Sketch
 
-# colours that nothing else has: they stand for those of the page
+# placeholders, which the page replaces by its own colours
 _INK, _PAPER = "#010203", "#040506"
-_SIZE = (4.6, 3.5)  # inches: small, so that letters are large enough in a narrow window
+_SIZE = (4.6, 3.5)  # inches; small, so that text is legible in a narrow window
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as an SVG element, whose ink and paper are those of the page around it."""
+    """Figure as an SVG element, in the colours of the page around it."""
 
     title: str
     caption: str
@@ -40,26 +40,25 @@ def draw_pictures(
     sample: ArrayLike | None,
     names: list[str],
 ) -> list[Picture]:
-    """All pictures that there is something for.
+    """Draw all figures that the data given allow.
 
     Parameters
     ----------
     sketch, model, feature_map, sample, names
-        As for :func:`~dask_sketch.diagnostics.report.write_report`.
+        Subjects of the report, as for :func:`~dask_sketch.diagnostics.report.write_report`.
 
     Raises
     ------
     InputError
-        If matplotlib is missing, or something does not fit the model.
+        If matplotlib is missing, or ``sample`` or ``names`` do not match the model.
     """
     pictures = []
     if feature_map is not None and feature_map.scale_fit is not None:
         pictures.append(
             _picture(
                 "Scale fit",
-                "|z| of the pilot samples, each feature in units of the components' deviation that "
-                "was found in it: below the envelope of one component, and the further below the "
-                "more they overlap.",
+                "|z| of the pilot samples, in units of the components' standard deviations. It lies "
+                "below the envelope of one component, the more so the more components there are.",
                 plots.plot_scale_fit(feature_map.scale_fit),
             )
         )
@@ -67,17 +66,17 @@ def draw_pictures(
         mixture = model if isinstance(model, GaussianMixture) else None
         pictures.append(
             _picture(
-                "|z| against radius",
-                "Where the sketch lies in the noise it says nothing; "
-                + ("mixture and sketch should agree above." if mixture else "above it, it does."),
+                "|z| by radius",
+                "Frequencies below the noise level carry no information"
+                + ("; above it, mixture and sketch should agree." if mixture else "."),
                 plots.plot_modulus(sketch, mixture),
             )
         )
     if model is not None:
         what = (
-            "Components as ellipses of two standard deviations, bold if heavy"
+            "Components as ellipses of two standard deviations, bold for large weights"
             if isinstance(model, GaussianMixture)
-            else "Centroids, large if heavy"
+            else "Centroids, large for large weights"
         )
         pictures.append(
             _picture(
@@ -92,8 +91,8 @@ def draw_pictures(
         pictures.append(
             _picture(
                 "Decoder",
-                "Cost after each step. A fit that stays well above the noise level has missed "
-                "something, or the data is no such mixture.",
+                "Cost after each step. A cost that stays well above the noise level indicates a poor "
+                "minimum, or data that is no such mixture.",
                 plots.plot_trace(model.decoding),
             )
         )
@@ -114,7 +113,7 @@ def _picture(title: str, caption: str, ax: Axes) -> Picture:
 
 
 def _element(text: str, mark: str) -> str:
-    """What stands in a page: without what is for a file, with names that are its own."""
+    """Extract the SVG element for a page, without metadata and with unique identifiers."""
     text = text[text.index("<svg") :]
     for needless in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r"<style.*?</style>"):
         text = re.sub(needless, "", text, flags=re.DOTALL)

@@ -258,7 +258,9 @@ def _draw_ellipses(ax: Axes, share: Array, centers: Array, deviations: Array) ->
         )
         ax.add_collection(ellipses)
     size = 4 + 40 * share
-    ax.scatter(*centers.T, s=size, color=ORANGE, zorder=3, lw=0, label="centroids")
+    ax.scatter(
+        centers[:, 0], centers[:, 1], s=size, color=ORANGE, zorder=3, lw=0, label="centroids"
+    )
 
 
 def _limits(centers: Array, deviations: Array, rows: Array | None) -> tuple[Array, Array]:

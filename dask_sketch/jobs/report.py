@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.diagnostics.drift import Drift, moved_components, moved_features
+from dask_sketch.diagnostics.drift import Drift, component_changes, feature_changes
 from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError, LedgerError
@@ -223,7 +223,7 @@ def _features(results: Results) -> list[Section]:
     """Means and deviations of what came, beside those of the rest."""
     if results.came is None or results.rest is None:
         return []
-    found = moved_features(results.rest, results.came)
+    found = feature_changes(results.rest, results.came)
     names = results.feature_names or [f"feature {k}" for k in range(len(found.before))]
     order = np.argsort(-np.abs(found.errors), kind="stable")[:_MOST]
     rows: list[tuple[str, ...]] = [
@@ -257,7 +257,7 @@ def _components(results: Results, name: str) -> list[Section]:
             f"{one.weight:.4f}",
             "" if np.isnan(one.distance) else f"{one.distance:.2g}",
         )
-        for one in moved_components(earlier, now, results.total)
+        for one in component_changes(earlier, now, results.total)
         if not one.distance < _NEAR
         or abs(one.weight - one.weight_before) > _SHARE * max(one.weight, one.weight_before)
     ]

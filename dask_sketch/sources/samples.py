@@ -160,7 +160,9 @@ class Samples:
             fields["dimensions"] = ", ".join(map(str, self.dims))
         more = {}
         if self.feature_names:
-            more["features"] = fields_table(dict(enumerate(self.feature_names)))
+            more["features"] = fields_table(
+                {str(k): name for k, name in enumerate(self.feature_names)}
+            )
         return card("Samples", fields, summary=self._summary(), more=more)
 
     def require_features(

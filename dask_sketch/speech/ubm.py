@@ -13,7 +13,7 @@ import dask.array as da
 
 from dask_sketch import config
 from dask_sketch.decoders.decode import decode
-from dask_sketch.diagnostics.model_selection import Choice, choose
+from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
@@ -47,7 +47,7 @@ class UniversalModel:
 
     mixture: GaussianMixture
     sketch: Sketch
-    choice: Choice | None = None
+    choice: ModelSelection | None = None
 
 
 def universal_model(
@@ -74,7 +74,7 @@ def universal_model(
         Names of those to learn from; all by default.
     n_components
         Number of components, or several of which to choose one: every fifth recording is sketched
-        apart, :func:`dask_sketch.choose` chooses by it, and the model is decoded from both
+        apart, :func:`dask_sketch.select_model` selects it, and the model is decoded from both
         sketches.
     n_frequencies
         Size of the sketch; ``5 (2 d + 1) K`` by default, of the largest ``K``.
@@ -130,7 +130,7 @@ def universal_model(
     parts = [sketch(frames.of(part), feature_map) for part in (kept, held)]
     learned, heldout = dask.compute(*parts)
     models = [_mixture(learned, size, settings) for size in sizes]
-    choice = choose(models, heldout, seed)
+    choice = select_model(models, heldout, seed)
     whole = merge([learned, heldout])
     mixture = _mixture(whole, choice.model.n_components, settings)
     return UniversalModel(stepped(rows, mixture, steps), whole, choice)

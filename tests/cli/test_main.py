@@ -197,7 +197,7 @@ def test_diagnose(data: str, sketched: Path) -> None:
     found = ds.diagnose(model, source)
     told = answer("diagnose", "model.zarr", "sketch.zarr")
     assert (told["cost"], told["findings"], told["heldout"]) == (found.cost, {}, None)
-    assert told["linearised"]["expected_cost"] == found.linearised.expected_cost
+    assert told["linearization"]["expected_cost"] == found.linearization.expected_cost
     assert call("diagnose", "model.zarr", "sketch.zarr").stdout == f"{found!r}\n"
     poor = answer("diagnose", "poor.zarr", "sketch.zarr")
     assert "misfit" in poor["findings"]
@@ -206,7 +206,7 @@ def test_diagnose(data: str, sketched: Path) -> None:
     assert heldout["squared"] == pytest.approx(poor["cost"] - heldout["noise_level"])
     points = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "points.zarr")
     told = answer("diagnose", "points.zarr", "sketch.zarr")
-    assert told["linearised"] is None
+    assert told["linearization"] is None
     assert told["n_components"] == points["n_components"]
 
 

@@ -1,12 +1,18 @@
-"""Drift: unbiased, with the noise that it says, and seen where it is."""
+"""Drift of a distribution, of its features and of its components."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, GaussianMixture, Sketch, partial_sketch
-from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
+from dask_sketch import Centroids, FeatureMap, GaussianMixture, Sketch, partial_sketch
+from dask_sketch.diagnostics.drift import (
+    Drift,
+    component_changes,
+    drift,
+    drifts_between,
+    feature_changes,
+)
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import random_mixture
 
@@ -123,3 +129,56 @@ def test_what_cannot_be_compared() -> None:
     other = partial_sketch(np.zeros((5, 3)), FeatureMap(3, 150, scale=1.0, seed=3))
     with pytest.raises(MergeError, match="seed"):
         drift(a, other)
+
+
+PLANE = FeatureMap(2, 40, scale=1.0)
+
+
+def test_features_are_in_standard_errors() -> None:
+    found = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        a = partial_sketch(rng.normal(scale=[1, 9], size=(300, 2)), PLANE)
+        b = partial_sketch(rng.normal(scale=[1, 9], size=(50, 2)), PLANE)
+        found.append(feature_changes(a, b).errors)
+    assert np.std(found, axis=0) == pytest.approx([1.0, 1.0], rel=0.2)
+
+
+def test_features_that_moved() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 1000, 2))
+    found = feature_changes(partial_sketch(a, PLANE), partial_sketch(b * [1, 2] + [3, 0], PLANE))
+    assert found.after - found.before == pytest.approx([3, 0], abs=0.3)
+    assert found.deviation_after / found.deviation_before == pytest.approx([1, 2], rel=0.1)
+    assert found.errors[0] > 50
+    assert abs(found.errors[1]) < 4
+    same = partial_sketch(np.ones((5, 2)), PLANE)
+    assert list(feature_changes(same, same).errors) == [0.0, 0.0]
+
+
+def test_components_are_paired_whatever_their_order() -> None:
+    rng = np.random.default_rng(3)
+    means, order = 10.0 * rng.normal(size=(6, 2)), rng.permutation(6)
+    weights = rng.dirichlet(np.ones(6))
+    before = GaussianMixture(weights, means, np.ones((6, 2)))
+    after = GaussianMixture(weights[order], means[order] + 0.3, np.ones((6, 2)))
+    found = component_changes(before, after, Sketch.empty(PLANE))
+    assert [one.earlier for one in found] == list(order)
+    assert [one.weight for one in found] == pytest.approx([one.weight_before for one in found])
+    assert [one.distance for one in found] == pytest.approx([0.3] * 6)
+
+
+def test_components_that_came_and_went() -> None:
+    one = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    two = GaussianMixture([0.5, 0.5], [[9.0, 9.0], [0.1, 0.1]], [[1.0, 1.0]] * 2)
+    came = component_changes(one, two, Sketch.empty(PLANE))
+    assert [(part.number, part.earlier) for part in came] == [(0, -1), (1, 0)]
+    assert np.isnan(came[0].distance)
+    gone = component_changes(two, one, Sketch.empty(PLANE))
+    assert [(part.number, part.earlier, part.weight) for part in gone] == [(0, 1, 1.0), (-1, 0, 0)]
+
+
+def test_centroids_move_in_deviations_of_the_samples() -> None:
+    sketch = partial_sketch(np.array([[0.0, 0.0], [4.0, 4.0]]), PLANE)  # deviation 2
+    a, b = Centroids([1.0], [[0.0, 0.0]]), Centroids([1.0], [[1.0, 1.0]])
+    assert component_changes(a, b, sketch)[0].distance == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""The report: complete in itself, and saying what happened."""
+"""The report: complete in itself, and saying what observed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = truth.sample(4000, seed=2)
     lazy = da.from_array(rows, chunks=(500, 4))
     feature_map = design(lazy, n_components=3)
-    with watch() as happened:
+    with watch() as observed:
         found = sketch(lazy, feature_map).compute()
     model = decode(found, 3, method="splitting")
     comparison = Comparison(
@@ -67,7 +67,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
         source={"source": "a <script>"},
         feature_map=feature_map,
         plan=plan(lazy, feature_map),
-        happened=happened,
+        observed=observed,
         comparison=comparison,
         heldout=sketch(truth.sample(2000, seed=3), feature_map),
         sample=rows[:1000],
@@ -116,9 +116,9 @@ def test_it_says_what_happened(text: str) -> None:
         "planned",
         "8 chunks",
         "cost in noise levels",
-        "How good the fit is",
+        "Quality of the fit",
         "expected divergence",
-        "Nothing speaks against it",
+        "No problem was found",
         "squared held-out discrepancy",
         "dask-sketch demo --seed 0",
         "numpy",
@@ -170,10 +170,10 @@ def test_what_was_found_is_told_in_sentences(tmp_path: Path) -> None:
     listed = re.search(r'<ul class="findings">(.*?)</ul>', path.read_text(), re.S)
     assert listed is not None
     assert listed[1].count("<li>") == len(sentences)
-    assert f"{len(sentences)} thing" in page.words
+    assert f"{len(sentences)} problem" in page.words
     for sentence in sentences.values():
         assert sentence in page.words
-    assert "Nothing speaks against it" not in page.words
+    assert "No problem was found" not in page.words
     # on the tone whose contrast is tested below, in either scheme
     assert re.search(r"\.findings \{[^}]*background: var\(--strong\)", path.read_text())
 
@@ -217,7 +217,7 @@ def test_sections_of_others(tmp_path: Path) -> None:
         "Drift & more",
         "what <it> is",
         "Nothing yet",
-        "2 centroids: weight, then place",
+        "2 centroids: weight, then coordinates",
     ):
         assert expected in words
     assert re.search(r'<tr><th scope="row">x</th><td data-name="b">1</td></tr>', text)
@@ -231,24 +231,24 @@ def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
     found = sketch(rows, design(rows, n_components=2, scale=1.0), nan_policy="omit")
     words = Page(write_report(tmp_path / "s.html", found).read_text()).words
     for expected in (
-        "499 samples with 3 features each are summed up",
+        "499 samples with 3 features each are summarised",
         "1 rows with missing values",
         "All 3 features: mean, standard deviation and range",
         "noise of |z|",
     ):
         assert expected in words, expected
-    assert "How good the fit is" not in words
+    assert "Quality of the fit" not in words
     model = decode(found, 2)
     words = Page(write_report(tmp_path / "m.html", model=model).read_text()).words
-    assert "The model is one of 2 Gaussians." in words
+    assert "The model consists of 2 Gaussians." in words
     assert "All 2 components" in words
-    assert "How good the fit is" not in words
+    assert "Quality of the fit" not in words
     assert "What was read" not in words
     hidden = privatise(found, 1.0, 1e-6, bounds=[[-20] * 3, [20] * 3], seed=0)
     words = Page(write_report(tmp_path / "p.html", hidden).read_text()).words
     assert "gaussian noise, epsilon 1, delta 1e-06" in words
     assert "standard deviation and range" not in words
-    with pytest.raises(InputError, match="a report needs one of them"):
+    with pytest.raises(InputError, match="sketch=None, model=None"):
         write_report(tmp_path / "n.html")
 
 
@@ -258,9 +258,9 @@ def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: An
     lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
     feature_map = design(lazy, n_components=2)
     planned = plan(lazy, feature_map, calibrate=True)
-    with watch() as happened:
+    with watch() as observed:
         found = sketch(lazy, feature_map).compute()
-    text = write_report(tmp_path / "r.html", found, plan=planned, happened=happened).read_text()
+    text = write_report(tmp_path / "r.html", found, plan=planned, observed=observed).read_text()
     told = {
         name: (planned_, seen)
         for name, planned_, seen in re.findall(
@@ -268,6 +268,6 @@ def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: An
         )
     }
     assert "bound by" in told["time"][0]
-    assert told["time"][1] == f"{happened.seconds:.3g} s"
-    assert f"{planned.estimate().seconds:.3g} s were planned" in text
+    assert told["time"][1] == f"{observed.seconds:.3g} s"
+    assert f"(planned: {planned.estimate().seconds:.3g} s)" in text
     assert told["samples"] == ("4,000", "4,000")

@@ -147,7 +147,7 @@ def run_recordings(
                 },
                 feature_map=fitted.feature_map,
                 plan=fitted.plan,
-                happened=fitted.happened,
+                observed=fitted.observed,
                 comparison=comparison,
                 heldout=partial_sketch(heldout, fitted.feature_map),
                 sample=heldout[:N_SHOWN],

@@ -10,7 +10,7 @@ import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
 from dask_sketch.diagnostics.linearization import (
-    Atoms,
+    LogVarianceAtoms,
     count_parameters,
     linearise,
     variance_groups,
@@ -62,7 +62,7 @@ def test_derivatives_and_scores_are_those_of_finite_differences(choices: str, fa
     feature_map = FeatureMap(2, 60, dtype="float64", **MAPS[choices])
     x = model.sample(50, seed=3)
     sketch = partial_sketch(x, feature_map)
-    atoms = Atoms(model, sketch)
+    atoms = LogVarianceAtoms(model, sketch)
     ((_, rows, _),) = atoms.blocks()
     scores = atoms.scores((x - atoms.shift) / atoms.scale)
     assert len(rows) == len(scores) == count_parameters(model) + 1
@@ -152,7 +152,7 @@ def test_blocks_of_frequencies_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> N
     sketch = partial_sketch(truth.sample(5000, seed=1), FeatureMap(2, 200, scale=1.0))
     whole = linearise(truth, sketch)
     monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 1)
-    assert len(list(Atoms(truth, sketch).blocks())) == 2
+    assert len(list(LogVarianceAtoms(truth, sketch).blocks())) == 2
     parts = linearise(truth, sketch)
     assert parts.expected_cost == pytest.approx(whole.expected_cost, rel=1e-6)
     np.testing.assert_allclose(parts.variance_errors, whole.variance_errors, rtol=1e-6)

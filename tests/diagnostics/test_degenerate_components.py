@@ -9,9 +9,9 @@ import pytest
 
 from dask_sketch import Centroids, FeatureMap, decode, partial_sketch
 from dask_sketch.diagnostics.degenerate_components import (
+    at_boundary,
+    at_floor,
     coincident_pairs,
-    on_the_edge,
-    without_width,
 )
 from dask_sketch.models import GaussianMixture, StandardErrors, random_mixture
 
@@ -47,17 +47,17 @@ def test_centroids_coincide_within_half_the_scale(apart: float, coincide: bool) 
 def test_means_at_the_end_of_the_data() -> None:
     top = float(SKETCH.maximum[1])
     means = [[0.0, 0.0], [0.0, top], [0.0, 7.0], [float(SKETCH.minimum[0]), 0.0], [4.0, 4.0]]
-    assert on_the_edge(mixture(means, [[1.0, 1.0]] * 5), SKETCH) == (1, 2, 3)
-    assert on_the_edge(Centroids(np.full(5, 0.2), means), SKETCH) == (1, 2, 3)  # type: ignore[arg-type]
+    assert at_boundary(mixture(means, [[1.0, 1.0]] * 5), SKETCH) == (1, 2, 3)
+    assert at_boundary(Centroids(np.full(5, 0.2), means), SKETCH) == (1, 2, 3)  # type: ignore[arg-type]
     # a feature that does not vary has no end
     flat = partial_sketch(X * [1.0, 0.0], FeatureMap(2, 20, scale=2.0))
-    assert on_the_edge(mixture([[0.0, 0.0]], [[1.0, 1.0]]), flat) == ()
+    assert at_boundary(mixture([[0.0, 0.0]], [[1.0, 1.0]]), flat) == ()
 
 
 def test_components_without_width() -> None:
     thin = mixture([[0.0, 0.0], [1.0, 1.0]], [[1.0, 1e-6], [1.0, 1e-3]])
-    assert without_width(thin, SKETCH) == (0,)
-    assert without_width(random_mixture(4, 2, seed=0), SKETCH) == ()
+    assert at_floor(thin, SKETCH) == (0,)
+    assert at_floor(random_mixture(4, 2, seed=0), SKETCH) == ()
 
 
 @pytest.mark.parametrize("model", ["gaussian", "isotropic"])
@@ -65,11 +65,11 @@ def test_components_that_the_decoder_held_at_the_floor(model: str) -> None:
     means = [[0.0, 0.0], [3.0, 3.0]]
     x = np.concatenate([np.random.default_rng(1).normal(mean, 0.01, (500, 2)) for mean in means])
     sketch = partial_sketch(x, FeatureMap(2, 200, scale=0.5))
-    assert without_width(decode(sketch, 2, model=model, variance_floor=0.2), sketch) == (0, 1)
-    assert without_width(decode(sketch, 2, model=model, variance_floor=1e-6), sketch) == ()
+    assert at_floor(decode(sketch, 2, model=model, variance_floor=0.2), sketch) == (0, 1)
+    assert at_floor(decode(sketch, 2, model=model, variance_floor=1e-6), sketch) == ()
 
 
 def test_errors_of_zero_say_what_was_held() -> None:
     errors = StandardErrors([0.1, 0.1], [[0.1, 0.1]] * 2, [[0.1, 0.1], [0.1, 0.0]])  # type: ignore[arg-type]
     plain = mixture([[0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0]] * 2)
-    assert without_width(replace(plain, stderr=errors), SKETCH) == (1,)
+    assert at_floor(replace(plain, stderr=errors), SKETCH) == (1,)
