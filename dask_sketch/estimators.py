@@ -1,4 +1,4 @@
-"""What the estimators share: check the input, sketch it, decode; at once or batch by batch."""
+"""Estimators with the interface of scikit-learn: k-means and Gaussian mixtures from a sketch."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from dask_sketch.validation.device import on_device
 
 
 def number(value: Any) -> float:
-    """A score as scikit-learn wants it: computed, where the samples were lazy."""
+    """Compute a score, which is lazy for lazy samples, as a number."""
     return float(dask.compute(value)[0])
 
 
 def is_lazy(x: Any) -> bool:
-    """Whether samples stay where they are, rather than being an array-like of scikit-learn's."""
-    kept = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
-    return kept or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
+    """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
+    outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
+    return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
 
 
 class SketchEstimator(BaseEstimator):
-    """Base of the estimators: a sketch that grows, and a model decoded from it.
+    """Base class of the estimators: a mergeable sketch, and a model decoded from it.
 
-    Input in memory is checked as scikit-learn does. Anything lazy (Dask array, DataFrame or bag,
-    xarray, Zarr, a path) is sketched in one pass where it lies, never gathered.
+    Input in memory is validated by scikit-learn. Lazy input (Dask array, DataFrame or bag, xarray,
+    Zarr, a path) is sketched in one pass without gathering it.
     """
 
     _task: ClassVar[Literal["mixture", "clustering"]]
@@ -73,24 +73,25 @@ class SketchEstimator(BaseEstimator):
         Returns
         -------
         self
+            Fitted estimator.
         """
         return self._learn(X, sample_weight, fresh=True)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
         """Add samples to the sketch and decode again.
 
-        The first call chooses the feature map, which then stays: its samples should be like the
-        others. In how many batches the samples come makes no difference to the sketch, and so none
-        to the model.
+        The first call designs the feature map, so its samples should be representative. The sketch,
+        and hence the model, does not depend on the division of the samples into later batches.
 
         Parameters
         ----------
         X, y, sample_weight
-            As for :meth:`fit`.
+            Samples and weights, as for :meth:`fit`.
 
         Returns
         -------
         self
+            Fitted estimator.
         """
         return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
 
@@ -108,10 +109,10 @@ class SketchEstimator(BaseEstimator):
         if not fresh:
             found = self.sketch_ + found
         model = decode(found, n_components, seed=seed, replicates=self.n_init, **self._decoding())
-        # only now: an error above leaves what was fitted before
+        # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model
         self.n_features_in_ = self.feature_map_.n_features
-        self._told(model, x)
+        self._set_fitted(model, x)
         return self
 
     def _checked(
@@ -138,70 +139,67 @@ class SketchEstimator(BaseEstimator):
             )
         return rows, share
 
-    def _given(self, x: Any) -> Any:
-        """Input of a method that needs the model: checked if it is in memory."""
+    def _validated_input(self, x: Any) -> Any:
+        """Validate the input of a method that needs the fitted model."""
         check_is_fitted(self)
         if is_lazy(x):
             return x
         return self._validated(x, reset=False)
 
     def _validated(self, x: Any, *, reset: bool) -> NDArray[np.floating]:
-        require_unmasked(x, "rows", "the values of X")  # scikit-learn drops the mask
+        require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         rows: NDArray[np.floating] = validate_data(
             self, x, reset=reset, dtype=[np.float64, np.float32]
         )
         return rows
 
     def _design(self) -> dict[str, Any]:
-        """Further arguments of :func:`dask_sketch.design`."""
+        """Additional arguments of :func:`dask_sketch.design`."""
         raise NotImplementedError
 
     def _decoding(self) -> dict[str, Any]:
-        """Further arguments of :func:`dask_sketch.decode`."""
+        """Additional arguments of :func:`dask_sketch.decode`."""
         raise NotImplementedError
 
-    def _told(self, model: GaussianMixture | Centroids, x: Any) -> None:
+    def _set_fitted(self, model: GaussianMixture | Centroids, x: Any) -> None:
         """Set the fitted attributes; ``x`` are the samples of the last fit."""
         raise NotImplementedError
-
-
-# k-means from a sketch, with the interface of scikit-learn.
 
 
 class SketchKMeans(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, SketchEstimator
 ):
-    """Centroids of data of any size, from one pass over it.
+    """K-means clustering from a sketch, in one pass over data of any size.
 
     Parameters
     ----------
     n_clusters
         Number of centroids.
     n_frequencies
-        Size of the sketch; ``5 (d + 1) n_clusters`` by default.
+        Number of frequencies of the feature map; ``5 (d + 1) n_clusters`` by default.
     scale
-        Deviation within a cluster, in units of the data; found by default.
+        Standard deviation within a cluster, in units of the data; estimated by default.
     method
-        Decoder, as of :func:`dask_sketch.decode`.
+        Decoder, as for :func:`dask_sketch.decode`.
     n_init
-        Independent decodings, of which the best is kept.
+        Number of independent decodings, of which the best is kept.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same result.
 
     Attributes
     ----------
     cluster_centers_
-        Shape (n_clusters, n_features), by decreasing weight.
+        Centroids, shape (n_clusters, n_features), by decreasing weight.
     weights_
-        Share of each cluster, shape (n_clusters,).
+        Fraction of the samples in each cluster, shape (n_clusters,).
     labels_
-        Cluster of each sample given to the last fit; lazy for lazy input.
+        Cluster of each sample of the last fit; lazy for lazy input.
     sketch_
-        All that was kept of the samples, a :class:`dask_sketch.Sketch`.
+        Sketch of the samples, a :class:`dask_sketch.Sketch`.
     feature_map_, model_
-        What was averaged, and the :class:`dask_sketch.Centroids` decoded.
+        Feature map of the sketch, and the decoded :class:`dask_sketch.Centroids`.
     n_features_in_, feature_names_in_
-        As in scikit-learn.
+        Number and names of the features, as in scikit-learn.
 
     Examples
     --------
@@ -232,7 +230,7 @@ class SketchKMeans(
         self.random_state = random_state
 
     def predict(self, X: Any) -> Any:
-        """Nearest centroid of each sample.
+        """Predict the nearest centroid of each sample.
 
         Parameters
         ----------
@@ -242,13 +240,13 @@ class SketchKMeans(
         Returns
         -------
         labels
-            Shape (n_samples,), int32; lazy if ``X`` is.
+            Index of the centroid, shape (n_samples,), int32; lazy if ``X`` is.
         """
-        rows = self._given(X)
+        rows = self._validated_input(X)
         return self.model_.predict(rows).astype(np.int32)
 
     def transform(self, X: Any) -> Any:
-        """Distance of each sample to every centroid.
+        """Compute the distance of each sample to every centroid.
 
         Parameters
         ----------
@@ -258,13 +256,13 @@ class SketchKMeans(
         Returns
         -------
         distances
-            Shape (n_samples, n_clusters); lazy if ``X`` is.
+            Euclidean distances, shape (n_samples, n_clusters); lazy if ``X`` is.
         """
-        rows = self._given(X)
+        rows = self._validated_input(X)
         return self.model_.distances(rows)
 
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Minus the sum of squared distances to the nearest centroids, as in scikit-learn.
+        """Negative sum of squared distances to the nearest centroids, as in scikit-learn.
 
         Parameters
         ----------
@@ -278,9 +276,9 @@ class SketchKMeans(
         Returns
         -------
         score
-            A number, in squared units of the data; lazy samples are passed over at once.
+            Score in squared units of the data; for lazy samples, computed immediately.
         """
-        rows = self._given(X)
+        rows = self._validated_input(X)
         values = self.model_.squared_distances(rows)
         return -number((values if sample_weight is None else values * sample_weight).sum())
 
@@ -290,49 +288,47 @@ class SketchKMeans(
     def _decoding(self) -> dict[str, Any]:
         return {"method": self.method, "model": "dirac"}
 
-    def _told(self, model: Any, x: Any) -> None:
+    def _set_fitted(self, model: Any, x: Any) -> None:
         assert isinstance(model, Centroids)
         self.cluster_centers_, self.weights_ = model.centers, model.weights
         self._n_features_out = model.n_components
         self.labels_ = model.predict(x).astype(np.int32)
 
 
-# Mixtures of Gaussians from a sketch, with the interface of scikit-learn.
-
-
 class SketchGaussianMixture(DensityMixin, SketchEstimator):
-    """A mixture with diagonal covariances of data of any size, from one pass over it.
+    """Gaussian mixture with diagonal covariances from a sketch, in one pass over data of any size.
 
     Parameters
     ----------
     n_components
         Number of components.
     n_frequencies
-        Size of the sketch; ``5 (2 d + 1) n_components`` by default.
+        Number of frequencies of the feature map; ``5 (2 d + 1) n_components`` by default.
     scale
-        Deviation of a component, in units of the data; found for each feature by default.
+        Standard deviation of a component, in units of the data; estimated for each feature by
+        default.
     method, refine, variance_floor
-        Of the decoder, see :func:`dask_sketch.decode`.
+        Arguments of the decoder, see :func:`dask_sketch.decode`.
     n_init
-        Independent decodings, of which the best is kept.
+        Number of independent decodings, of which the best is kept.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same result.
 
     Attributes
     ----------
     weights_, means_, covariances_
-        Shapes (n_components,), (n_components, n_features) and (n_components, n_features), of which
-        the last holds variances: what scikit-learn calls ``covariance_type="diag"``.
+        Weights (n_components,), means (n_components, n_features) and variances (n_components,
+        n_features) of the components, as with ``covariance_type="diag"`` of scikit-learn.
     precisions_
-        One over ``covariances_``.
+        Inverse variances, ``1 / covariances_``.
     converged_
-        Whether the decoder did.
+        Whether the decoder converged.
     sketch_
-        All that was kept of the samples, a :class:`dask_sketch.Sketch`.
+        Sketch of the samples, a :class:`dask_sketch.Sketch`.
     feature_map_, model_
-        What was averaged, and the :class:`dask_sketch.GaussianMixture` decoded.
+        Feature map of the sketch, and the decoded :class:`dask_sketch.GaussianMixture`.
     n_features_in_, feature_names_in_
-        As in scikit-learn.
+        Number and names of the features, as in scikit-learn.
 
     Examples
     --------
@@ -368,7 +364,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.random_state = random_state
 
     def predict(self, X: Any) -> Any:
-        """Most probable component of each sample.
+        """Predict the most probable component of each sample.
 
         Parameters
         ----------
@@ -378,17 +374,17 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         Returns
         -------
         labels
-            Shape (n_samples,); lazy if ``X`` is.
+            Index of the component, shape (n_samples,); lazy if ``X`` is.
         """
-        rows = self._given(X)
+        rows = self._validated_input(X)
         return self.model_.predict(rows)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Fit, and give the most probable component of each sample."""
+        """Fit, and predict the most probable component of each sample."""
         return self.fit(X, y, sample_weight).predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probability of each component given each sample.
+        """Compute the probability of each component given each sample.
 
         Parameters
         ----------
@@ -398,23 +394,23 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         Returns
         -------
         probability
-            Shape (n_samples, n_components); lazy if ``X`` is.
+            Probabilities, shape (n_samples, n_components); lazy if ``X`` is.
         """
-        rows = self._given(X)
+        rows = self._validated_input(X)
         return self.model_.predict_proba(rows)
 
     def score_samples(self, X: Any) -> Any:
         """Log-likelihood of each sample, shape (n_samples,), in nats; lazy if ``X`` is."""
-        rows = self._given(X)
+        rows = self._validated_input(X)
         return self.model_.logpdf(rows)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the samples, in nats; lazy samples are passed over at once."""
-        rows = self._given(X)
+        """Mean log-likelihood of the samples, in nats; for lazy samples, computed immediately."""
+        rows = self._validated_input(X)
         return number(self.model_.score(rows))
 
     def sample(self, n_samples: int = 1) -> tuple[Any, Any]:
-        """Draw samples.
+        """Sample from the fitted mixture.
 
         Parameters
         ----------
@@ -424,7 +420,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         Returns
         -------
         X, y
-            Shape (n_samples, n_features), and the component of each, most probable given it.
+            Samples, shape (n_samples, n_features), and the most probable component of each.
         """
         check_is_fitted(self)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -441,7 +437,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
             "variance_floor": self.variance_floor,
         }
 
-    def _told(self, model: Any, x: Any) -> None:
+    def _set_fitted(self, model: Any, x: Any) -> None:
         assert isinstance(model, GaussianMixture)
         assert model.decoding is not None
         self.weights_, self.means_ = model.weights, model.means

@@ -168,7 +168,7 @@ def test_weights_of_another_length():
 
 @kinds
 def test_lazy_twins_of_the_checks(estimator):
-    """What scikit-learn checks with arrays holds for Dask arrays."""
+    """Arguments that scikit-learn checks with arrays holds for Dask arrays."""
     with pytest.raises(NotFittedError):
         clone(estimator).predict(lazy(X))
     found = clone(estimator)
