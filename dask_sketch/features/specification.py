@@ -1,4 +1,4 @@
-"""Arguments, checked: whole numbers of all kinds, and arrays of a feature map, made read-only."""
+"""Validate the arguments of feature maps, and read stored specifications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import frozen
 
 Array = NDArray[np.float64]
-LARGEST = 2**28  # numbers in the frequencies of one map: 2 GiB, and nothing larger is drawn
+MAX_NUMBERS = 2**28  # in the frequencies of one map: 2 GiB
+_DTYPES = ("float32", "float64")
+_REAL = (int, float, np.integer, np.floating)
 # Names of the fields of a feature map in stored specifications: digests depend on them.
 STORED_NAMES = {
     **{name: name for name in ("n_features", "n_frequencies", "scale", "covariances", "seed")},
@@ -22,8 +24,14 @@ STORED_NAMES = {
 }
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """A JSON object, whoever wrote it."""
+def parse_object(text: str) -> dict[str, Any]:
+    """Parse JSON text of any origin that must be an object.
+
+    Raises
+    ------
+    InputError
+        If the text is not JSON, or not an object.
+    """
     try:
         found = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:  # also numbers of too many digits
@@ -33,27 +41,57 @@ def parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def specification(text: str) -> dict[str, Any]:
-    """Arguments of :class:`FeatureMap` from its stored specification, with values unchecked."""
-    found = parsed(text)
-    if not found.keys() <= set(STORED_NAMES.values()):
-        raise InputError("it has fields that no feature map has.")
-    if found.get("dtype") not in ("float32", "float64"):  # NumPy would take this for a program
+def parse_specification(text: str) -> dict[str, Any]:
+    """Parse the stored specification of a feature map.
+
+    Returns
+    -------
+    arguments
+        Arguments of :class:`~dask_sketch.FeatureMap`, whose values are not validated yet.
+
+    Raises
+    ------
+    InputError
+        If the text is not JSON, has unknown fields or no valid precision.
+    """
+    found = parse_object(text)
+    unknown = found.keys() - set(STORED_NAMES.values())
+    if unknown:
+        raise InputError(f"it has fields that no feature map has: {sorted(unknown)}.")
+    if found.get("dtype") not in _DTYPES:  # NumPy would interpret other text as a record type
         raise InputError("it has no precision, or another than float32 and float64.")
     return {name: found[key] for name, key in STORED_NAMES.items() if key in found}
 
 
-def require_drawable(n_features: int, n_frequencies: int) -> None:
-    """Refuse more frequencies than there is ever memory for, before any is drawn."""
-    if n_features * n_frequencies > LARGEST:
+def require_size(n_features: int, n_frequencies: int) -> None:
+    """Refuse sizes for which there is not enough memory, before frequencies are sampled."""
+    if n_features * n_frequencies > MAX_NUMBERS:
         raise InputError(
             f"n_frequencies={n_frequencies} with n_features={n_features}: the frequencies would be "
-            f"over {LARGEST:,} numbers. Give fewer."
+            f"over {MAX_NUMBERS:,} numbers. Give fewer."
         )
 
 
-def variances(value: Any, n_features: int) -> Array:
-    """Argument ``covariances``: positive variances of one distribution or of several."""
+def precision(value: Any) -> str:
+    """Validate ``dtype``: the name of a precision."""
+    try:
+        name = np.dtype(value).name
+    except TypeError:
+        name = ""
+    if name not in _DTYPES:
+        raise InputError(f"dtype={value!r}: choose 'float32' or 'float64'.")
+    return name
+
+
+def positive_scale(value: Any) -> float:
+    """Validate ``scale``: a standard deviation whose square is a float64 number."""
+    if not isinstance(value, _REAL) or not 1e-150 < value < 1e150:
+        raise InputError(f"scale={value!r}: give a positive standard deviation.")
+    return float(value)
+
+
+def positive_variances(value: Any, n_features: int) -> Array:
+    """Validate ``covariances``: variances of one distribution, or of several."""
     out = _numbers("covariances", value)
     if out.ndim not in (1, 2) or out.shape[-1] != n_features or not out.size:
         raise InputError(
@@ -65,11 +103,11 @@ def variances(value: Any, n_features: int) -> Array:
     return frozen(out)
 
 
-def shares(value: Any, n_distributions: int) -> Array:
-    """Argument ``covariance_weights``: normalised, one for each distribution."""
+def normalised_weights(value: Any, n_distributions: int) -> Array:
+    """Validate ``covariance_weights``: one for each distribution; divide them by their sum."""
     out = _numbers("covariance_weights", value)
-    fine = np.isfinite(out).all() and (out >= 0).all() and out.sum() > 0
-    if out.shape != (n_distributions,) or not fine:
+    valid = np.isfinite(out).all() and (out >= 0).all() and out.sum() > 0
+    if out.shape != (n_distributions,) or not valid:
         raise InputError(
             f"covariance_weights={value!r}: give {n_distributions} weights, one for each row of "
             "covariances, none negative."
@@ -77,16 +115,16 @@ def shares(value: Any, n_distributions: int) -> Array:
     return frozen(out / out.sum())
 
 
-def point(value: Any, n_features: int) -> Array:
-    """Argument ``center``: the origin when not given."""
+def finite_point(value: Any, n_features: int) -> Array:
+    """Validate ``center``: a point, or the origin if it is None."""
     out = np.zeros(n_features) if value is None else _numbers("center", value)
     if out.shape != (n_features,) or not np.isfinite(out).all():
         raise InputError(f"center={value!r}: give {n_features} finite numbers.")
     return frozen(out)
 
 
-def invertible(value: Any, n_features: int) -> Array:
-    """Argument ``whitening``: a square matrix of full rank."""
+def invertible_matrix(value: Any, n_features: int) -> Array:
+    """Validate ``whitening``: a square matrix of full rank."""
     out = _numbers("whitening", value)
     if out.shape != (n_features, n_features) or not np.isfinite(out).all():
         raise InputError(
@@ -98,7 +136,7 @@ def invertible(value: Any, n_features: int) -> Array:
 
 
 def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
-    """Argument ``feature_names``: one for each feature, no two alike."""
+    """Validate ``feature_names``: one for each feature, all different."""
     names = () if isinstance(value, str) else tuple(value)
     if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
         raise InputError(f"feature_names={value!r}: give {n_features} different names.")

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import FRACTION, FixedPoint
+from dask_sketch.features.kernels.prepared import PreparedKernel, kernel_for
 from dask_sketch.features.kernels.structured import BLOCK
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
+from dask_sketch.validation.arrays import frozen
 
 _ROOM = 2**59  # of sums that are added in one word: four of the sum of two are in a moment
 _TOGETHER = 16  # sums of different exponents, at most, that are kept until they are added
 BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
+
+
+@lru_cache(maxsize=16)
+def kernel_of(feature_map: FeatureMap) -> PreparedKernel:
+    """Compiled kernel, packed frequencies and conventions of a feature map.
+
+    They are kept for the last few feature maps of this process, by digest.
+
+    Raises
+    ------
+    ArtifactError
+        If this process samples other frequencies than the feature map states.
+    """
+    kernel = kernel_for(feature_map.distribution, feature_map.n_features, feature_map.dtype)
+    return PreparedKernel(
+        kernel=kernel,
+        packed=frozen(kernel.pack(feature_map.cycles_per_unit)),
+        n_frequencies=feature_map.n_frequencies,
+        dtype=feature_map.dtype,
+        center=feature_map.center,
+        units=moment_units(feature_map),
+        row_whitening=feature_map.row_whitening,
+    )
 
 
 def block_rows(n_features: int, dtype: str) -> int:
@@ -58,8 +84,8 @@ class ExactSums:
     """
 
     def __init__(self, feature_map: FeatureMap):
-        self._kernel = feature_map.kernel
-        self._packed = feature_map.packed
+        prepared = kernel_of(feature_map)
+        self._kernel, self._packed = prepared.kernel, prepared.packed
         white = feature_map.row_whitening
         self._whiten = None if white is None else RowWhitener(white, feature_map.dtype)
         self._n_frequencies = feature_map.n_frequencies

@@ -15,6 +15,7 @@ from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import batch_reading
 from dask_sketch.features.kernels.row_loop import FARTHEST, GROUPS, OVERFLOW, find_refused
 from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.sketching.accumulator import kernel_of
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.partial import NAN_POLICIES, checked_rows, refuse_phases, refuse_row
 from dask_sketch.validation.device import on_device, on_host
@@ -38,9 +39,9 @@ def prepare_groups(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
     ArtifactError
         If this process draws other frequencies than the map states.
     """
-    _ = feature_map.packed
-    batch_summer(feature_map)
-    mixed = feature_map.row_whitening is not None
+    prepared = kernel_of(feature_map)
+    batch_summer(prepared.kernel)
+    mixed = prepared.row_whitening is not None
     batch_reading(native_type(np.dtype(dtype)).name, feature_map.dtype, mixed)
 
 
@@ -156,7 +157,8 @@ def _summed(
     label: str,
 ) -> tuple[GroupSums, NDArray[np.int64]]:
     """Sums of the groups, and the rows of each that were left out."""
-    shares = None if weights is None else Shares.of(weights, feature_map)
+    prepared = kernel_of(feature_map)
+    shares = None if weights is None else Shares.of(weights, prepared)
     clean = True
     if shares is not None:
         nothing = np.flatnonzero(shares.kinds == GROUPS)  # rows that are not read again
@@ -170,7 +172,7 @@ def _summed(
     omitted = np.zeros(n_groups, dtype=np.int64)
     if clean:
         try:
-            return sum_groups(x, feature_map, codes, n_groups, shares), omitted
+            return sum_groups(x, prepared, codes, n_groups, shares), omitted
         except NotSummed as error:
             if error.row != -1:
                 _refuse(x, weights, error.row, feature_map, label)
@@ -180,7 +182,7 @@ def _summed(
         refuse_row(x[first], None, first, 0, label, feature_map)
     omitted += np.bincount(codes[bad & (codes >= 0)], minlength=n_groups)
     try:
-        return sum_groups(x, feature_map, np.where(bad, MISSING, codes), n_groups, shares), omitted
+        return sum_groups(x, prepared, np.where(bad, MISSING, codes), n_groups, shares), omitted
     except NotSummed as error:
         _refuse(x, weights, error.row, feature_map, label)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -9,12 +10,12 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
-from dask_sketch.features.kernels.cuda import ChunkSums, prepare_device, sum_chunk
+from dask_sketch.features.kernels.cuda import ChunkSums, HostFrequencies, prepare_device, sum_chunk
 from dask_sketch.features.kernels.fixed_point import LEAST, MOST, is_weight
 from dask_sketch.features.kernels.row_loop import FARTHEST
 from dask_sketch.features.kernels.row_reader import RowReader, row_taker
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
-from dask_sketch.sketching.accumulator import ExactSums, block_rows
+from dask_sketch.sketching.accumulator import ExactSums, block_rows, kernel_of
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_memory, require_unmasked
 from dask_sketch.validation.device import device_array, on_device, on_host
@@ -46,9 +47,9 @@ def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None
         If a GPU is needed, and there is none, or no CuPy.
     """
     if device is not None:
-        prepare_device(feature_map, np.dtype(dtype))
+        prepare_device(_host_frequencies(feature_map), np.dtype(dtype))
         return
-    _ = feature_map.packed, feature_map.kernel
+    kernel_of(feature_map)
     row_taker(np.dtype(dtype), feature_map.dtype)
     if feature_map.row_whitening is not None:
         RowWhitener(feature_map.row_whitening, feature_map.dtype)
@@ -175,10 +176,19 @@ def require_device(device: Any) -> None:
         )
 
 
+@lru_cache(maxsize=8)
+def _host_frequencies(feature_map: FeatureMap) -> HostFrequencies:
+    """Frequencies of a feature map as the kernels of a GPU take them."""
+    cycles = feature_map.cycles_per_unit.astype(np.float64)
+    if feature_map.row_whitening is not None:
+        cycles = feature_map.frequencies / (2 * np.pi)
+    return HostFrequencies(feature_map.digest, cycles, feature_map.center, feature_map.dtype)
+
+
 def _sketch_on_device(
     x: Any, w: Any, feature_map: FeatureMap, nan_policy: str, label: str
 ) -> Sketch:
-    sums = sum_chunk(x, w, feature_map, omit=nan_policy == "omit")
+    sums = sum_chunk(x, w, _host_frequencies(feature_map), omit=nan_policy == "omit")
     if sums.refused >= 0:
         at = slice(sums.refused, sums.refused + 1)
         share = None if w is None else on_host(w[at]).astype(np.float64)

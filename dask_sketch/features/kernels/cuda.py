@@ -14,16 +14,13 @@ import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.validation.device import cupy, on_device
-
-if TYPE_CHECKING:
-    from dask_sketch.features.feature_map import FeatureMap
 
 DEPTH, TILE, FLUSH, SLAB = 16, 16, 4, 8192  # as in the source
 GROUP = 128  # frequencies of one block
@@ -96,21 +93,49 @@ def arrange(cycles: NDArray[np.float64]) -> NDArray[np.uint32]:
     return ordered.reshape(width // 8, steps, 3, 32, 4).view("<u4").astype(np.uint32, copy=False)
 
 
-class DeviceFrequencies:
-    """The frequencies of one map in the memory of one device."""
+@dataclass(frozen=True, eq=False)
+class HostFrequencies:
+    """Frequencies of one feature map in the memory of the host, with their center and precision.
 
-    def __init__(self, cp: Any, feature_map: FeatureMap):
-        self.feature_map = feature_map
-        self.center = cp.asarray(feature_map.center)
-        cycles = feature_map.frequencies / (2 * np.pi)
-        if feature_map.row_whitening is None:
-            cycles = cycles.astype(np.float32).astype(np.float64)  # the division was rounded
+    Two of them are equal if their digests are.
+
+    Attributes
+    ----------
+    digest
+        Digest of the feature map.
+    cycles_per_unit
+        Frequencies divided by ``2 pi``, float64, shape (n_features, n_frequencies).
+    center
+        Point that is subtracted from rows, shape (n_features,).
+    dtype
+        Precision of the features, ``"float32"`` or ``"float64"``.
+    """
+
+    digest: str
+    cycles_per_unit: NDArray[np.float64]
+    center: NDArray[np.float64]
+    dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostFrequencies) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+class DeviceFrequencies:
+    """Frequencies of one feature map in the memory of one device."""
+
+    def __init__(self, cp: Any, host: HostFrequencies):
+        cycles = host.cycles_per_unit
+        self.shape = cycles.shape
+        self.center = cp.asarray(host.center)
         # powers of two that make the largest frequency of each feature less than one
         largest = np.abs(cycles).max(axis=1)
         exponents = np.clip(np.frexp(largest)[1], -126, 127)
         self.scales = cp.asarray(np.where(largest > 0, np.ldexp(1.0, exponents), 0).astype("f4"))
         self.arranged = None
-        if feature_map.dtype == "float32":
+        if host.dtype == "float32":
             self.arranged = cp.asarray(arrange(np.ldexp(cycles, -exponents[:, None])))
         self._host_cycles = cycles
         self._cycles: Any = None
@@ -128,8 +153,8 @@ _LOCK = threading.Lock()
 
 
 @lru_cache(maxsize=8)
-def _frequencies(feature_map: FeatureMap, device: int) -> DeviceFrequencies:
-    return DeviceFrequencies(cupy(), feature_map)
+def _frequencies(host: HostFrequencies, device: int) -> DeviceFrequencies:
+    return DeviceFrequencies(cupy(), host)
 
 
 @lru_cache(maxsize=64)
@@ -160,7 +185,7 @@ def source(n_features: int, raw: str, dtype: str) -> str:
     return given + files("dask_sketch.features.kernels").joinpath("moments.cu").read_text("utf-8")
 
 
-def sum_chunk(samples: Any, weights: Any, feature_map: FeatureMap, *, omit: bool) -> ChunkSums:
+def sum_chunk(samples: Any, weights: Any, frequencies: HostFrequencies, *, omit: bool) -> ChunkSums:
     """Sums of one chunk, on the GPU where it lies, or the current one.
 
     Parameters
@@ -169,8 +194,8 @@ def sum_chunk(samples: Any, weights: Any, feature_map: FeatureMap, *, omit: bool
         Shape (n, n_features), real; of CuPy, or of NumPy: then it is copied batch by batch.
     weights
         Shape (n,), real, or none; anywhere.
-    feature_map
-        What to sum.
+    frequencies
+        Frequencies of the feature map.
     omit
         Leave rows with NaN or infinite values out instead of refusing them.
 
@@ -182,11 +207,11 @@ def sum_chunk(samples: Any, weights: Any, feature_map: FeatureMap, *, omit: bool
     cp = cupy()
     if on_device(samples):
         with samples.device:
-            return _sum_chunk(cp, samples, weights, feature_map, omit)
-    return _sum_chunk(cp, samples, weights, feature_map, omit)
+            return _sum_chunk(cp, samples, weights, frequencies, omit)
+    return _sum_chunk(cp, samples, weights, frequencies, omit)
 
 
-def prepare_device(feature_map: FeatureMap, dtype: np.dtype[Any]) -> None:
+def prepare_device(frequencies: HostFrequencies, dtype: np.dtype[Any]) -> None:
     """Compile for rows of one type, and send the frequencies, before the first chunk is there.
 
     Raises
@@ -194,24 +219,26 @@ def prepare_device(feature_map: FeatureMap, dtype: np.dtype[Any]) -> None:
     DeviceError
         If there is no GPU to use.
     """
-    module, _ = _prepared(cupy(), feature_map, dtype)
+    module, _ = _prepared(cupy(), frequencies, dtype)
     module.compile()
 
 
-def _prepared(cp: Any, feature_map: FeatureMap, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def _prepared(
+    cp: Any, host: HostFrequencies, dtype: np.dtype[Any]
+) -> tuple[Any, DeviceFrequencies]:
     device = int(cp.cuda.Device().id)
     with _LOCK:
-        frequencies = _frequencies(feature_map, device)
         raw = native_type(dtype).name
-        return _module(feature_map.n_features, raw, feature_map.dtype, device), frequencies
+        module = _module(len(host.center), raw, host.dtype, device)
+        return module, _frequencies(host, device)
 
 
-def _sum_chunk(cp: Any, samples: Any, weights: Any, feature_map: FeatureMap, omit: bool) -> Any:
-    module, frequencies = _prepared(cp, feature_map, samples.dtype)
+def _sum_chunk(cp: Any, samples: Any, weights: Any, host: HostFrequencies, omit: bool) -> ChunkSums:
+    module, frequencies = _prepared(cp, host, samples.dtype)
     raw = native_type(samples.dtype)
     chunk = _Chunk(cp, module, frequencies)
     n = len(samples)
-    step = batch_rows(feature_map.n_features)
+    step = batch_rows(len(host.center))
     for start in range(0, n, step):
         rows = samples[start : start + step]
         if not on_device(rows):
@@ -237,9 +264,7 @@ class _Chunk:
 
     def __init__(self, cp: Any, module: Any, frequencies: DeviceFrequencies):
         self._cp, self._module, self._frequencies = cp, module, frequencies
-        d = frequencies.feature_map.n_features
-        m = frequencies.feature_map.n_frequencies
-        self._shape = d, m
+        _, m = self._shape = frequencies.shape
         self._width = -(-m // GROUP) * GROUP
         # half the angle: sums of w sin**2 and w sin cos; and sums of w cos and w sin as they are
         self._halves = cp.zeros(2 * self._width, dtype=np.float64)

@@ -258,10 +258,10 @@ def _specialised(n_features: int, dtype: str, lanes: int, weighted: int) -> Call
     return compiled
 
 
-class MomentKernel:
+class DenseKernel:
     """Sums of cosines and sines for one number of features and one precision.
 
-    Instances come from :func:`moment_kernel`, which compiles each kind once per process.
+    Instances come from :func:`dense_kernel`, which compiles each kind once per process.
 
     Attributes
     ----------
@@ -271,14 +271,14 @@ class MomentKernel:
         Rows that sums can take before they must be unpacked.
     """
 
-    def __init__(self, n_features: int, dtype: str):
+    def __init__(self, n_features: int, dtype: str, bits: int | None = None):
         self.n_features = n_features
         self.dtype = np.dtype(dtype)
         self._finer = FINER[dtype]
         self.fraction = FRACTION[dtype] + self._finer
         self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
-        self._lanes = vector_bits() // (8 * self.dtype.itemsize)
+        self._lanes = (bits or vector_bits()) // (8 * self.dtype.itemsize)
         self._plain = _specialised(n_features, dtype, self._lanes, 0)
         self._weighted = _specialised(n_features, dtype, self._lanes, 1)
 
@@ -346,11 +346,11 @@ COMPILING = threading.Lock()  # of this package: one compilation for all threads
 
 
 @lru_cache(maxsize=64)
-def _kernel(n_features: int, dtype: str) -> MomentKernel:
-    return MomentKernel(n_features, dtype)
+def _kernel(n_features: int, dtype: str) -> DenseKernel:
+    return DenseKernel(n_features, dtype)
 
 
-def moment_kernel(n_features: int, dtype: str = "float32") -> MomentKernel:
+def dense_kernel(n_features: int, dtype: str = "float32") -> DenseKernel:
     """The compiled kernel for ``n_features`` features in ``"float32"`` or ``"float64"``.
 
     The first call in a process compiles (about a second) or loads from numba's cache on disk;
@@ -358,7 +358,7 @@ def moment_kernel(n_features: int, dtype: str = "float32") -> MomentKernel:
 
     Examples
     --------
-    >>> kernel = moment_kernel(2, "float64")
+    >>> kernel = dense_kernel(2, "float64")
     >>> frequencies = kernel.pack(np.array([[0.25], [0.0]]))
     >>> sums = kernel.zeros(frequencies)
     >>> kernel.add(np.array([[0.0, 3.0], [1.0, 5.0]]), frequencies, sums)

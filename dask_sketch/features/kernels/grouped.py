@@ -9,7 +9,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
@@ -22,6 +21,7 @@ from dask_sketch.features.kernels.fixed_point import (
 from dask_sketch.features.kernels.grouped_code import STEPS, lanes_of, longest_segment, pitch_of
 from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import NOT_FINITE, batch_reading
+from dask_sketch.features.kernels.prepared import PreparedKernel
 from dask_sketch.features.kernels.row_loop import GROUPS, ROOT, split_weights
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
@@ -178,11 +178,11 @@ class Shares:
     fine: bool
 
     @classmethod
-    def of(cls, weights: NDArray[np.float64], feature_map: FeatureMap) -> Shares:
-        """Split, with as many bits as the map's precision holds."""
-        fraction = feature_map.kernel.fraction
+    def of(cls, weights: NDArray[np.float64], prepared: PreparedKernel) -> Shares:
+        """Split weights, with as many bits as the precision of the kernel holds."""
+        fraction = prepared.kernel.fraction
         least = -(-max(fraction - FRACTION - LEAST, 0) // BINADES)
-        grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(feature_map.dtype).nmant) + 1)
+        grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(prepared.dtype).nmant) + 1)
         parts, kinds = np.empty(len(weights)), np.empty(len(weights), np.int8)
         fine = split_weights(weights, least, grid, parts, kinds)
         return cls(parts, kinds, bool(fine))
@@ -228,7 +228,7 @@ class NotSummed(Exception):
 
 
 def sum_groups(
-    raw: NDArray[Any], feature_map: FeatureMap, codes: Whole, n_groups: int, shares: Shares | None
+    raw: NDArray[Any], prepared: PreparedKernel, codes: Whole, n_groups: int, shares: Shares | None
 ) -> GroupSums:
     """Sum rows by groups.
 
@@ -236,8 +236,8 @@ def sum_groups(
     ----------
     raw
         Shape (n, n_features), any real dtype.
-    feature_map
-        What to average.
+    prepared
+        Kernel of the feature map.
     codes
         Group of each row, from 0 on; -1 for rows that are left out.
     n_groups
@@ -251,7 +251,7 @@ def sum_groups(
         If there is a row that cannot be.
     """
     raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
-    kernel, dtype = feature_map.kernel, feature_map.dtype
+    kernel, dtype = prepared.kernel, prepared.dtype
     kinds, keys, totals = np.array([_ONE]), codes, None
     if shares is not None:
         kinds = np.flatnonzero(np.bincount(shares.kinds, minlength=GROUPS + 1)[:GROUPS])
@@ -264,7 +264,7 @@ def sum_groups(
         )
         weigh(codes, shares.kinds, shares.parts, numbers, len(kinds), keys, totals)
     segments, counts = segments_of(
-        keys, n_groups * len(kinds), longest_segment(feature_map.n_features, dtype), lanes_of(dtype)
+        keys, n_groups * len(kinds), longest_segment(prepared.n_features, dtype), lanes_of(dtype)
     )
     fraction = kernel.fraction if shares is not None else kernel.plain_fraction
     least = int(kinds[0])
@@ -272,7 +272,7 @@ def sum_groups(
     rows = (counts.reshape(n_groups, -1) * np.ldexp(1.0, shifts)).sum(axis=1).max(initial=0.0)
     step = (1 << fraction) + (_SLACK << fraction - kernel.plain_fraction)
     most = min(int(rows * 1.000001) * step, 2**118 - 1)
-    run = _Run(raw, feature_map, segments, shifts, shares, n_groups, most)
+    run = _Run(raw, prepared, segments, shifts, shares, n_groups, most)
     run.run()
     shift = BINADES * least
     moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + LEAST, most)
@@ -324,15 +324,15 @@ class _Run:
     def __init__(
         self,
         raw: NDArray[Any],
-        feature_map: FeatureMap,
+        prepared: PreparedKernel,
         segments: Segments,
         shifts: Whole,
         shares: Shares | None,
         n_groups: int,
         most: int,
     ):
-        d, m, dtype = feature_map.n_features, feature_map.n_frequencies, feature_map.dtype
-        self._raw, self._map, self._segments = raw, feature_map, segments
+        d, m, dtype = prepared.n_features, prepared.n_frequencies, prepared.dtype
+        self._raw, self._prepared, self._segments = raw, prepared, segments
         self._groups = segments.keys // len(shifts)
         self._shifts = shifts[segments.keys % len(shifts)]
         self._weighted = shares is not None
@@ -373,23 +373,24 @@ class _Run:
 
     def run(self) -> None:
         """Fill the sums."""
-        segments, d, dtype = self._segments, self._map.n_features, self._map.dtype
+        segments, prepared = self._segments, self._prepared
+        d, dtype = prepared.n_features, prepared.dtype
         lanes, pitch = lanes_of(dtype), pitch_of(dtype)
         n_blocks = -(-int(segments.lengths.max(initial=0)) // STEPS)
         columns = np.zeros(n_blocks * d * pitch, dtype)
         scratch = np.empty(n_blocks * (d + 1) * pitch, self._raw.dtype).view(np.uint8)
         share = np.zeros(n_blocks * STEPS * lanes if self._weighted else 0, dtype)
-        white = self._map.row_whitening
+        white = prepared.row_whitening
         matrix = np.empty((0, 0, 0), dtype)
         if white is not None:
             matrix = RowWhitener(white, dtype).matrix
         reading = batch_reading(self._raw.dtype.name, dtype, white is not None)
-        status, row = batch_summer(self._map)(
+        status, row = batch_summer(prepared.kernel)(
             *reading, self._raw.reshape(-1).view(np.uint8),
             d * self._raw.itemsize, scratch, segments.order, self._shares,
             self._weighted, segments.starts, segments.lengths, self._groups,
-            self._first_segments(), self._shifts, self._map.center, ROOT / moment_units(self._map),
-            columns, share, matrix, self._map.packed, self._map.n_frequencies, self.low, self.high,
+            self._first_segments(), self._shifts, prepared.center, ROOT / prepared.units,
+            columns, share, matrix, prepared.packed, prepared.n_frequencies, self.low, self.high,
             self.first, self.second, self._narrow, self._low, self._high,
         )  # fmt: skip
         if status:

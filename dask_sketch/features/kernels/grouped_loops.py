@@ -15,7 +15,6 @@ import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.dense import COMPILING, FINER, vector_bits
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
@@ -37,7 +36,8 @@ from dask_sketch.features.kernels.llvm_vectors import (
     VECTOR_BITS,
     bits_of,
 )
-from dask_sketch.features.kernels.structured import AHEAD, WAVES, make_waves
+from dask_sketch.features.kernels.prepared import Kernel
+from dask_sketch.features.kernels.structured import AHEAD, WAVES, StructuredKernel, make_waves
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
 
 _MASK = 2**LOW_BITS - 1
@@ -318,13 +318,13 @@ def _summer_of_panels(dtype: str, panel: int) -> Summer:
 
 
 @lru_cache(maxsize=4)
-def _summer(sums: bool, dtype: str) -> Summer:
-    if sums:
+def _summer(structured: bool, dtype: str) -> Summer:
+    if structured:
         return _summer_of_sums(dtype, 4 if vector_bits() == VECTOR_BITS else 2)
     return _summer_of_panels(dtype, vector_bits() // (8 * np.dtype(dtype).itemsize))
 
 
-def batch_summer(feature_map: FeatureMap) -> Summer:
-    """The compiled sums of batches, for the distribution and the precision of a map."""
+def batch_summer(kernel: Kernel) -> Summer:
+    """Compile the sums of batches that belong to a kernel."""
     with COMPILING:
-        return _summer(feature_map.distribution == "sparse-sums", feature_map.dtype)
+        return _summer(isinstance(kernel, StructuredKernel), kernel.dtype.name)

@@ -187,10 +187,10 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     return compiled
 
 
-class SumsKernel:
-    """Sums of cosines and sines for frequencies in groups; used as :class:`MomentKernel` is.
+class StructuredKernel:
+    """Sums of cosines and sines for frequencies in groups; used as :class:`DenseKernel` is.
 
-    Instances come from :func:`sums_kernel`, which compiles each precision once per process.
+    Instances come from :func:`structured_kernel`, which compiles each precision once per process.
 
     Attributes
     ----------
@@ -200,13 +200,13 @@ class SumsKernel:
         Rows that sums can take before they must be unpacked.
     """
 
-    def __init__(self, dtype: str):
+    def __init__(self, dtype: str, bits: int | None = None):
         self.dtype = np.dtype(dtype)
         self.fraction = self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype]
         # waves of u, and of v, whose products are held in registers, as base frequencies and
         # vectors of rows are where all features are used; it changes no bit of the sums
-        bits = vector_bits()
+        bits = bits or vector_bits()
         self._tile = 4 if bits == VECTOR_BITS else 2
         self._add = _compiled(dtype, self._tile, bits)
 
@@ -272,11 +272,11 @@ class SumsKernel:
 
 
 @lru_cache(maxsize=2)
-def _kernel(dtype: str) -> SumsKernel:
-    return SumsKernel(dtype)
+def _kernel(dtype: str) -> StructuredKernel:
+    return StructuredKernel(dtype)
 
 
-def sums_kernel(dtype: str = "float32") -> SumsKernel:
+def structured_kernel(dtype: str = "float32") -> StructuredKernel:
     """The compiled kernel for sums, in ``"float32"`` or ``"float64"``.
 
     The first call in a process compiles (about two seconds) or loads from numba's cache on disk;
@@ -284,7 +284,7 @@ def sums_kernel(dtype: str = "float32") -> SumsKernel:
 
     Examples
     --------
-    >>> kernel = sums_kernel("float64")
+    >>> kernel = structured_kernel("float64")
     >>> frequencies = kernel.pack(np.array([[0.25, -0.25], [0.0, 0.5]]))  # v = (0.25, -0.25)
     >>> sums = kernel.zeros(frequencies)
     >>> kernel.add(np.array([[1.0, 0.0], [1.0, 1.0]]), frequencies, sums)

@@ -18,8 +18,8 @@ import yaml
 from distributed import Client, LocalCluster
 
 import dask_sketch as ds
-from dask_sketch.features.kernels.dense import MomentKernel
-from dask_sketch.features.kernels.structured import SumsKernel
+from dask_sketch.features.kernels.dense import DenseKernel
+from dask_sketch.features.kernels.structured import StructuredKernel
 from dask_sketch.graph.progress import watch
 from dask_sketch.sketching.partial import prepare
 
@@ -134,7 +134,7 @@ def start_clock() -> None:
     A call takes a block of some thousand rows, milliseconds; the two readings of the clock about
     a microsecond.
     """
-    for kind in (MomentKernel, SumsKernel):
+    for kind in (DenseKernel, StructuredKernel):
         if not hasattr(kind.add, "timed"):
             kind.add = _timed(kind.add)  # type: ignore[method-assign]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from dask_sketch import FeatureMap
 from dask_sketch.features.distributions import adapted_radius, sample_frequencies
-from dask_sketch.features.frequencies import SampledFrequencies, kernel_for
+from dask_sketch.features.frequencies import SampledFrequencies
+from dask_sketch.features.kernels.prepared import kernel_for
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split
 from tests.benchmarks.structured import prototypes
 from tests.benchmarks.structured.prototypes import ROWS, Sums
@@ -38,7 +39,7 @@ class Candidate:
             seed=10**6 * (1 + [c.name for c in CANDIDATES].index(self.name)) + seed,
         )
         omega = self.make(variances, n_frequencies, seed)[0]
-        digest = SampledFrequencies(blank.spec, omega / (2 * np.pi), blank).digest
+        digest = SampledFrequencies(blank._sampling, omega / (2 * np.pi)).digest
         return FeatureMap.from_spec(blank.spec, digest, omega)
 
     def rate(self, n_features: int, n_frequencies: int, repeats: int = 9) -> float:
@@ -63,12 +64,13 @@ def by_distribution(distribution: str) -> Callable[[np.ndarray, int, int], Made]
             len(variances), m, covariances=variances, distribution=distribution, seed=seed
         )
         kernel = kernel_for(distribution, fm.n_features, fm.dtype)
+        packed = kernel.pack(fm.cycles_per_unit)
         block = 4096 * 12 // max(fm.n_features, 12) // ROWS * ROWS or ROWS
 
         def sums(x: np.ndarray) -> np.ndarray:
-            totals = kernel.zeros(fm.packed)
+            totals = kernel.zeros(packed)
             for start in range(0, len(x), block):
-                kernel.add(x[start : start + block], fm.packed, totals)
+                kernel.add(x[start : start + block], packed, totals)
             real, imaginary = kernel.unpack(totals, m) * 2.0**-kernel.fraction
             return np.asarray(real + 1j * imaginary)
 

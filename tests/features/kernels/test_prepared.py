@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_sketch.features.kernels.dense import FLUSH, MomentKernel, moment_kernel
-from dask_sketch.features.kernels.structured import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.dense import FLUSH, DenseKernel, dense_kernel
+from dask_sketch.features.kernels.structured import BLOCK, StructuredKernel, structured_kernel
 from dask_sketch.features.kernels.structured_frequencies import (
     GROUP,
     SIDE,
@@ -32,7 +34,9 @@ class Summing:
     """A kernel with its frequencies."""
 
     def __init__(self, distribution, cycles, dtype, kernel=None):
-        shared = sums_kernel(dtype) if distribution == "sums" else moment_kernel(len(cycles), dtype)
+        shared = (
+            structured_kernel(dtype) if distribution == "sums" else dense_kernel(len(cycles), dtype)
+        )
         self.kernel = shared if kernel is None else kernel
         self.packed = self.kernel.pack(cycles)
         self.shape = cycles.shape
@@ -111,15 +115,13 @@ def test_rows_one_by_one_give_the_same_integers(d, distribution, dtype, rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_width_and_tile_change_no_bit(dtype, rng, monkeypatch):
+def test_the_width_of_vectors_changes_no_bit(dtype, rng):
     x, w = rows_and_weights(rng, 700, 9, dtype)
-    kinds = {"any": lambda: MomentKernel(9, dtype), "sums": lambda: SumsKernel(dtype)}
+    kinds = {"any": partial(DenseKernel, 9, dtype), "sums": partial(StructuredKernel, dtype)}
     for distribution, made in kinds.items():
         found = []
         for bits in (512, 256, 128):
-            for module in ("kernel", "sums_kernel"):
-                monkeypatch.setattr(f"dask_sketch.features.{module}.vector_bits", lambda b=bits: b)
-            summing = drawn(distribution, 9, 70, dtype, made())
+            summing = drawn(distribution, 9, 70, dtype, made(bits=bits))
             found.append([summing.steps(x), summing.steps(x, w)])
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])

@@ -8,9 +8,10 @@ from strategies import reference_sums
 
 from dask_sketch import FeatureMap, merge, partial_sketch
 from dask_sketch.errors import ChunkError
-from dask_sketch.features.kernels.dense import moment_kernel
-from dask_sketch.features.kernels.structured import BLOCK, SumsKernel, sums_kernel
+from dask_sketch.features.kernels.dense import dense_kernel
+from dask_sketch.features.kernels.structured import BLOCK, StructuredKernel, structured_kernel
 from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, truncate_to_grid
+from dask_sketch.sketching.accumulator import kernel_of
 
 TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 
@@ -42,16 +43,17 @@ def explained(x, fm, weights=None):
         return 1e-12
     if len(x) >= 1000:
         return 2e-7
-    cycles = np.abs(fm.packed[:, 1]).sum(axis=1).max() * 2 * np.pi
+    packed = kernel_of(fm).packed
+    cycles = np.abs(packed[:, 1]).sum(axis=1).max() * 2 * np.pi
     built_up = 2 * cycles * np.abs(x - fm.center).max(initial=0.0)
-    return 5e-7 + (fm.packed.shape[2] + 1) * 2.0**-24 * built_up
+    return 5e-7 + (packed.shape[2] + 1) * 2.0**-24 * built_up
 
 
 def test_the_distribution_chooses_the_kernel():
-    assert isinstance(sums_map(3, 40).kernel, SumsKernel)
-    assert sums_map(3, 40).kernel is sums_kernel("float32")
-    assert sums_map(3, 40, "float64").kernel is sums_kernel("float64")
-    assert FeatureMap(3, 40, scale=1.0).kernel is moment_kernel(3, "float32")
+    assert isinstance(kernel_of(sums_map(3, 40)).kernel, StructuredKernel)
+    assert kernel_of(sums_map(3, 40)).kernel is structured_kernel("float32")
+    assert kernel_of(sums_map(3, 40, "float64")).kernel is structured_kernel("float64")
+    assert kernel_of(FeatureMap(3, 40, scale=1.0)).kernel is dense_kernel(3, "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -86,7 +88,7 @@ def test_moments_agree_for_every_number_of_rows(n_rows, n_features, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("d", [5, 32, 33, 500])
 def test_base_frequencies_may_use_every_feature(d, dtype, rng):
-    kernel = sums_kernel(dtype)
+    kernel = structured_kernel(dtype)
     cycles = truncate_to_grid(combine(rng.normal(size=(4, 2, SIDE, d)) / d**0.5, 100))
     packed = kernel.pack(cycles)
     assert packed.shape == (32, 2, d)
@@ -105,7 +107,7 @@ def test_base_frequencies_may_use_every_feature(d, dtype, rng):
 def test_rows_are_whitened(d, dtype, rng):
     white = np.eye(d) + 0.5 * rng.normal(size=(d, d)) / d**0.5
     fm = sums_map(d, 100, dtype, whitening=white, center=rng.normal(size=d))
-    assert fm.packed.shape == (32, 2, 2)
+    assert kernel_of(fm).packed.shape == (32, 2, 2)
     np.testing.assert_allclose(
         fm.frequencies, white.T @ fm.cycles_per_unit.astype(float) * 2 * np.pi, rtol=1e-9
     )
@@ -142,7 +144,7 @@ def test_both_kernels_agree(rng):
     x = np.ascontiguousarray(within(rng, 3000, fm, 50.0), dtype=np.float32)
     cycles = (fm.frequencies / (2 * np.pi)).astype(np.float32)
     sums = {}
-    for kernel in (fm.kernel, moment_kernel(12, "float32")):
+    for kernel in (kernel_of(fm).kernel, dense_kernel(12, "float32")):
         packed = kernel.pack(cycles)
         total = kernel.zeros(packed)
         kernel.add(x, packed, total)
@@ -176,18 +178,3 @@ def test_a_row_has_the_same_bits_wherever_it_stands(n_features, dtype, rng):
         for stop in (place + 1, len(x)):
             got = partial_sketch(others[:stop], fm, weights[:stop])
             np.testing.assert_array_equal(got.moment_sum, alone)
-
-
-def test_the_width_of_the_tile_changes_no_bit(rng, monkeypatch):
-    fm = sums_map(7, 100)
-    x = np.ascontiguousarray(rng.normal(size=(1000, 7)), dtype=np.float32)
-    found = []
-    for bits in (512, 256):
-        monkeypatch.setattr(
-            "dask_sketch.features.kernels.structured.vector_bits", lambda bits=bits: bits
-        )
-        kernel = SumsKernel("float32")
-        sums = kernel.zeros(fm.packed)
-        kernel.add(x, fm.packed, sums)
-        found.append(kernel.unpack(sums, 100))
-    np.testing.assert_array_equal(*found)

@@ -7,7 +7,7 @@ import pytest
 from strategies import reference_sums
 
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.features.kernels.dense import ROWS, moment_kernel
+from dask_sketch.features.kernels.dense import ROWS, dense_kernel
 
 FEATURES = [1, 2, 3, 12, 63, 64, 65, 100]
 FREQUENCIES = [1, 15, 127, 128, 129, 1000]
@@ -126,7 +126,7 @@ def test_a_moment_has_the_same_bits_wherever_its_frequency_stands(rng):
     x = rng.normal(size=(100, 2))
     wide = FeatureMap(2, 384, scale=1.0)
     cycles = (wide.frequencies / (2 * np.pi)).astype(np.float32)
-    kernel = moment_kernel(2, "float32")
+    kernel = dense_kernel(2, "float32")
     sums = {}
     for shift in (0, 5, 128):
         packed = kernel.pack(np.roll(cycles, shift, axis=1))
@@ -138,7 +138,7 @@ def test_a_moment_has_the_same_bits_wherever_its_frequency_stands(rng):
 
 
 def test_kernels_are_made_once():
-    assert moment_kernel(3, "float32") is moment_kernel(3, "float32")
+    assert dense_kernel(3, "float32") is dense_kernel(3, "float32")
 
 
 @pytest.mark.parametrize("order", ["C", "F", "strided", "reversed", "readonly"])
