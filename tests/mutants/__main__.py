@@ -38,9 +38,13 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             *("features/kernels/grouped.py", "features/kernels/grouped_loops.py"),
         ],
         [
-            *("features/test_kernel.py", "features/test_sums_kernel.py", "features/test_rows.py"),
+            *(
+                "features/kernels/test_dense.py",
+                "features/kernels/test_structured.py",
+                "features/kernels/test_row_reader.py",
+            ),
             *("sketching/test_partial.py", "compatibility", "sketching/test_groups.py"),
-            "features/test_exactness.py",
+            "features/kernels/test_prepared.py",
         ],
     ),
     "sums": (
@@ -49,9 +53,12 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
             *("sketching/accumulator.py", "sketching/partial.py"),
         ],
         [
-            *("features/test_fixed_point.py", "features/test_stacked_loop.py"),
+            *(
+                "features/kernels/test_fixed_point.py",
+                "features/kernels/test_stacked_fixed_point.py",
+            ),
             *("sketching/test_partial.py", "sketching/test_groups.py", "compatibility"),
-            *("features/test_exactness.py", "sketching/test_merge_laws.py"),
+            *("features/kernels/test_prepared.py", "sketching/test_merge_laws.py"),
         ],
     ),
     "merge": (
