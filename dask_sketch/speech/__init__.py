@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from dask_sketch.speech.frames import Frames, open_frames
     from dask_sketch.speech.mfcc import FrontEnd, mfcc_of_file
     from dask_sketch.speech.scoring import score_trials
-    from dask_sketch.speech.splits import Split, split_recordings
-    from dask_sketch.speech.trials import Trial, read_enrolment, read_trials, write_trials
+    from dask_sketch.speech.trials import (
+        Split,
+        Trial,
+        read_enrolment,
+        read_trials,
+        split_recordings,
+        write_trials,
+    )
     from dask_sketch.speech.ubm import UniversalModel, universal_model
     from dask_sketch.speech.write import SpeechSummary, write_features
 
@@ -26,7 +32,7 @@ _HOMES = {
     "FrontEnd": "dask_sketch.speech.mfcc",
     "SpeakerModels": "dask_sketch.speech.enrolment",
     "SpeechSummary": "dask_sketch.speech.write",
-    "Split": "dask_sketch.speech.splits",
+    "Split": "dask_sketch.speech.trials",
     "Trial": "dask_sketch.speech.trials",
     "UniversalModel": "dask_sketch.speech.ubm",
     "enrol": "dask_sketch.speech.enrolment",
@@ -36,7 +42,7 @@ _HOMES = {
     "read_enrolment": "dask_sketch.speech.trials",
     "read_trials": "dask_sketch.speech.trials",
     "score_trials": "dask_sketch.speech.scoring",
-    "split_recordings": "dask_sketch.speech.splits",
+    "split_recordings": "dask_sketch.speech.trials",
     "universal_model": "dask_sketch.speech.ubm",
     "write_features": "dask_sketch.speech.write",
     "write_trials": "dask_sketch.speech.trials",

@@ -1,4 +1,4 @@
-"""Which audio files there are, what they are called and who speaks in them."""
+"""List audio files, with their names and speakers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dask_sketch.errors import InputError
 
 __all__ = ["SPEAKER_IN_NAME", "Recording", "list_recordings", "speakers_of"]
 SPEAKER_IN_NAME = r"_([^_]+)_"
-"""Finds the speaker between the first two underscores of a name: ``7_jackson_32.wav``."""
-# What a folder is searched for; a glob or a list can name any file that soundfile reads.
+"""Pattern of a speaker's name between the first two underscores: ``7_jackson_32.wav``."""
+# Suffixes searched for in a folder; a glob or a list may name any file that soundfile reads.
 _SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph"}
 
 
 @dataclass(frozen=True)
 class Recording:
-    """An audio file: its absolute path, and its name below the folder that all files share."""
+    """Absolute path of an audio file, and its name relative to the common parent folder."""
 
     path: str
     name: str
@@ -34,14 +34,14 @@ def list_recordings(
     Parameters
     ----------
     files
-        A folder, searched with its subfolders for audio files; or a glob pattern, where ``**``
-        stands for any number of folders; or paths. Folders and patterns give the files sorted
-        by path; a sequence keeps its order.
+        Folder, searched recursively; glob pattern, where ``**`` matches any number of folders; or
+        sequence of paths. Files of folders and patterns are sorted by path; a sequence keeps its
+        order.
 
     Returns
     -------
     list of Recording
-        At least one.
+        Recordings, at least one.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def list_recordings(
         if path in seen:
             raise InputError(f"files lists {str(path)!r} twice: its frames would count twice")
         seen.add(path)
-    # Names that do not mention the folder above keep the store the same wherever it is written.
+    # Relative names make the store independent of the location of the files.
     above = os.path.commonpath([path.parent for path in paths])
     return [Recording(str(path), path.relative_to(above).as_posix()) for path in paths]
 
@@ -90,15 +90,15 @@ def speakers_of(recordings: list[Recording], speaker: str | Callable[[Path], str
     Parameters
     ----------
     recordings
-        The files.
+        Recordings.
     speaker
-        A regular expression with one group, searched for in the file's name without its
-        folders; or a callable from the file's path to the speaker's name.
+        Regular expression with one group, searched for in the file's name without its folders; or
+        callable from the file's path to the speaker's name.
 
     Returns
     -------
     list of str
-        One name per recording.
+        Name of the speaker of each recording.
 
     Raises
     ------

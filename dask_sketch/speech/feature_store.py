@@ -1,4 +1,4 @@
-"""The feature store: its layout on disk, and which task writes which of its shards."""
+"""Layout of the feature store, and the division of its shards among write tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SCHEMA = "dask-sketch/speech-features/1"
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of one file's speech frames that lies in one shard.
+    """Consecutive speech frames of one file within one shard.
 
     ``start`` and ``stop`` count the speech frames of the file, of which there are ``n_frames``.
     """
@@ -46,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows ``start`` to ``stop`` of the store, one whole shard, and what fills them."""
+    """Rows ``start`` to ``stop`` of the store, one whole shard, and the pieces that fill them."""
 
     start: int
     stop: int
@@ -59,18 +59,18 @@ def plan_shards(
     counts: Sequence[int],
     shard_frames: int,
 ) -> list[Shard]:
-    """Deal the rows of the store out to write tasks, one whole shard to each.
+    """Divide the rows of the store among write tasks, one whole shard for each.
 
     Parameters
     ----------
     paths
-        The audio files, in the order of their rows.
+        Paths of the audio files, in the order of their rows.
     speakers
         Speaker code of each file.
     counts
-        Speech frames of each file, at least 1.
+        Number of speech frames of each file, at least 1.
     shard_frames
-        Rows of a shard.
+        Number of rows of a shard.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A stored set of recordings: the frames of all of them, lazily, and which recording is whose."""
+"""Open the stored frames of many recordings lazily."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Frames:
     Attributes
     ----------
     samples
-        All frames, lazily, and the number of its recording for each.
+        All frames, lazily, with the number of the recording of each frame.
     recordings
-        Names of the recordings, sorted, by number.
+        Sorted names of the recordings; the position is the number.
     """
 
     samples: Samples
     recordings: tuple[str, ...]
 
     def numbers(self, recordings: Iterable[str]) -> list[int]:
-        """Numbers of recordings.
+        """Find the numbers of recordings by their names.
 
         Raises
         ------
         InputError
-            If there is none of a name; the message tells which.
+            If there is no recording of a name; the message names it.
         """
         places = {name: number for number, name in enumerate(self.recordings)}
         wanted = list(recordings)
@@ -52,17 +52,17 @@ class Frames:
         return [places[name] for name in wanted]
 
     def of(self, recordings: Iterable[str]) -> da.Array:
-        """The frames of some recordings, lazily, for :func:`dask_sketch.sketch` and others.
+        """Select the frames of some recordings, lazily.
 
         Parameters
         ----------
         recordings
-            Names.
+            Names of the recordings.
 
         Returns
         -------
         frames
-            Shape (n, n_features), in chunks of unknown length: nothing is read yet.
+            Frames, shape (n_frames, n_features), in chunks of unknown length.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Frames:
         wanted = np.zeros(len(self.recordings), dtype=bool)
         wanted[self.numbers(recordings)] = True
         blocks, groups = self.samples.blocks, self.samples.groups
-        assert isinstance(blocks, da.Array)  # as open_frames() sees to
+        assert isinstance(blocks, da.Array)  # checked by open_frames()
         assert groups is not None
         return da.map_blocks(
             _rows_of,
@@ -93,27 +93,28 @@ def _rows_of(
 
 
 def open_frames(x: Any, recordings: Any = "file_name", **options: Any) -> Frames:
-    """Open frames and the names of the recordings that they are of; no frame is read.
+    """Open frames with the names of their recordings, without reading the frames.
 
     Parameters
     ----------
     x
-        The store that :func:`write_features` wrote, or anything else that
-        :func:`dask_sketch.open_samples` takes.
+        Store written by :func:`write_features`, or other input of
+        :func:`dask_sketch.open_samples`.
     recordings
-        Name of the recording of each frame: an array of text, shape (n,), or the name of one in the
-        store. The frames of a recording should follow each other.
+        Name of the recording of each frame: array of strings, shape (n_frames,), or the name of
+        such an array in the store. The frames of a recording should be consecutive.
     options
-        Further arguments of :func:`dask_sketch.open_samples`.
+        Keyword arguments of :func:`dask_sketch.open_samples`.
 
     Returns
     -------
     frames
+        Frames and the names of their recordings.
 
     Raises
     ------
     InputError
-        If there is nothing there, or there are no names.
+        If the input cannot be opened, or has no names of recordings.
 
     Examples
     --------
@@ -132,7 +133,7 @@ def open_frames(x: Any, recordings: Any = "file_name", **options: Any) -> Frames
 
 
 def segments(files: NDArray[np.integer]) -> Sequence[tuple[int, slice]]:
-    """Runs of equal numbers, and where they are.
+    """Find runs of equal numbers and their positions.
 
     Examples
     --------

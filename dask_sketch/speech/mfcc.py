@@ -1,10 +1,10 @@
-"""One audio file to its MFCC frames: voice activity, then mel-cepstra (no Dask).
+"""Compute the MFCC frames of one audio file: voice activity, then mel-cepstra.
 
 The features are those of the speaker-verification experiment of Keriven et al. 2018
 (sections 6.1 and 6.2): frames of 23 ms with 50 % overlap, frames without speech removed, twelve
 mel-frequency cepstral coefficients per frame, the zeroth (the loudness) dropped. librosa does
-the signal processing; this module only lines the voice activity up with the cepstra, frame for
-frame, and bounds the memory.
+the signal processing; this module aligns the voice activity with the cepstra, frame by frame,
+and bounds the memory.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ except ImportError as error:
         "the speech front end needs librosa and soundfile: pip install 'dask-sketch[speech]'"
     ) from error
 __all__ = ["FrontEnd", "active_frames", "mfcc", "mfcc_of_file", "n_frames_of", "read_audio"]
-# One step of 16-bit audio. A file whose loudest frame is below it holds no sound at all; without
+# Quantum of 16-bit audio. A file whose loudest frame is below it holds no sound at all; without
 # this floor the threshold, which is relative to the loudest frame, would keep all of its frames.
 _SILENCE = 2.0**-15
-# Frames whose spectra are held at once. Blocks start at multiples of it from the start of the
-# file, whichever frames are asked for, so that a frame's bits do not depend on who computes it.
-_LARGEST = 2**30  # samples of one file, all channels: 4 GiB
+_MAX_SAMPLES = 2**30  # samples of one file, all channels: 4 GiB
+# Frames whose spectra are in memory at once. Blocks start at multiples of it from the start of the
+# file, so that the bits of a frame do not depend on the frames requested.
 _BLOCK = 8192
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """How audio becomes features.
+    """Parameters of the MFCC computation.
 
     Parameters
     ----------
     sample_rate
-        Rate in Hz that the cepstra are computed at. A file with a higher rate is resampled to
-        it, a file with a lower rate is refused.
+        Sampling rate of the cepstra in Hz. Files with a higher rate are resampled, files with a
+        lower rate are refused.
     frame_seconds
-        Length of a frame in seconds. Frames follow each other at half of it (50 % overlap).
+        Length of a frame in seconds; frames overlap by 50 %.
     n_coefficients
-        Coefficients per frame, numbered from 1: the zeroth is dropped.
+        Number of coefficients per frame; the zeroth is dropped.
     top_db
-        A frame is speech where its root mean square is less than this many dB below that of
-        the loudest frame of its file. The default of 30 dB is the customary threshold for
+        Threshold in dB: a frame is speech if its root mean square is less than this far below
+        that of the loudest frame of its file. The default of 30 dB is the customary threshold for
         speech recorded at close range: it is above the background noise of such recordings
         (35 to 60 dB below the loudest frame) and keeps the unvoiced consonants (20 to 30 dB
         below).
@@ -64,7 +64,7 @@ class FrontEnd:
     Notes
     -----
     The number of mel filters is ``floor(3 ln(sample_rate))``, 26 at 8 kHz, and the window is
-    Hamming's: the defaults of the toolbox that the paper names. Filters act on the power
+    Hamming's, as by default in the toolbox named by the paper. Filters act on the power
     spectrum, and the logarithm is in dB, so the features are in dB as well.
 
     Examples
@@ -99,17 +99,17 @@ class FrontEnd:
 
     @property
     def frame_length(self) -> int:
-        """Audio samples per frame."""
+        """Number of audio samples per frame."""
         return round(self.frame_seconds * self.sample_rate)
 
     @property
     def hop_length(self) -> int:
-        """Audio samples from the start of a frame to the start of the next."""
+        """Number of audio samples between the starts of consecutive frames."""
         return self.frame_length // 2
 
     @property
     def n_filters(self) -> int:
-        """Filters of the mel filter bank."""
+        """Number of filters of the mel filter bank."""
         return math.floor(3 * math.log(self.sample_rate))
 
     def _every_filter_has_a_bin(self) -> bool:
@@ -122,13 +122,13 @@ class FrontEnd:
 def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.float32]:
     """Read an audio file as one channel at a given rate, without its mean.
 
-    Channels are averaged. A constant offset, which recorders add, is removed: it would count as
-    loudness where there is none.
+    Channels are averaged. A constant offset, which recorders add, is removed, because it would
+    count as loudness.
 
     Parameters
     ----------
     path
-        A file in a format that soundfile reads (WAV, FLAC, OGG, MP3, AIFF, AU, NIST SPHERE...).
+        Path of a file in a format that soundfile reads (WAV, FLAC, OGG, MP3, AIFF, AU, NIST SPHERE...).
     sample_rate
         Rate of the result in Hz.
 
@@ -146,13 +146,13 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.flo
     name = os.fspath(path)
     try:
         stated = soundfile.info(name)
-        if stated.frames * stated.channels > _LARGEST:
+        if stated.frames * stated.channels > _MAX_SAMPLES:
             raise ChunkError(
                 f"audio file {name!r} states {stated.frames:,} samples of {stated.channels} "
-                f"channels, over {_LARGEST:,}: cut it into parts, or leave it out"
+                f"channels, over {_MAX_SAMPLES:,}: cut it into parts, or leave it out"
             )
         audio, rate = soundfile.read(name, dtype="float32")
-    # TypeError is what soundfile answers to headerless audio, of which it cannot know the rate
+    # soundfile raises TypeError for headerless audio, whose rate is unknown
     except (soundfile.SoundFileError, OSError, TypeError) as error:
         raise ChunkError(f"audio file {name!r} cannot be read: {error}") from error
     if audio.shape[0] == 0:
@@ -205,8 +205,8 @@ def active_frames(signal: NDArray[np.float32], front_end: FrontEnd) -> NDArray[n
     >>> active_frames(signal, FrontEnd())
     array([ 9, 10, 11, 12, 13, 14, 15, 16, 17, 18])
     """
-    # librosa.effects.split centres its frames and answers in intervals of samples. One decision
-    # per frame of the cepstra needs the energy of those very frames.
+    # librosa.effects.split centres its frames and returns intervals of samples. One decision per
+    # frame of the cepstra needs the energy of exactly those frames.
     rms = np.empty(n_frames_of(signal, front_end), np.float32)
     for first, last, audio in _blocks(signal, front_end):
         rms[first:last] = librosa.feature.rms(
@@ -284,15 +284,14 @@ def mfcc_of_file(
 ) -> NDArray[np.float32]:
     """Compute the features of one audio file: its speech frames, in order of time.
 
-    The file's audio is held in memory, 115 MB per hour at 8 kHz; of its spectra, no more than a
-    block of frames.
+    The audio is held in memory, 115 MB per hour at 8 kHz; the spectra only in blocks of frames.
 
     Parameters
     ----------
     path
-        A file in a format that soundfile reads.
+        Path of a file in a format that soundfile reads.
     front_end
-        How audio becomes features. Default ``FrontEnd()``.
+        Parameters of the computation; ``FrontEnd()`` by default.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Lists of trials: who is claimed to speak in which recording, and what was answered."""
+"""Read, write and generate lists of verification trials."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dask_sketch.errors import InputError
 
 HEADER = ("model", "test", "target")
-# of the third column of lists in use; numbers stand first in some
+# values of the third column in common lists; numbers come first in some
 _KINDS = {"1": True, "0": False, "target": True, "nontarget": False, "impostor": False,
           "true": True, "false": False}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One question to a verifier.
+    """Trial of a verifier: a claimed speaker and a recording.
 
     Attributes
     ----------
     model
-        Who is claimed to speak.
+        Name of the claimed speaker.
     test
-        The recording.
+        Name of the recording.
     target
-        Whether that is so; ``None`` if the list does not tell.
+        Whether the claim is true; ``None`` if unknown.
     """
 
     model: str
@@ -38,25 +40,25 @@ class Trial:
 def read_trials(path: str | os.PathLike[str]) -> list[Trial]:
     r"""Read a list of trials.
 
-    Three forms are understood: CSV with the header ``model,test,target``, whose last column may be
+    Three formats are accepted: CSV with the header ``model,test,target``, whose last column may be
     missing; lines ``model test target`` with ``target`` or ``nontarget`` in the last place; and
     lines ``1 model test`` with 1 or 0 in the first.
 
     Parameters
     ----------
     path
-        Of a text file in UTF-8.
+        Path of a text file in UTF-8.
 
     Returns
     -------
     trials
-        In the order of the file.
+        Trials in the order of the file.
 
     Raises
     ------
     InputError
-        If there is no such file, a line is not understood, or a trial is listed twice; the message
-        names the line.
+        If the file cannot be read, a line has another format, or a trial is listed twice; the
+        message gives the number of the line.
 
     Examples
     --------
@@ -89,7 +91,7 @@ def read_trials(path: str | os.PathLike[str]) -> list[Trial]:
         trial = _trial(cells, plain)
         if trial is None:
             raise InputError(
-                f"{name}:{number}: {line.strip()!r} is no trial; give model, test and one of "
+                f"{name}:{number}: {line.strip()!r} is not a trial; give model, test and one of "
                 f"{', '.join(_KINDS)}."
             )
         if (trial.model, trial.test) in trials:
@@ -112,16 +114,16 @@ def _trial(cells: Sequence[str], plain: bool) -> Trial | None:
 def write_trials(
     path: str | os.PathLike[str], trials: Iterable[Trial], scores: Iterable[float] | None = None
 ) -> None:
-    """Write trials as CSV, with a column ``score`` if there are scores.
+    """Write trials as CSV, with a column ``score`` if scores are given.
 
     Parameters
     ----------
     path
-        Where to; an existing file is replaced.
+        Path of the file; an existing file is replaced.
     trials
-        The trials.
+        Trials to write.
     scores
-        One for each trial, in nats; written so that they are read as the same numbers.
+        Score of each trial, in nats, written with full precision.
     """
     listed = list(trials)
     answers = [None] * len(listed) if scores is None else [float(score) for score in scores]
@@ -129,35 +131,35 @@ def write_trials(
         raise InputError(
             f"scores has length {len(answers)}, trials {len(listed)}: give one for each."
         )
-    told = any(trial.target is not None for trial in listed)
+    labelled = any(trial.target is not None for trial in listed)
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
-        out.writerow((*HEADER[: 3 if told else 2], *(() if scores is None else ("score",))))
+        out.writerow((*HEADER[: 3 if labelled else 2], *(() if scores is None else ("score",))))
         for trial, score in zip(listed, answers, strict=True):
             kind = {True: "1", False: "0", None: ""}[trial.target]
             out.writerow(
-                (trial.model, trial.test, *((kind,) if told else ()),
+                (trial.model, trial.test, *((kind,) if labelled else ()),
                  *(() if score is None else (repr(score),)))
             )  # fmt: skip
 
 
 def read_enrolment(path: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """Read which recordings each model is made from: lines ``model recording``, or such a CSV.
+    """Read the recordings to enrol each model with: lines ``model recording``, or such a CSV.
 
     Parameters
     ----------
     path
-        Of a text file in UTF-8; a CSV has the header ``model,recording``.
+        Path of a text file in UTF-8; a CSV has the header ``model,recording``.
 
     Returns
     -------
     recordings
-        Of each model, in the order of the file.
+        Names of the recordings of each model, in the order of the file.
 
     Raises
     ------
     InputError
-        If there is no such file, or a line is not understood.
+        If the file cannot be read, or a line has another format.
     """
     name = os.fspath(path)
     try:
@@ -177,3 +179,86 @@ def read_enrolment(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     if not found:
         raise InputError(f"enrolment {name!r} is empty: give a model and a recording on each line.")
     return found
+
+
+@dataclass(frozen=True)
+class Split:
+    """Recordings for enrolment and trials for testing.
+
+    Attributes
+    ----------
+    enrolment
+        Names of the recordings to enrol each speaker with, by the speaker's name.
+    trials
+        Trials of all other recordings against all speakers.
+    """
+
+    enrolment: dict[str, list[str]]
+    trials: list[Trial]
+
+    @property
+    def enrolled(self) -> list[str]:
+        """Names of all recordings used for enrolment."""
+        return [name for names in self.enrolment.values() for name in names]
+
+
+def split_recordings(
+    recordings: Sequence[str], speakers: Sequence[str], share: float = 0.5, seed: int = 0
+) -> Split:
+    """Split the recordings of each speaker at random into enrolment and test.
+
+    Parameters
+    ----------
+    recordings
+        Names of the recordings.
+    speakers
+        Speaker of each recording.
+    share
+        Fraction of each speaker's recordings used for enrolment, in (0, 1); at least one recording
+        is used for enrolment and at least one for testing.
+    seed
+        Seed of the split, ``>= 0``.
+
+    Returns
+    -------
+    split
+        Disjoint sets, independent of the order of the recordings.
+
+    Raises
+    ------
+    InputError
+        If lengths differ, ``share`` is out of range, there are fewer than two speakers, or a
+        speaker has fewer than two recordings.
+
+    Examples
+    --------
+    >>> split = split_recordings(["a1", "a2", "b1", "b2"], ["a", "a", "b", "b"])
+    >>> {name: len(chosen) for name, chosen in split.enrolment.items()}, len(split.trials)
+    ({'a': 1, 'b': 1}, 4)
+    """
+    if len(recordings) != len(speakers):
+        raise InputError(f"{len(recordings)} recordings, {len(speakers)} speakers: give one each.")
+    if not 0 < share < 1:
+        raise InputError(f"share={share!r}: give a number between 0 and 1.")
+    of: dict[str, list[str]] = {}
+    for name, speaker in sorted(zip(recordings, speakers, strict=True)):
+        of.setdefault(speaker, []).append(name)
+    if len(of) < 2:
+        raise InputError(f"speakers has {len(of)} different names: give at least two.")
+    rng = np.random.default_rng(seed)
+    enrolment: dict[str, list[str]] = {}
+    tested: list[tuple[str, str]] = []
+    for speaker, names in sorted(of.items()):
+        if len(names) < 2:
+            raise InputError(
+                f"speaker {speaker!r} has {len(names)} recording: give at least two, for enrolment "
+                "and for testing."
+            )
+        n_enrolled = min(max(round(share * len(names)), 1), len(names) - 1)
+        order = rng.permutation(len(names))
+        enrolment[speaker] = sorted(names[i] for i in order[:n_enrolled])
+        tested += [(names[i], speaker) for i in sorted(order[n_enrolled:])]
+    trials = [
+        Trial(model, name, model == speaker) for name, speaker in sorted(tested) for model in of
+    ]
+    return Split(enrolment, sorted(trials, key=lambda trial: (trial.model, trial.test)))

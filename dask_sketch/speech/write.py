@@ -1,10 +1,10 @@
-"""A Dask bag of audio files to one labelled Zarr store of features.
+"""Write the features of a Dask bag of audio files to one labelled Zarr store.
 
-Two passes, because the row at which a file starts is known only once the speech frames of all
-files before it are counted. The first counts, and brings three numbers per file to the client.
-The second computes the features and writes them, one task per shard, each holding one shard
-and the audio of one file in memory. Every file is read twice, and once more for each shard
-border that its rows cross; no frame ever passes through the client.
+There are two passes, because the first row of a file is known only when the speech frames of all
+earlier files are counted. The first pass counts, and sends three numbers per file to the client.
+The second computes the features and writes them, one task per shard, each with one shard and the
+audio of one file in memory. Every file is read twice, and once more for each shard border that
+its rows cross; no frame passes through the client.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SpeechSummary:
-    """What :func:`write_features` wrote.
+    """Summary of a run of :func:`write_features`.
 
     Attributes
     ----------
     n_files
-        Audio files in the store.
+        Number of audio files in the store.
     n_frames
-        Speech frames in the store.
+        Number of speech frames in the store.
     n_speakers
-        Speakers in the store; 0 without speaker names.
+        Number of speakers in the store; 0 without speaker names.
     seconds
-        Duration of the files in seconds, speech or not.
+        Total duration of the files in seconds.
     kept_share
-        Share of the frames that were kept as speech, in (0, 1].
+        Fraction of the frames kept as speech, in (0, 1].
     skipped
         Path and reason of each file left out (``on_error="skip"``).
     """
@@ -75,7 +75,7 @@ class SpeechSummary:
 
 @dataclass(frozen=True)
 class _Count:
-    """Speech frames, all frames and duration of one file, or why there are none."""
+    """Numbers of speech frames and of all frames, and duration of one file, or the failure."""
 
     kept: int = 0
     frames: int = 0
@@ -111,35 +111,36 @@ def write_features(
     Parameters
     ----------
     files
-        A folder (searched with its subfolders), a glob pattern, or paths.
+        Folder (searched recursively), glob pattern, or paths.
     store
-        Where to write: a path, or a URL that Zarr opens.
+        Path or URL of the Zarr store.
     speaker
-        A regular expression with one group, searched for in the file's name without folders;
-        the default takes what stands between the first two underscores (``7_jackson_32.wav``).
-        Or a callable from path to name; or None, for no speaker coordinate.
+        Regular expression with one group, searched for in the file's name without folders; the
+        default matches the part between the first two underscores (``7_jackson_32.wav``).
+        Alternatively, a callable from path to name; or None, for no speaker coordinate.
     sample_rate, frame_seconds, n_coefficients, top_db
-        See :class:`~dask_sketch.speech.mfcc.FrontEnd`.
+        Parameters of the features, see :class:`~dask_sketch.speech.mfcc.FrontEnd`.
     chunk_frames
-        Rows of a chunk, the unit of reading.
+        Number of rows of a chunk, the unit of reading.
     shard_frames
-        Rows of a shard, the unit of writing: a multiple of `chunk_frames`.
+        Number of rows of a shard, the unit of writing; a multiple of `chunk_frames`.
     npartitions
-        Partitions of the bag of files in the counting pass. Default: Dask's own choice.
+        Number of partitions of the bag of files in the first pass. Default: Dask's choice.
     on_error
-        What to do with a file that is unreadable, empty, shorter than a frame, silent, or
-        recorded below `sample_rate`: ``"raise"`` an error that names it, or ``"skip"`` it and
-        list it in the summary.
+        Treatment of files that are unreadable, empty, shorter than a frame, silent, or recorded
+        below `sample_rate`: ``"raise"`` an error that names them, or ``"skip"`` them and list them
+        in the summary.
     overwrite
-        Whether features that an earlier run wrote there may be replaced. Anything else at
-        `store` is refused in any case.
+        Whether features written by an earlier run may be replaced. Anything else at `store` is
+        never replaced.
     storage_options
         Options of the file system, where `store` is a URL.
 
     Returns
     -------
     SpeechSummary
-        Files, frames, speakers, seconds of audio, share of frames kept, files skipped.
+        Numbers of files, frames and speakers, seconds of audio, fraction of frames kept, and files
+        skipped.
 
     Raises
     ------
@@ -173,17 +174,17 @@ def write_features(
             f"shard_frames={shard_frames} must be a positive multiple of "
             f"chunk_frames={chunk_frames}"
         )
-    where = os.fspath(store)
-    if "://" not in where:
-        where = str(Path(where).absolute())  # workers may run in another folder
-    check_destination(where, overwrite, storage_options)
+    path = os.fspath(store)
+    if "://" not in path:
+        path = str(Path(path).absolute())  # workers may run in another folder
+    check_destination(path, overwrite, storage_options)
     recordings = list_recordings(files)
     speaker_names = None if speaker is None else speakers_of(recordings, speaker)
 
     counts = _compute(
         db.from_sequence(recordings, npartitions=npartitions).map(_count, front_end=front_end)
     )
-    used, skipped = _sort_out(recordings, counts, on_error)
+    used, skipped = _usable(recordings, counts, on_error)
     names = None if speaker_names is None else sorted({speaker_names[i] for i in used})
     if names is None or speaker_names is None:
         codes = [-1] * len(used)
@@ -196,7 +197,7 @@ def write_features(
     n_frames = shards[-1].stop
     logger.info("writing %d frames of %d files in %d shards", n_frames, len(used), len(shards))
     create_store(
-        where,
+        path,
         n_frames=n_frames,
         files=[recordings[i].name for i in used],
         speakers=names,
@@ -207,10 +208,10 @@ def write_features(
     )
     _compute(
         db.from_sequence(shards, npartitions=len(shards)).map(
-            _write_shard, store=where, front_end=front_end, storage_options=storage_options
+            _write_shard, store=path, front_end=front_end, storage_options=storage_options
         )
     )
-    complete_store(where, storage_options)
+    complete_store(path, storage_options)
     return SpeechSummary(
         n_files=len(used),
         n_frames=n_frames,
@@ -222,10 +223,10 @@ def write_features(
 
 
 def _compute(bag: db.Bag) -> list[Any]:
-    # A bag of its own accord starts processes; as delayed partitions it follows the active
-    # scheduler, and threads where there is none, which suits NumPy and needs no guarded script.
-    # A pool that ends here: after an error, shards that other threads write are waited for, or
-    # they would go on in whatever is made in the same place next.
+    # By default a bag starts processes; delayed partitions use the active scheduler, and threads
+    # where there is none, which suits NumPy and needs no main guard in scripts. The pool ends
+    # here: after an error, threads that still write are waited for, or they would write into the
+    # next store at the same path.
     with (
         ThreadPoolExecutor(dask.config.get("num_workers", CPU_COUNT)) as pool,
         dask.config.set(pool=pool),
@@ -240,12 +241,12 @@ def _count(recording: Recording, front_end: FrontEnd) -> _Count:
         if kept == 0:
             raise no_speech(recording.path, signal, front_end)
     except ChunkError as error:
-        # returned, not raised: one run then tells of every bad file
+        # returned rather than raised, so that one run reports every bad file
         return _Count(failure=str(error))
     return _Count(kept, n_frames_of(signal, front_end), signal.size / front_end.sample_rate)
 
 
-def _sort_out(
+def _usable(
     recordings: list[Recording], counts: list[_Count], on_error: str
 ) -> tuple[list[int], tuple[tuple[str, str], ...]]:
     used = [i for i, count in enumerate(counts) if not count.failure]
@@ -259,7 +260,7 @@ def _sort_out(
         more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
         raise ChunkError(
             f"{len(skipped)} of {len(recordings)} audio files cannot be used: {shown}{more}. "
-            'Mend them, or pass on_error="skip" to leave them out'
+            'Repair them, or pass on_error="skip" to leave them out'
         )
     if not used:
         raise InputError(

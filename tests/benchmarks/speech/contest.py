@@ -19,7 +19,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.speech.enrolment import enrol
 from dask_sketch.speech.frames import Frames
 from dask_sketch.speech.scoring import score_trials
-from dask_sketch.speech.splits import Split, split_recordings
+from dask_sketch.speech.trials import Split, split_recordings
 from dask_sketch.speech.ubm import stepped, universal_model
 
 __all__ = ["Contest", "Entry", "compare_universal_models"]
