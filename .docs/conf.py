@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks
 myst_heading_anchors = 3
 
 # Pages
+highlight_language = "none"
 html_theme = "pydata_sphinx_theme"
 html_title = "dask-sketch"
 html_show_sourcelink = False
@@ -167,9 +169,36 @@ def skip_foreign(
     return True if module.startswith("sklearn") else None
 
 
+def name_types(
+    app: Any, what: str, name: str, value: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Show a type alias of a signature by its name alone."""
+    if not signature:
+        return None
+    return re.sub(r"TypeAliasForwardRef\('([^']*)'\)", r"\1", signature), returns
+
+
+def resolve_short_name(app: Any, env: Any, node: Any, text: Any) -> Any:
+    """Find the target of a reference by the end of its name, such as ``Sketch.merge``."""
+    if node.get("refdomain") != "py" or node.get("refspecific"):
+        return None
+    name = node["reftarget"].rpartition("dask_sketch.")[2]
+    domain = env.domains["py"]
+    for target in (name, name.rpartition(".")[2]):
+        node["refspecific"] = True
+        found = domain.resolve_xref(
+            env, node["refdoc"], app.builder, node["reftype"], target, node, text
+        )
+        if found is not None:
+            return found
+    return None
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
     app.connect("config-inited", write_pages)
     app.connect("source-read", add_contents)
     app.connect("autodoc-skip-member", skip_foreign)
+    app.connect("autodoc-process-signature", name_types)
+    app.connect("missing-reference", resolve_short_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
