@@ -133,11 +133,11 @@ def test_text_that_is_no_feature_map(text):
 
 
 def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
-    from dask_sketch.cli import describe as stored
+    from dask_sketch.features import artifact
 
-    monkeypatch.setattr(stored, "LARGEST_TEXT", 1000)
+    monkeypatch.setattr(artifact, "MAX_TEXT", 1000)
     (tmp_path / "map.json").write_text(" " * 1001)
-    with pytest.raises(ArtifactError, match="over 1,000 characters"):
+    with pytest.raises(ArtifactError, match="1,000"):
         open_feature_map(str(tmp_path / "map.json"))
 
 

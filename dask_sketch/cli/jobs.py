@@ -84,7 +84,7 @@ def run(run: Run, job: str, dry_run: bool) -> None:
     from dask_sketch.jobs.run import run_job
 
     with _orderly_end():
-        made = run_job(job, progress=run.progress, say=partial(click.echo, err=True))
+        made = run_job(job, progress=run.progress, log=partial(click.echo, err=True))
     run.answer(made.as_dict(), str(made))
     if made.quarantined:
         raise click.exceptions.Exit(INCOMPLETE)

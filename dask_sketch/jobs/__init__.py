@@ -1,4 +1,4 @@
-"""Scheduled jobs: the job file, the run that it describes, and what came of it."""
+"""Nightly jobs: job files, runs, and their results in a ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.verify import verify_job
 
 __all__ = ["plan_job", "run_job", "verify_job"]
-# loaded when first used: the command line reads no numerics to print its help
+# loaded when first used, so that the command line prints its help without the numerics
 _HOME = {"plan_job": "run", "run_job": "run", "verify_job": "verify"}
 
 

@@ -1,4 +1,4 @@
-"""The sources of a job, opened: their partitions, and sketches of those that are wanted."""
+"""Open the ledger, the feature map and the sources of a job, and sketch partitions of a source."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dask_sketch.errors import ChunkError, ClusterError, JobError
+import fsspec
+
+from dask_sketch.errors import ChunkError, ClusterError, InputError, JobError, LedgerError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
+from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partitions import partitions_of
 from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
@@ -27,20 +31,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Result = tuple["Partition", "Sketch | ChunkError"]
 REREADS = 2  # of a partition that changes while it is read
+MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 
 
 @dataclass(frozen=True)
 class OpenSource:
-    """A source as it is now.
+    """An open source.
 
     Attributes
     ----------
     table
-        What the job file says of it.
+        Table of the job file.
     samples
-        To be read.
+        Samples of the source.
     partitions
-        One for each chunk of the samples, in their order.
+        Partitions, one for each chunk of the samples, in the same order.
     """
 
     table: SourceTable
@@ -49,7 +54,7 @@ class OpenSource:
 
 
 def open_sources(job: Job) -> list[OpenSource]:
-    """Open all sources and list their partitions; no samples are read, but for checksums."""
+    """Open all sources and list their partitions. Samples are read for checksums only."""
     return [open_source(job, table) for table in job.sources]
 
 
@@ -75,34 +80,34 @@ def sketches_of(
     *,
     progress: bool = False,
 ) -> Generator[list[Result], None, None]:
-    """Read the partitions that are named, and give their sketches as they are done.
+    """Read partitions of a source, and yield their sketches as they are finished.
 
-    What is given is certain to be of one version of the partition: its fingerprint was the same
-    before it was read and after. One that changes meanwhile is read again, at most twice.
+    Every sketch is of one version of its partition: the fingerprints before and after reading are
+    equal. A partition that changes while it is read is read again, at most twice.
 
     Parameters
     ----------
     job
-        Its limits say how often a partition is read, and how much is done between two commits.
+        Job with the limits: attempts to read a partition, and partitions and seconds between two
+        commits.
     source
-        To read from.
+        Source of the partitions.
     keys
-        Of partitions of this source.
+        Keys of the partitions to read.
     feature_map
-        What to average.
+        Feature map of the sketches.
     progress
-        Show a bar on the standard error stream.
+        Whether to show progress on the standard error stream.
 
     Yields
     ------
     results
-        Partitions, each with its sketch or with the error with which it was given up: what is to be
-        committed next.
+        Pairs of a partition and its sketch, or the error of the last attempt, to be committed.
 
     Raises
     ------
     ClusterError
-        If the cluster is lost; what it had delivered was given before.
+        If the cluster is lost, after the sketches that it had delivered were yielded.
     """
     wanted = set(keys)
     for attempt in range(1 + REREADS):
@@ -117,21 +122,27 @@ def sketches_of(
         if attempt < REREADS:
             source = open_source(job, source.table)
     yield [
-        (partition, _unsteady(partition.key))
+        (partition, _unstable(partition.key))
         for partition in source.partitions
         if partition.key in wanted
     ]
 
 
-def _unsteady(key: str) -> ChunkError:
+def _unstable(key: str) -> ChunkError:
     return ChunkError(
         f"{key} changed each of the {1 + REREADS} times that it was read: write new data "
-        "elsewhere and move it here when it is whole, or run when nobody writes."
+        "elsewhere and move it here when it is complete, or run the job when nothing is written."
     )
 
 
 class _Reader:
-    """Reads partitions of a source in one pass; ``changed`` are keys of those to be read again."""
+    """Read partitions of a source in one pass.
+
+    Attributes
+    ----------
+    changed
+        Keys of the partitions that changed while they were read.
+    """
 
     def __init__(self, job: Job, source: OpenSource, feature_map: FeatureMap):
         self._job = job
@@ -172,7 +183,7 @@ class _Reader:
         yield [*self._unchanged(), *failed]
 
     def _unchanged(self) -> list[Result]:
-        """What was read as it had been listed; the rest is left for another pass."""
+        """Finished partitions that did not change; the others are left for another pass."""
         done, self._done = self._done, []
         source = self._source
         if not done:
@@ -192,13 +203,20 @@ class _Reader:
         return found
 
 
-# Which partitions belong together, and their sum.
-
-MOST_KEY = 512  # characters of a key that a pattern is matched to; its time is bounded for these
-
-
 def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
-    """Keys of partitions, sorted, by the name of their group; those in none are left out.
+    """Assign keys of partitions to groups.
+
+    Parameters
+    ----------
+    table
+        Table of the job file.
+    keys
+        Keys of the partitions.
+
+    Returns
+    -------
+    groups
+        Sorted keys of each group, by its name. Keys that belong to no group are left out.
 
     Raises
     ------
@@ -219,8 +237,8 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
             found[name].append(key)
     if len(found) > table.most:
         raise JobError(
-            f"groups: there are {len(found):,} of them, and groups.most allows {table.most}: "
-            "choose a coarser pattern, or raise it."
+            f"groups.most = {table.most}: there are {len(found):,} groups. Choose a pattern with "
+            "fewer groups, or raise the limit."
         )
     return dict(sorted(found.items()))
 
@@ -228,7 +246,7 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
 def _group(table: GroupsTable, key: str) -> str | None:
     if table.pattern is None:
         return key.partition("/")[0]
-    match = table.pattern.match(key[:MOST_KEY])
+    match = table.pattern.match(key[:MAX_KEY])
     if match is None:
         return None
     pattern = match.re
@@ -237,11 +255,8 @@ def _group(table: GroupsTable, key: str) -> str | None:
     return match[1] if pattern.groups else match[0]
 
 
-# The feature map of a job: from a file, or designed by the first run.
-
-
 def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
-    """The map that the job file names, or one designed from a few chunks of the largest source."""
+    """Open the feature map of a job file, or design one from a few chunks of the largest source."""
     given = job.feature_map
     if given.file is not None:
         return open_feature_map(job.place(given.file))
@@ -258,3 +273,52 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
         seed=job.job.seed,
         **options,
     )
+
+
+def ledger_of(job: Job) -> Ledger | None:
+    """Open the ledger of a job, ``None`` if no run has created it yet.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger is damaged or its file system cannot be reached.
+    InputError
+        If the job file contradicts the feature map of the ledger.
+    """
+    path = job.place(job.job.ledger)
+    options = job.options(job.job.storage_options, path)
+    if not _exists(path, options):
+        return None
+    ledger = open_ledger(path, storage_options=options)
+    _require_map(job, ledger.feature_map)
+    return ledger
+
+
+def _exists(path: str, options: dict[str, Any] | None) -> bool:
+    """Whether there is a ledger, not only the folder of a run that was killed while creating it."""
+    fs, root = fsspec.core.url_to_fs(path, **(options or {}))
+    try:
+        return bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be reached: {type(error).__name__}: {error}") from error
+
+
+def _require_map(job: Job, feature_map: FeatureMap) -> None:
+    """Refuse settings that contradict the feature map of the ledger."""
+    given = job.feature_map
+    if given.file is not None:
+        stated = open_feature_map(job.place(given.file))
+        if stated != feature_map:
+            raise InputError(
+                f"feature_map.file = {given.file!r} has the digest {stated.digest[:12]}, and the "
+                f"ledger has {feature_map.digest[:12]}, that of its first run: give the earlier "
+                "file, or a new ledger."
+            )
+        return
+    for name in ("n_frequencies", "distribution", "dtype", "scale"):
+        wanted, has = getattr(given, name), getattr(feature_map, name)
+        if wanted is not None and wanted != has:
+            raise InputError(
+                f"feature_map.{name} = {wanted!r}: the ledger has {has!r}, that of its first run. "
+                "Give the earlier setting, or a new ledger."
+            )

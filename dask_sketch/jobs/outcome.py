@@ -1,4 +1,4 @@
-"""What a run came to, for people and for programs."""
+"""Outcome of a run, and the files that every run of a job replaces."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
 DONE, INCOMPLETE = "done", "incomplete"
 _NAMED = 3
-_STATES = 2  # comparisons that are told at a glance
+_STATES = 2  # comparisons in the summary
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """Outcome of a run.
 
     Attributes
     ----------
     run
-        Its number in the ledger.
+        Number of the run in the ledger.
     status
-        ``"done"``, or ``"incomplete"`` where partitions are in quarantine.
+        ``"done"``, or ``"incomplete"`` if partitions are in quarantine.
     new, changed, deleted, forgotten
-        Partitions read, read again, subtracted and left out.
+        Numbers of partitions that were read, read again, subtracted and left out.
     quarantined
-        Keys that could not be read, and why.
+        Keys of the partitions that could not be read, with the reasons.
     partitions, samples
-        In the ledger now.
+        Numbers of partitions and samples in the ledger after the run.
     samples_read, bytes_read
-        By this run; bytes are those that are stored, ``None`` if unknown.
+        Numbers of samples and of stored bytes that this run read; ``None`` if unknown.
     seconds
-        Of each step.
+        Duration of each step in seconds, by name.
     models
-        What is told of each model, by name.
+        Summary of each model, by name.
     drifts
-        New samples against the rest, and states against each other.
+        Drifts of the new samples from the others, and of the state from earlier ones, by name.
     between
-        Of every two groups, the furthest apart first.
+        Drift of every two groups, the largest first, by their names.
     alarm
-        Whether what is new, or the state since the last run, is above the threshold.
+        Whether the drift of the new samples, or from the last state, is above the threshold.
     ledger, report
-        Where they are.
+        Paths of the ledger and of the report.
     """
 
     run: int
@@ -73,9 +73,9 @@ class Outcome:
     report: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """All fields as plain values."""
         return vars(self) | {
-            key: {name: told(drift) for name, drift in vars(self)[key].items()}
+            key: {name: drift_values(drift) for name, drift in vars(self)[key].items()}
             for key in ("drifts", "between")
         }
 
@@ -117,8 +117,8 @@ class Outcome:
         return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)
 
 
-def told(drift: Drift) -> dict[str, float]:
-    """A drift in numbers, for JSON."""
+def drift_values(drift: Drift) -> dict[str, float]:
+    """Describe a drift as numbers."""
     return {
         "discrepancy": drift.discrepancy,
         "squared": drift.squared,
@@ -129,7 +129,7 @@ def told(drift: Drift) -> dict[str, float]:
 
 
 def drift_text(drift: Drift) -> str:
-    """A drift in words.
+    """Describe a drift as text.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def model_text(model: Mapping[str, Any]) -> str:
-    """A model in words."""
+    """Describe the summary of a model as text."""
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
     if model["start"] == "kept":
         text = f"{model['kind']} of {model['n_components']}, that of the last run"
@@ -156,38 +156,35 @@ def model_text(model: Mapping[str, Any]) -> str:
     return text
 
 
-# The files that every run of a job replaces, and whether it may.
+def sketch_path(job: Job) -> tuple[str, dict[str, Any] | None] | None:
+    """Path of the total with the options of its file system, ``None`` if it is not wanted."""
+    return None if job.outputs.sketch is None else _located(job, job.outputs.sketch)
 
 
-def sketch_place(job: Job) -> tuple[str, dict[str, Any] | None] | None:
-    """Where the total goes, with the options of its file system; None where nobody wants it."""
-    return None if job.outputs.sketch is None else _placed(job, job.outputs.sketch)
-
-
-def model_places(job: Job) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
-    """Name, place and options of each model that is to be written."""
+def model_paths(job: Job) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    """Name, path and options of the file system of each model to write."""
     if job.outputs.model is not None:
         for table in job.decode:
-            yield table.name, *_placed(job, job.outputs.model.replace("{name}", table.name))
+            yield table.name, *_located(job, job.outputs.model.replace("{name}", table.name))
 
 
 def require_outputs(job: Job) -> None:
-    """Refuse outputs that would fail at the end of a run, or replace what is not the job's.
+    """Refuse outputs that could not be written at the end of a run, or would replace other files.
 
     Raises
     ------
     ArtifactError
-        Naming the key of the job file.
+        If there is such an output; the message names the key of the job file.
     """
-    total = sketch_place(job)
+    total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
-    artifacts += [("model", place, options) for _, place, options in model_places(job)]
-    for key, place, options in artifacts:
+    artifacts += [("model", path, options) for _, path, options in model_paths(job)]
+    for key, path, options in artifacts:
         with _named(key):
-            require_place(place, overwrite=True, storage_options=options)
+            require_place(path, overwrite=True, storage_options=options)
     if job.outputs.report is not None:
         page = local_path(job.place(job.outputs.report))
-        assert page is not None  # the job file takes no URL there
+        assert page is not None  # job files accept no URL for the report
         with _named("report"):
             require_page(page)
 
@@ -200,6 +197,6 @@ def _named(key: str) -> Iterator[None]:
         raise ArtifactError(f"outputs.{key}: {error}") from error
 
 
-def _placed(job: Job, output: str) -> tuple[str, dict[str, Any] | None]:
-    place = job.place(output)
-    return place, job.options(job.outputs.storage_options, place)
+def _located(job: Job, output: str) -> tuple[str, dict[str, Any] | None]:
+    path = job.place(output)
+    return path, job.options(job.outputs.storage_options, path)

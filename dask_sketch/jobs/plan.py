@@ -1,4 +1,4 @@
-"""What a run would do, said before it does it, and refused if it cannot or should not be done."""
+"""Plan a run: its partitions, bytes and memory, and the refusal of runs that exceed their limits."""
 
 from __future__ import annotations
 
@@ -28,41 +28,40 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.partitions import Changes
     from dask_sketch.jobs.open import OpenSource
 
-_NAMED = 3  # keys that a plan lists of each kind
+_NAMED = 3  # keys of each kind that a plan lists
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The cost of a run.
+    """Plan of a run.
 
     Attributes
     ----------
     name, ledger
-        Of the job.
+        Name of the job, and path of its ledger.
     first
-        Whether this run makes the ledger, and designs the feature map.
+        Whether this run creates the ledger and designs the feature map.
     n_frequencies
-        Of the feature map.
+        Number of frequencies of the feature map.
     new, changed, deleted, forgotten, same
-        Numbers of partitions by what a run does with them: read, read again, subtract, leave out,
-        nothing.
+        Numbers of partitions that the run reads, reads again, subtracts, leaves out and keeps.
     examples
         Some keys of each kind.
     n_samples
-        Rows to be read, where they are known; ``None`` if those of any partition are not.
+        Number of rows to read; ``None`` if that of any partition is unknown.
     bytes_read
-        Stored bytes of the partitions to be read; ``None`` if unknown.
+        Number of stored bytes of the partitions to read; ``None`` if unknown.
     ledger_bytes, ledger_free
-        Bytes by which the ledger grows at most, and that are free where it lies; ``None`` if
-        unknown.
+        Largest number of bytes by which the ledger grows, and number of free bytes on its disk;
+        ``None`` if unknown.
     n_tasks
-        Partitions to be read, and models to be decoded.
+        Number of partitions to read and of models to decode.
     memory_per_thread, memory_available
-        Bytes that a thread needs and has; ``None`` if unknown.
+        Number of bytes that a thread needs and has; ``None`` if unknown.
     cluster
-        Where it would run.
+        Description of the cluster.
     outputs
-        What would be written beside the ledger.
+        Paths of the files to write beside the ledger.
     """
 
     name: str
@@ -86,7 +85,7 @@ class JobPlan:
     outputs: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """All fields as plain values."""
         return asdict(self)
 
     def _fields(self) -> dict[str, str]:
@@ -97,7 +96,7 @@ class JobPlan:
                 f" ({note}: {', '.join(named)}{more})" * bool(named)
             )
 
-        ledger = f"{self.ledger}, which this run makes" if self.first else self.ledger
+        ledger = f"{self.ledger}, created by this run" if self.first else self.ledger
         memory = describe_bytes(self.memory_per_thread)
         if self.memory_available is not None:
             memory += f" of {describe_bytes(self.memory_available)}"
@@ -105,20 +104,20 @@ class JobPlan:
             "job": self.name,
             "ledger": ledger,
             "feature map": f"{self.n_frequencies:,} frequencies, "
-            + ("designed by this run" if self.first else "as the ledger holds it"),
-            "new partitions": counted("new", "to be read"),
-            "changed": counted("changed", "to be read again"),
-            "deleted": counted("deleted", "to be subtracted"),
-            "forgotten": counted("forgotten", "not to be read"),
-            "the same": f"{self.same:,}",
-            "samples to be read": "unknown" if self.n_samples is None else f"{self.n_samples:,}",
+            + ("designed by this run" if self.first else "from the ledger"),
+            "new partitions": counted("new", "to read"),
+            "changed": counted("changed", "to read again"),
+            "deleted": counted("deleted", "to subtract"),
+            "forgotten": counted("forgotten", "not read"),
+            "unchanged": f"{self.same:,}",
+            "samples to read": "unknown" if self.n_samples is None else f"{self.n_samples:,}",
             "bytes read": describe_bytes(self.bytes_read),
             "ledger grows by": f"at most {describe_bytes(self.ledger_bytes)}, of "
             f"{describe_bytes(self.ledger_free)} free",
             "tasks": f"{self.n_tasks:,}",
             "memory per thread": memory,
             "cluster": self.cluster,
-            "written": ", ".join(self.outputs) or "nothing but the ledger",
+            "outputs": ", ".join(self.outputs) or "nothing but the ledger",
         }
 
     def __str__(self) -> str:
@@ -132,24 +131,28 @@ class JobPlan:
 def plan_run(
     job: Job, sources: Sequence[OpenSource], changes: Changes, ledger: Ledger | None
 ) -> JobPlan:
-    """The plan of a run.
+    """Plan a run.
 
     Parameters
     ----------
     job
-        The job file.
+        Job file.
     sources
-        Opened.
+        Open sources.
     changes
-        What differs from the ledger.
+        Differences of the sources from the ledger.
     ledger
-        ``None`` if there is none yet.
+        Ledger of the job, ``None`` before the first run.
+
+    Returns
+    -------
+    plan
 
     Raises
     ------
     PlanError
-        If a chunk cannot fit in the memory of a thread, more is to be read than the job file
-        allows, or more is gone than it allows.
+        If a chunk does not fit in the memory of a thread, or the run would read more bytes or
+        subtract more partitions than the job file allows.
     """
     feature_map = map_for_plan(job, sources) if ledger is None else ledger.feature_map
     todo = [*changes.new, *changes.changed]
@@ -160,12 +163,12 @@ def plan_run(
         )
         for source in sources
     ]  # fmt: skip
-    for plan in plans:
-        plan.require_fit()
-    largest = max(plans, key=lambda plan: plan.memory_per_thread or 0)
+    for one in plans:
+        one.require_fit()
+    largest = max(plans, key=lambda one: one.memory_per_thread or 0)
     sizes = [part.n_bytes for part in todo]
     rows = [part.rows for part in todo]
-    made = JobPlan(
+    plan = JobPlan(
         name=job.job.name,
         ledger=job.place(job.job.ledger),
         first=ledger is None,
@@ -183,27 +186,27 @@ def plan_run(
         },
         n_samples=None if None in rows else sum(n for n in rows if n is not None),
         bytes_read=None if None in sizes else sum(n for n in sizes if n is not None),
-        ledger_bytes=row_bytes(feature_map) * (len(todo) + 2),  # and a total, old and new
+        ledger_bytes=row_bytes(feature_map) * (len(todo) + 2),  # and the old and the new total
         ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=largest.memory_per_thread,
         memory_available=largest.memory_available,
         cluster=_cluster(job),
         outputs=tuple(
-            job.place(place)
-            for place in (job.outputs.model, job.outputs.sketch, job.outputs.report)
-            if place is not None
+            job.place(output)
+            for output in (job.outputs.model, job.outputs.sketch, job.outputs.report)
+            if output is not None
         ),
     )
-    _require_allowed(job, made, ledger)
-    return made
+    _require_allowed(job, plan, ledger)
+    return plan
 
 
 def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
-    """A map of the size that the first run will design; the cost does not depend on the scale."""
+    """Feature map of the size that the first run will design; its scale does not affect the cost."""
     given = job.feature_map
     d = sources[0].samples.n_features
-    assert d is not None  # every path tells
+    assert d is not None  # known for every path
     if given.file is not None:
         return open_feature_map(job.place(given.file))
     task: Any = given.task or "mixture"
@@ -211,43 +214,42 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
     return FeatureMap(d, m, scale=1.0)
 
 
-def _require_allowed(job: Job, made: JobPlan, ledger: Ledger | None) -> None:
+def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
     most = job.limits.bytes
-    if most is not None and (made.bytes_read is None or made.bytes_read > most):
+    if most is not None and (plan.bytes_read is None or plan.bytes_read > most):
         raise PlanError(
-            f"{describe_bytes(made.bytes_read)} are to be read, and limits.bytes of the job file "
-            f"allows {describe_bytes(most)}: raise it, if that is as it should be."
+            f"limits.bytes = {describe_bytes(most)}: the run would read "
+            f"{describe_bytes(plan.bytes_read)}. Raise the limit if this is right."
         )
-    if made.ledger_free is not None and made.ledger_bytes > made.ledger_free:
+    if plan.ledger_free is not None and plan.ledger_bytes > plan.ledger_free:
         raise PlanError(
-            f"the sketches of {made.new + made.changed:,} partitions take up to "
-            f"{describe_bytes(made.ledger_bytes)}, and {describe_bytes(made.ledger_free)} are free "
-            f"at {made.ledger}: use a larger chunk_size, fewer frequencies or another place."
+            f"the sketches of {plan.new + plan.changed:,} partitions take up to "
+            f"{describe_bytes(plan.ledger_bytes)}, and {describe_bytes(plan.ledger_free)} are free "
+            f"at {plan.ledger}: use a larger chunk_size, fewer frequencies or another disk."
         )
     known = 0 if ledger is None else len(ledger.entries)
-    if made.deleted > job.limits.deleted * known:
+    if plan.deleted > job.limits.deleted * known:
         raise PlanError(
-            f"{made.deleted:,} of {known:,} partitions of the ledger are gone from the sources: "
-            "that looks like a store that is out of reach, or moved, or a changed name or "
-            "chunk_size. If it is as it should be, raise limits.deleted (now "
-            f"{job.limits.deleted:g}) for one run."
+            f"limits.deleted = {job.limits.deleted:g}: {plan.deleted:,} of {known:,} partitions of "
+            "the ledger are gone from the sources. The store may be unreachable or moved, or a name "
+            "or chunk_size changed. If this is right, raise the limit for one run."
         )
 
 
 def _memory(job: Job) -> int | None:
-    """Bytes that a thread of workers to be started will have."""
+    """Number of bytes for each thread of the workers that will be started."""
     table = job.cluster
     if table.memory_limit is None:
         return None
-    share = float(config.get("memory-share"))
-    return int(share * int(parse_bytes(table.memory_limit)) / table.threads_per_worker)
+    fraction = float(config.get("memory-share"))
+    return int(fraction * int(parse_bytes(table.memory_limit)) / table.threads_per_worker)
 
 
-def _free(place: str) -> int | None:
-    """Bytes that are free on the disk of a local ledger."""
-    if "://" in place:
+def _free(path: str) -> int | None:
+    """Number of free bytes on the disk of a local ledger."""
+    if "://" in path:
         return None
-    folder = Path(place)
+    folder = Path(path)
     while not folder.is_dir():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -259,7 +261,9 @@ def _cluster(job: Job) -> str:
         return "threads of this process"
     if table.kind == "address":
         return f"the scheduler at {table.address}"
-    workers = "a worker for each core" if table.n_workers is None else f"{table.n_workers} workers"
+    workers = (
+        "one worker for each core" if table.n_workers is None else f"{table.n_workers} workers"
+    )
     return f"{table.kind}, {workers}"
 
 

@@ -1,4 +1,4 @@
-"""The report of a run: what changed, drift, and how good the models are."""
+"""Report of a run: changes, drift, and the quality of the models."""
 
 from __future__ import annotations
 
@@ -15,128 +15,130 @@ from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.job_file import read_job
+from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import DONE, Outcome, model_text
-from dask_sketch.jobs.results import Found, Results
-from dask_sketch.jobs.run import ledger_of
+from dask_sketch.jobs.results import DecodedModel, Results
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
 
-_FAR = 5.0  # standard errors of a mean, from which it is shown in bold
-_NEAR = 0.1  # deviations that a component may move, and
-_SHARE = 0.1  # share of its weight that may change, before it is listed
-_MOST = 50  # rows of one table
-_PAST = 10  # runs before this one
+_BOLD = 5.0  # standard errors of a difference above which it is shown in bold
+# Components are listed if they move by more standard deviations than this, or if their weight
+# changes by more than this fraction.
+_MIN_MOVE = 0.1
+_MIN_CHANGE = 0.1
+_MAX_ROWS = 50  # of one table
+_MAX_RUNS = 10  # before this one
 _COMPARED = ("compared", "discrepancy", "noise", "deviations of noise", "")
 
 
 def write_page(
     results: Results,
-    made: Outcome,
+    outcome: Outcome,
     planned: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the report that the job file asks for, on its first model.
+    """Write the report of a run on the first model of its job file.
 
     Parameters
     ----------
     results
         Models and comparisons.
-    made
-        What is told of the run.
+    outcome
+        Outcome of the run.
     planned
-        What its plan said, by name, as :meth:`JobPlan.as_dict` has it.
+        Fields of its plan, see :meth:`JobPlan.as_dict`.
     versions
-        Of the software of the run.
+        Versions of the software of the run.
     """
-    assert made.report is not None
+    assert outcome.report is not None
     job = results.job
     first = next(table.name for table in job.decode if table.name in results.models)
     write_report(
-        made.report,
+        outcome.report,
         results.total,
         results.models[first].model,
-        title=f"{job.job.name}: run {made.run}, {made.status}",
+        title=f"{job.job.name}: run {outcome.run}, {outcome.status}",
         source={table.name: job.place(table.path) for table in job.sources},
         names=results.feature_names,
-        alarms=_alarms(made),
-        summary=_sentences(made, job.drift.threshold),
+        alarms=_alarms(outcome),
+        summary=_sentences(outcome, job.drift.threshold),
         sections=[
-            _run(made),
-            *_plan(made, planned),
-            *_quarantine(made),
+            _run(outcome),
+            *_plan(outcome, planned),
+            *_quarantine(outcome),
             _drift(results),
-            *_groups(results, made),
+            *_groups(results, outcome),
             *_features(results),
             *_components(results, first),
-            *_past(results, made),
+            *_past(results, outcome),
         ],
         versions=versions,
         command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
     )
 
 
-def _sentences(made: Outcome, threshold: float) -> list[str]:
-    """What came of it, for those who read no further."""
-    said = [
-        f"Run {made.run} read {made.samples_read:,} of them, in {sum(made.seconds.values()):.3g} s "
-        "with all that follows."
+def _sentences(outcome: Outcome, threshold: float) -> list[str]:
+    """Summary of the run in sentences."""
+    sentences = [
+        f"Run {outcome.run} read {outcome.samples_read:,} of them and took "
+        f"{sum(outcome.seconds.values()):.3g} s in all."
     ]
-    if made.alarm:
-        return said
-    if made.drifts:
-        most = max(found.deviations for found in made.drifts.values())
-        said.append(
-            f"No alarm: what changed is {most:.1f} standard deviations of noise at most, or too "
-            f"small to matter; the threshold is {threshold:g}."
+    if outcome.alarm:
+        return sentences
+    if outcome.drifts:
+        most = max(found.deviations for found in outcome.drifts.values())
+        sentences.append(
+            f"No alarm: the largest change is {most:.1f} standard deviations of noise, or below the "
+            f"tolerance; the threshold is {threshold:g}."
         )
     else:
-        said.append("There is no earlier data yet to compare this with.")
-    return said
+        sentences.append("There is no earlier data to compare with.")
+    return sentences
 
 
-def _alarms(made: Outcome) -> list[str]:
-    said = []
-    if made.alarm:
-        said.append("Alarm: the data has changed by more than the threshold.")
-    if made.quarantined:
-        said.append(
-            f"Incomplete: {len(made.quarantined):,} partitions could not be read and are left out."
+def _alarms(outcome: Outcome) -> list[str]:
+    sentences = []
+    if outcome.alarm:
+        sentences.append("Alarm: the data has changed by more than the threshold.")
+    if outcome.quarantined:
+        sentences.append(
+            f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left out."
         )
-    return said
+    return sentences
 
 
-def _plan(made: Outcome, planned: Mapping[str, Any]) -> list[Section]:
-    """What the plan said beside what was done."""
+def _plan(outcome: Outcome, planned: Mapping[str, Any]) -> list[Section]:
+    """Table of the plan beside the outcome."""
     if not planned:
         return []
     counts = {
-        "new partitions": ("new", made.new),
-        "changed partitions": ("changed", made.changed),
-        "deleted partitions": ("deleted", made.deleted),
-        "forgotten partitions": ("forgotten", made.forgotten),
-        "samples": ("n_samples", made.samples_read),
+        "new partitions": ("new", outcome.new),
+        "changed partitions": ("changed", outcome.changed),
+        "deleted partitions": ("deleted", outcome.deleted),
+        "forgotten partitions": ("forgotten", outcome.forgotten),
+        "samples": ("n_samples", outcome.samples_read),
     }
     rows = [(name, _count(planned.get(key)), _count(done)) for name, (key, done) in counts.items()]
     for name, key, done in (
-        ("bytes read", "bytes_read", describe_bytes(made.bytes_read)),
+        ("bytes read", "bytes_read", describe_bytes(outcome.bytes_read)),
         ("ledger grows by, at most", "ledger_bytes", ""),
         ("memory per thread", "memory_per_thread", ""),
     ):
         rows.append((name, describe_bytes(planned.get(key)), done))
-    rows += [(f"seconds to {step}", "", f"{spent:.2f}") for step, spent in made.seconds.items()]
-    return [Section("The plan, and what happened", "", ("", "planned", "happened"), rows)]
+    rows += [(f"seconds to {step}", "", f"{spent:.2f}") for step, spent in outcome.seconds.items()]
+    return [Section("Plan and outcome", "", ("", "plan", "outcome"), rows)]
 
 
 def _count(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
 
 
-def _past(results: Results, made: Outcome) -> list[Section]:
-    """The runs before."""
-    records = [one for one in results.ledger.history() if one.number < made.run][-_PAST:]
+def _past(results: Results, outcome: Outcome) -> list[Section]:
+    """Table of the earlier runs."""
+    records = [one for one in results.ledger.history() if one.number < outcome.run][-_MAX_RUNS:]
     if not records:
         return []
     rows = [
@@ -151,60 +153,62 @@ def _past(results: Results, made: Outcome) -> list[Section]:
     ]
     header = ("run", "ended", "status", "samples read", "samples in all")
     strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
-    return [Section("The runs before", "The latest first.", header, rows, strong)]
+    return [Section("Earlier runs", "The latest first.", header, rows, strong)]
 
 
-def _run(made: Outcome) -> Section:
+def _run(outcome: Outcome) -> Section:
     counts = (
-        f"{made.new:,} partitions were new, {made.changed:,} had changed, {made.deleted:,} were "
-        f"gone, {made.forgotten:,} are forgotten. {made.samples_read:,} samples "
-        f"({describe_bytes(made.bytes_read)}) were read; the ledger holds {made.samples:,} in "
-        f"{made.partitions:,} partitions."
+        f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, {outcome.deleted:,} were "
+        f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
+        f"({describe_bytes(outcome.bytes_read)}) were read; the ledger holds {outcome.samples:,} in "
+        f"{outcome.partitions:,} partitions."
     )
-    rows = [(name, model_text(model)) for name, model in made.models.items()]
-    return Section("This run", counts, ("model", "what came of it"), rows)
+    rows = [(name, model_text(model)) for name, model in outcome.models.items()]
+    return Section("This run", counts, ("model", "result"), rows)
 
 
-def _quarantine(made: Outcome) -> list[Section]:
-    if not made.quarantined:
+def _quarantine(outcome: Outcome) -> list[Section]:
+    if not outcome.quarantined:
         return []
-    rows = sorted(made.quarantined.items())[:_MOST]
+    rows = sorted(outcome.quarantined.items())[:_MAX_ROWS]
     text = (
-        f"The result is incomplete: {len(made.quarantined):,} partitions could not be read and are "
-        "not in it. Each run tries them again."
+        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read and are "
+        "not in it. Each run tries to read them again."
     )
-    return [Section("In quarantine", text, ("partition", "why"), rows, frozenset(range(len(rows))))]
+    return [
+        Section("In quarantine", text, ("partition", "reason"), rows, frozenset(range(len(rows))))
+    ]
 
 
 def _drift(results: Results) -> Section:
     table = results.job.drift
     if not results.drifts:
-        return Section("Drift", "There is nothing to compare with yet.", (), ())
+        return Section("Drift", "There is no earlier data to compare with.", (), ())
     rows, strong = _compared(results, results.drifts)
     text = (
-        "Maximum mean discrepancy, from 0 to 2, less its noise; what noise alone would give; and "
-        "by how many of its standard deviations the square is above it. "
+        "Maximum mean discrepancy (0 to 2) without its noise, the discrepancy of noise alone, and "
+        "the number of standard deviations of noise by which the square exceeds it. "
         + ("The data has changed by more than the threshold: alarm. " if results.alarm else "")
-        + f"The threshold is {table.threshold:g} deviations"
+        + f"The threshold is {table.threshold:g} standard deviations"
         + (f" and a discrepancy of {table.tolerance:g}." if table.tolerance else ".")
     )
     return Section("Drift", text, _COMPARED, rows, strong)
 
 
-def _groups(results: Results, made: Outcome) -> list[Section]:
-    if not made.between:
+def _groups(results: Results, outcome: Outcome) -> list[Section]:
+    if not outcome.between:
         return []
-    rows, strong = _compared(results, made.between)
-    text = "Every two groups, the furthest apart first; they raise no alarm."
+    rows, strong = _compared(results, outcome.between)
+    text = "Every two groups, the largest drift first. Groups raise no alarm."
     return [Section("Drift between groups", text, _COMPARED, rows, strong)]
 
 
 def _compared(
     results: Results, drifts: Mapping[str, Drift]
 ) -> tuple[list[tuple[str, ...]], frozenset[int]]:
-    """Rows of a table, and the numbers of those above the threshold."""
+    """Rows of a table of drifts, and the indices of those above the threshold."""
     table = results.job.drift
-    shown = list(drifts.items())[:_MOST]
+    shown = list(drifts.items())[:_MAX_ROWS]
     above = [found.is_alarm(table.threshold, table.tolerance) for _, found in shown]
     rows: list[tuple[str, ...]] = [
         (
@@ -220,12 +224,12 @@ def _compared(
 
 
 def _features(results: Results) -> list[Section]:
-    """Means and deviations of what came, beside those of the rest."""
-    if results.came is None or results.rest is None:
+    """Table of means and standard deviations of the new samples beside those of the others."""
+    if results.new is None or results.old is None:
         return []
-    found = feature_changes(results.rest, results.came)
+    found = feature_changes(results.old, results.new)
     names = results.feature_names or [f"feature {k}" for k in range(len(found.before))]
-    order = np.argsort(-np.abs(found.errors), kind="stable")[:_MOST]
+    order = np.argsort(-np.abs(found.errors), kind="stable")[:_MAX_ROWS]
     rows: list[tuple[str, ...]] = [
         (
             names[k],
@@ -235,17 +239,17 @@ def _features(results: Results) -> list[Section]:
         )
         for k in order
     ]
-    strong = frozenset(i for i, k in enumerate(order) if abs(found.errors[k]) > _FAR)
+    strong = frozenset(i for i, k in enumerate(order) if abs(found.errors[k]) > _BOLD)
     text = (
-        "Mean ± standard deviation of each feature in what came with this run, beside the rest. "
-        "The difference of the means is in its standard errors."
+        "Mean ± standard deviation of each feature in the new samples and in the others. The "
+        "difference of the means is given in standard errors."
     )
-    header = ("feature", "the rest", "new samples", "difference")
-    return [Section("What changed: the features", text, header, rows, strong)]
+    header = ("feature", "other samples", "new samples", "difference")
+    return [Section("Changes of the features", text, header, rows, strong)]
 
 
 def _components(results: Results, name: str) -> list[Section]:
-    """Components that moved since the last model."""
+    """Table of the components that moved since the last model."""
     now, earlier = results.models[name].model, results.earlier.get(name)
     if earlier is None or type(earlier) is not type(now) or earlier is now:
         return []
@@ -258,71 +262,78 @@ def _components(results: Results, name: str) -> list[Section]:
             "" if np.isnan(one.distance) else f"{one.distance:.2g}",
         )
         for one in component_changes(earlier, now, results.total)
-        if not one.distance < _NEAR
-        or abs(one.weight - one.weight_before) > _SHARE * max(one.weight, one.weight_before)
+        if not one.distance < _MIN_MOVE
+        or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
     ]
     text = (
-        f"{len(rows)} of {now.n_components} components of {name} have moved by more than {_NEAR:g} "
-        f"of their standard deviation since the last model, or changed by more than {_SHARE:.0%} "
+        f"{len(rows)} of {now.n_components} components of {name} have moved by more than {_MIN_MOVE:g} "
+        f"of their standard deviation since the last model, or changed by more than {_MIN_CHANGE:.0%} "
         "of their weight."
     )
-    header = ("component", "in the last model", "weight then", "weight now", "moved, in deviations")
-    return [Section("What changed: the components", text, header, rows[:_MOST])]
-
-
-# The report of the last run of a job once more, from what its ledger keeps; no data is read.
+    header = (
+        "component",
+        "in the last model",
+        "weight then",
+        "weight now",
+        "move in standard deviations",
+    )
+    return [Section("Changes of the components", text, header, rows[:_MAX_ROWS])]
 
 
 def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
-    """Write the report of the last run that came to its end.
+    """Write the report of the last complete run from its ledger. No data is read.
 
     Parameters
     ----------
     path
-        Of the job file.
+        Path of the job file.
     output
-        Where to write; by default where the job file says.
+        Path of the report; by default that of the job file.
 
     Returns
     -------
     output
+        Path of the report.
 
     Raises
     ------
     JobError
         If the job file is wrong.
     InputError
-        If there is nowhere to write, or matplotlib is missing.
+        If neither ``output`` nor the job file gives a path, or matplotlib is missing.
     LedgerError
-        If no run has come to its end, or it decoded nothing.
+        If no run is complete, or the last one decoded no model.
     """
     job = read_job(path)
     with job.secrets.hidden():
         report = job.outputs.report if output is None else str(output)
         if report is None:
             raise InputError(
-                f"{path} names no outputs.report: say where to write the report (-o report.html)."
+                f"{path} has no outputs.report: give the path of the report, such as report.html.",
+                parameter="output",
             )
-        place = job.place(report) if output is None else report
+        target = job.place(report) if output is None else report
         ledger = ledger_of(job)
         record = None if ledger is None else next(reversed(ledger.history()), None)
         if ledger is None or record is None:
-            raise LedgerError(f"no run of {path} has come to its end yet: dask-sketch run {path}")
+            raise LedgerError(
+                f"no run of {path} is complete: start it by `dask-sketch run {path}`."
+            )
         if not {table.name for table in job.decode} & set(record.models):
             raise LedgerError(
                 f"run {record.number} of {path} decoded none of the models of the job file: "
-                "its report would be empty. Run it again."
+                "its report would be empty. Run the job again."
             )
         results = _results(job, ledger, record)
-        made = _outcome(ledger, record, results, place)
-        write_page(results, made, record.results.get("plan", {}), record.versions)
-    return Path(place)
+        outcome = _outcome(ledger, record, results, target)
+        write_page(results, outcome, record.results.get("plan", {}), record.versions)
+    return Path(target)
 
 
 def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
-    """What the run had when it was done, as far as it is kept."""
+    """Restore the results of a run, as far as the ledger keeps them."""
     latest = dict(ledger.states(1))
-    # what an interrupted run has committed since is not of this one
+    # the total may contain later commits of an interrupted run, the state does not
     total = latest.get(record.number) or ledger.total()
     found = Results(
         job, ledger, lambda name: contextlib.nullcontext(), total, _names(record.results)
@@ -332,8 +343,8 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
         model = ledger.model(record.number, name)
         if name.partition("@")[0] not in known or model is None:
             continue
-        told = record.results.get("models", {}).get(name, {})
-        found.models[name] = Found(model, str(told.get("start", "kept")))
+        summary = record.results.get("models", {}).get(name, {})
+        found.models[name] = DecodedModel(model, str(summary.get("start", "kept")))
         for before in reversed(ledger.history()[:-1]):
             if name in before.models:
                 if before.models[name] != stored:
@@ -341,12 +352,12 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
                     found.earlier |= {} if earlier is None else {name: earlier}
                 break
     found.drifts = _drifts(record.results.get("drifts", {}))
-    came = [key for key, entry in ledger.entries.items() if entry.run == record.number]
-    if came and len(came) < len(ledger.entries) and total.same_sums(ledger.total()):
-        part = ledger.total(came)
-        rest = total - part
-        if min(part.effective_count, rest.effective_count) > 0:
-            found.came, found.rest = part, rest
+    new_keys = [key for key, entry in ledger.entries.items() if entry.run == record.number]
+    if new_keys and len(new_keys) < len(ledger.entries) and total.same_sums(ledger.total()):
+        new = ledger.total(new_keys)
+        old = total - new
+        if min(new.effective_count, old.effective_count) > 0:
+            found.new, found.old = new, old
     return found
 
 
@@ -355,35 +366,37 @@ def _names(results: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if names is None else tuple(map(str, names))
 
 
-def _drifts(told: Mapping[str, Mapping[str, float]]) -> dict[str, Drift]:
+def _drifts(values: Mapping[str, Mapping[str, float]]) -> dict[str, Drift]:
     return {
         name: Drift(
             cost=one["squared"] + one["noise_level"],
             noise_level=one["noise_level"],
             deviation=one["deviation"],
         )
-        for name, one in told.items()
+        for name, one in values.items()
     }
 
 
-def _outcome(ledger: Ledger, record: RunRecord, results: Results, place: str) -> Outcome:
-    told, counts = record.results, record.counts
-    made = Outcome(
+def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> Outcome:
+    stored, counts = record.results, record.counts
+    outcome = Outcome(
         run=record.number,
         status=record.status,
         quarantined=ledger.quarantined,
-        bytes_read=told.get("bytes_read"),
-        seconds=told.get("seconds", {}),
-        models={name: told["models"][name] for name in results.models if name in told["models"]},
+        bytes_read=stored.get("bytes_read"),
+        seconds=stored.get("seconds", {}),
+        models={
+            name: stored["models"][name] for name in results.models if name in stored["models"]
+        },
         drifts=results.drifts,
-        between=_drifts(told.get("between", {})),
-        alarm=bool(told.get("alarm")),
+        between=_drifts(stored.get("between", {})),
+        alarm=bool(stored.get("alarm")),
         ledger=ledger.label,
-        report=place,
+        report=path,
         **{
             name: int(counts.get(name, 0))
             for name in ("new", "changed", "deleted", "forgotten", "partitions", "samples")
         },
         samples_read=int(counts.get("samples_read", 0)),
     )
-    return made if counts.get("quarantined") else replace(made, quarantined={})
+    return outcome if counts.get("quarantined") else replace(outcome, quarantined={})

@@ -1,4 +1,4 @@
-"""What follows from the total of a run: models, scores, drift, files."""
+"""Models, scores and drifts of a run, from the totals in its ledger."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
 from dask_sketch.errors import InputError
+from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.open import group_keys
-from dask_sketch.jobs.outcome import model_places, sketch_place
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
@@ -22,35 +22,37 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import DecodeTable, Job
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
-    from dask_sketch.jobs.outcome import Outcome
-
-# Models of a run: decoded from its total, beginning at those of the run before.
 
 Model = GaussianMixture | Centroids
-_GROWN = 1.1  # times the excess cost of the last model, from which a warm start is suspect,
-_DEVIATIONS = 3.0  # and deviations of the noise above that
+Step = Callable[[str], AbstractContextManager[None]]
+CAME, STATE = "new samples against the rest", "state against the last run's"  # names in records
+_ALARMING = (CAME, STATE)
+# A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
+# that of the last model, by this number of standard deviations of the noise.
+_MAX_GROWTH = 1.1
+_DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True)
-class Found:
-    """A model of this run.
+class DecodedModel:
+    """A model of a run.
 
     Attributes
     ----------
     model
-        What was decoded.
+        Decoded model.
     start
-        ``"warm"`` from the last model, ``"cold"``, ``"cold, better than warm"``, or ``"kept"``
-        where nothing had changed.
+        ``"warm"`` for a start at the last model, ``"cold"``, ``"cold, better than warm"``, or
+        ``"kept"`` for the last model, if neither data nor settings have changed.
     """
 
     model: Model
     start: str
 
     def as_dict(self) -> dict[str, Any]:
-        """What is told of it, for JSON."""
+        """Summary as plain values."""
         how = self.model.decoding
-        assert how is not None  # of all that is decoded
+        assert how is not None  # all models of jobs are decoded
         return {
             "kind": "mixture" if isinstance(self.model, GaussianMixture) else "centroids",
             "n_components": self.model.n_components,
@@ -63,7 +65,7 @@ class Found:
 
 
 def settings_of(table: DecodeTable, seed: int) -> dict[str, Any]:
-    """Arguments of ``decode`` but for the number of components, as JSON can hold them."""
+    """Arguments of ``decode``, except the number of components, as plain values."""
     options: dict[str, Any] = {
         "method": table.method,
         "model": table.model,
@@ -79,29 +81,34 @@ def settings_of(table: DecodeTable, seed: int) -> dict[str, Any]:
     return options
 
 
-def find_model(
+def decode_model(
     job: Job,
     table: DecodeTable,
     total: Sketch,
     last: Model | None,
     progress: bool = False,
-) -> Found:
+) -> DecodedModel:
     """Decode one model.
 
-    A warm start is taken where there is a mixture of the same kind to begin at. If it ends further
-    above the noise than the last model was on its own sketch, the data may have left that valley:
-    then a cold decode is made too, and the one of lower cost is kept.
+    If the last model is a mixture of the same type, the decoder starts at it (warm start). If the
+    cost of the result is further above the noise than that of the last model was, the data may
+    have left the basin of that minimum. Then the model is decoded from scratch too, and the result
+    of lower cost is kept.
 
     Parameters
     ----------
     job, table
-        What is wanted.
+        Job file, and its table of this model.
     total
         Sketch of all samples.
     last
-        Model of the run before, if there was one.
+        Model of the last run, if there is one.
     progress
-        As for ``decode``.
+        Whether to show progress on the standard error stream.
+
+    Returns
+    -------
+    decoded
     """
     options = settings_of(table, job.job.seed) | {"progress": progress}
     start = last if _can_start(table, last) else None
@@ -112,20 +119,20 @@ def find_model(
         }
         warm = decode(total, table.n_components, start=start, **given)
         if not _is_worse(warm, start, total):
-            return Found(warm, "warm")
+            return DecodedModel(warm, "warm")
     cold = decode(total, table.n_components, **options)
     if warm is None:
-        return Found(cold, "cold")
-    return Found(
+        return DecodedModel(cold, "cold")
+    return DecodedModel(
         *((cold, "cold, better than warm") if _cost(cold) < _cost(warm) else (warm, "warm"))
     )
 
 
 def _can_start(table: DecodeTable, last: Model | None) -> bool:
-    """Whether the decoder can begin at the last model.
+    """Whether the decoder can start at the last model.
 
-    Not where the number of components is to be found, and not for centroids: their decoder goes
-    by way of a density, which is more precise than a descent from the last ones.
+    It cannot if the number of components is unknown. It need not for centroids, because their
+    decoder is more precise than a descent from the last ones.
     """
     return (
         table.warm
@@ -143,18 +150,13 @@ def _cost(model: Model) -> float:
 
 
 def _is_worse(warm: Model, last: Model, total: Sketch) -> bool:
-    """Whether noise does not explain that a fit is worse than the last one was."""
+    """Whether a fit is worse than the last one was, by more than noise explains."""
     now, then = warm.decoding, last.decoding
     assert now is not None
     assert then is not None
     before = max(then.cost - then.noise_level, 0.0)
     noise = discrepancy(warm, total).deviation
-    return now.cost - now.noise_level > _GROWN * before + _DEVIATIONS * noise
-
-
-Step = Callable[[str], AbstractContextManager[None]]
-CAME, STATE = "new samples against the rest", "state against the last run's"
-_ALARMING = (CAME, STATE)
+    return now.cost - now.noise_level > _MAX_GROWTH * before + _DEVIATIONS * noise
 
 
 @dataclass
@@ -165,26 +167,32 @@ class Results:
     ----------
     total
         Sketch of all samples.
+    job
+        Job file.
+    ledger
+        Ledger of the job.
+    step
+        Context manager that measures the time of a step, by its name.
     feature_names
-        Names of the features, where the sources have them.
-    came, rest
-        Sketches of what was read since the last run, and of all else; ``None`` if one is empty.
+        Names of the features, if the sources have them.
+    new, old
+        Sketches of the samples that this run read, and of all others; ``None`` if one is empty.
     models
-        By name; those of groups are called ``model@group``.
+        Models by name; those of groups are called ``model@group``.
     earlier
-        Models of the last run that there was, by name.
+        Models of the last run, by name.
     scores
-        Of each model on the samples that are kept for it.
+        Score of each model on the held-out samples, by its name.
     drifts
-        By what was compared.
+        Drifts of the new samples and of the state, by name.
     between
-        Of every two groups, by their names.
+        Drift of every two groups, by their names.
     groups
         Totals of the groups.
     kept
-        Names in the ledger of models that were taken from the last run as they are.
+        Names in the ledger of models that were kept from the last run.
     settings
-        By which the models were decoded, by name.
+        Arguments of the decoder, by name of the model.
     """
 
     job: Job
@@ -192,9 +200,9 @@ class Results:
     step: Step
     total: Sketch
     feature_names: tuple[str, ...] | None = None
-    came: Sketch | None = None
-    rest: Sketch | None = None
-    models: dict[str, Found] = field(default_factory=dict)
+    new: Sketch | None = None
+    old: Sketch | None = None
+    models: dict[str, DecodedModel] = field(default_factory=dict)
     earlier: dict[str, Model] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
@@ -213,14 +221,12 @@ class Results:
             if name in _ALARMING
         )
 
-    def told(self, name: str) -> dict[str, Any]:
-        """What is told of a model, for JSON."""
+    def summary(self, name: str) -> dict[str, Any]:
+        """Summary of a model as plain values."""
         return self.models[name].as_dict() | self.scores.get(name, {})
 
-    # -- models ------------------------------------------------------------------------------
-
-    def decode(self, progress: bool, say: Callable[[str], object]) -> None:
-        """Decode the models of all samples and of groups; those that would be the same are kept."""
+    def decode(self, progress: bool, log: Callable[[str], object]) -> None:
+        """Decode the models of all samples and of groups; keep those whose inputs are unchanged."""
         history = self.ledger.history()
         last = history[-1] if history else None
         for table in self.job.decode:
@@ -228,7 +234,7 @@ class Results:
             if table.groups:
                 wanted |= {f"{table.name}@{group}": part for group, part in self.groups.items()}
             for name, sketch in wanted.items():
-                self._decode(table, name, sketch, last, progress, say)
+                self._decode(table, name, sketch, last, progress, log)
 
     def _decode(
         self,
@@ -237,14 +243,14 @@ class Results:
         sketch: Sketch,
         last: RunRecord | None,
         progress: bool,
-        say: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         earlier = self.ledger.model(name=name)
         if earlier is not None:
             self.earlier[name] = earlier
         settings = settings_of(table, self.job.job.seed) | {
             "n_components": table.n_components,
-            "sketch": digest_of(sketch),  # not of the run: what was forgotten is in no model
+            "sketch": digest_of(sketch),  # not the number of the run: forgetting changes the sums
         }
         self.settings[name] = settings
         if (
@@ -253,44 +259,42 @@ class Results:
             and name in last.models
             and last.results.get("settings", {}).get(name) == settings
         ):
-            self.models[name], self.kept[name] = Found(earlier, "kept"), last.models[name]
+            self.models[name], self.kept[name] = DecodedModel(earlier, "kept"), last.models[name]
             return
         if not sketch.effective_count > 1:
             raise InputError(
-                f"{name}: {sketch.count:,} samples are too few to decode; check the sources."
+                f"decode {name!r}: {sketch.count:,} samples are too few to decode; check the sources."
             )
-        say(f"decoding {name} ...")
-        found = find_model(self.job, table, sketch, earlier, progress)
+        log(f"decoding {name} ...")
+        found = decode_model(self.job, table, sketch, earlier, progress)
         self.models[name] = found
         self.ledger.write_model(self.ledger.next_run, found.model, name)
 
-    # -- comparisons -------------------------------------------------------------------------
-
     def compare(self) -> None:
-        """Hold what came against what was there, states against each other, groups as well."""
+        """Compare new samples with the others, the state with earlier ones, and groups."""
         ledger, run = self.ledger, self.ledger.next_run
         entries = ledger.entries
         distribution = next((found.model for found in self.models.values()), None)
         seed = self.job.job.seed
-        came = [key for key, entry in entries.items() if entry.run == run]
-        stayed = [key for key, entry in entries.items() if entry.run != run]
-        if came and stayed:
-            # the fewer of both are read, the others are what is left
-            part = ledger.total(min(came, stayed, key=len))
+        new_keys = [key for key, entry in entries.items() if entry.run == run]
+        old_keys = [key for key, entry in entries.items() if entry.run != run]
+        if new_keys and old_keys:
+            # only the smaller part is read, and the other one is the difference from the total
+            part = ledger.total(min(new_keys, old_keys, key=len))
             others = self.total - part
-            added, rest = (part, others) if len(came) <= len(stayed) else (others, part)
-            if min(added.effective_count, rest.effective_count) > 0:
-                self.came, self.rest = added, rest
-                self.drifts[CAME] = drift(rest, added, model=distribution, seed=seed)
+            new, old = (part, others) if len(new_keys) <= len(old_keys) else (others, part)
+            if min(new.effective_count, old.effective_count) > 0:
+                self.new, self.old = new, old
+                self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
         for number, state in reversed(states):
             if state.identical(self.total):
                 continue
-            # partitions that are now as they were at the end of that run; their share of the
-            # squared weights is taken to be that of the samples
+            # partitions that have not changed since that run; their fraction of the squared
+            # weights is assumed to be that of the samples
             known = sum(entry.count for entry in entries.values() if entry.run <= number)
-            share = known / max(self.total.count, 1)
-            shared = min(share * self.total.squared_weight, state.squared_weight)
+            fraction = known / max(self.total.count, 1)
+            shared = min(fraction * self.total.squared_weight, state.squared_weight)
             name = STATE if number == run - 1 else f"state against that of run {number}"
             self.drifts[name] = drift(
                 state, self.total, shared=shared, model=distribution, seed=seed
@@ -303,8 +307,6 @@ class Results:
         table = self.job.score
         if table is None:
             return
-        from dask_sketch.graph.apply import apply
-
         for name, found in self.models.items():
             points = isinstance(found.model, Centroids)
             value = apply(
@@ -321,27 +323,9 @@ class Results:
             unit = "squared units of the data" if points else "nats per row"
             self.scores[name] = {key: float(value), "unit": unit}
 
-    # -- files -------------------------------------------------------------------------------
-
-    def write(self, made: Outcome, planned: Mapping[str, Any]) -> None:
-        """Write the files that the job file asks for; ``planned`` is what the plan said."""
-        with self.step("write"):
-            total = sketch_place(self.job)
-            if total is not None:
-                place, options = total
-                self.total.to_zarr(place, overwrite=True, storage_options=options)
-            for name, place, options in model_places(self.job):
-                model = self.models[name].model
-                model.to_zarr(place, overwrite=True, storage_options=options)
-        if made.report is not None:
-            from dask_sketch.jobs.report import write_page
-
-            with self.step("report"):
-                write_page(self, made, planned)
-
 
 def digest_of(sketch: Sketch) -> str:
-    """What tells the sums of two sketches of one map apart."""
+    """Digest of the sums of a sketch, which distinguishes sketches of one feature map."""
     total = hashlib.sha256(f"{sketch.count} {sketch.total_weight!r}".encode())
     for values in (sketch.moment_sum, sketch.first_moment, sketch.second_moment):
         total.update(values.tobytes())
@@ -353,37 +337,41 @@ def make_results(
     ledger: Ledger,
     step: Step,
     progress: bool,
-    say: Callable[[str], object],
+    log: Callable[[str], object],
     feature_names: tuple[str, ...] | None = None,
 ) -> Results:
-    """Decode, score and compare what a ledger holds.
+    """Decode, score and compare the totals of a ledger.
 
     Parameters
     ----------
     job
-        Says what is wanted.
+        Job file.
     ledger
-        Up to date, locked.
+        Ledger of the job, up to date and locked.
     step
-        Times a step, as a context manager.
-    progress, say
-        As for :func:`~dask_sketch.jobs.run.run_job`.
+        Context manager that measures the time of a step, by its name.
+    progress, log
+        Arguments of :func:`~dask_sketch.jobs.run.run_job`.
     feature_names
-        For the report.
+        Names of the features.
+
+    Returns
+    -------
+    results
 
     Raises
     ------
     InputError
         If there are too few samples for a model.
     """
-    made = Results(job, ledger, step, ledger.total(), feature_names)
+    results = Results(job, ledger, step, ledger.total(), feature_names)
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)
-            made.groups = {name: ledger.total(those) for name, those in keys.items()}
-        made.decode(progress, say)
+            results.groups = {name: ledger.total(those) for name, those in keys.items()}
+        results.decode(progress, log)
     with step("score"):
-        made.score()
+        results.score()
     with step("drift"):
-        made.compare()
-    return made
+        results.compare()
+    return results

@@ -1,4 +1,4 @@
-"""Looking at a ledger from outside of a run: is it right, and what does it tell."""
+"""Verify the ledger of a job, and list its runs."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
-from dask_sketch.jobs.open import open_sources, sketches_of
-from dask_sketch.jobs.run import ledger_of
+from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.history import RunRecord
 
 _NAMED = 5
-_MOST_SEED = 2**32
+_MAX_SEED = 2**32
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What :func:`verify_job` found.
+class Verification:
+    """Result of :func:`verify_job`.
 
     Attributes
     ----------
     checked
-        Partitions sketched again.
+        Number of partitions that were sketched again.
     differing
-        Keys of those with other bits.
+        Keys of the partitions whose bits differ.
     unreadable
-        Keys of those that could not be read.
+        Keys of the partitions that could not be read.
     left_out
-        Partitions that have changed or gone since the last run.
+        Number of partitions that were changed or deleted since the last run.
     total_differs
-        Whether the total is not the sum of what is stored; ``None`` where only a share was checked.
+        Whether the total differs from the sum of the partitions; ``None`` if only a fraction of
+        them was checked.
     seed
-        Of the choice.
+        Seed of the choice of partitions.
     """
 
     checked: int
@@ -54,11 +54,11 @@ class Checked:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing speaks against the ledger."""
+        """Whether all checks passed."""
         return not (self.differing or self.unreadable or self.total_differs)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """All fields as plain values."""
         return asdict(self) | {"is_sound": self.is_sound}
 
     def __str__(self) -> str:
@@ -66,13 +66,17 @@ class Checked:
             more = ", ..." if len(keys) > _NAMED else ""
             return f"{len(keys):,}" + (f": {', '.join(keys[:_NAMED])}{more}" if keys else "")
 
-        total = {None: "not looked at, with a share under 1", False: "the same", True: "differs"}
+        total = {
+            None: "not checked, since the fraction is under 1",
+            False: "equal",
+            True: "differs",
+        }
         return fields_text(
             {
                 "sketched again": f"{self.checked:,} partitions, seed {self.seed}",
-                "with other bits": named(self.differing),
+                "different bits": named(self.differing),
                 "unreadable": named(self.unreadable),
-                "changed since": f"{self.left_out:,}, left out",
+                "changed since then": f"{self.left_out:,}, left out",
                 "total": total[self.total_differs],
             }
         )
@@ -80,37 +84,41 @@ class Checked:
 
 def verify_job(
     path: str | Path, share: float, seed: int | None = None, *, progress: bool = False
-) -> Checked:
-    """Sketch a random share of the partitions in a ledger again, and compare all bits.
+) -> Verification:
+    """Sketch a random fraction of the partitions in a ledger again, and compare all bits.
 
     Parameters
     ----------
     path
-        Of the job file.
+        Path of the job file.
     share
-        In (0, 1].
+        Fraction of the partitions, in (0, 1].
     seed
-        Of the choice; drawn afresh by default, so that in time all partitions are looked at.
+        Seed of the choice; random by default, so that in time all partitions are checked.
     progress
-        Show bars on the standard error stream.
+        Whether to show progress on the standard error stream.
+
+    Returns
+    -------
+    verification
 
     Raises
     ------
     LedgerError
-        If there is no ledger yet, or it is damaged.
+        If there is no ledger, or it is damaged.
     """
     job = read_job(path)
-    seed = secrets.randbelow(_MOST_SEED) if seed is None else seed
+    seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
     unreadable: list[str] = []
     with job.secrets.hidden(), connect(job.cluster):
         ledger = ledger_of(job)
         if ledger is None:
             raise LedgerError(
-                f"there is no ledger at {job.place(job.job.ledger)} yet: run the job."
+                f"there is no ledger at {job.place(job.job.ledger)}: run the job first."
             )
         sources = open_sources(job)
         entries = ledger.entries
-        steady = {
+        unchanged = {
             part.key: source
             for source in sources
             for part in source.partitions
@@ -120,7 +128,7 @@ def verify_job(
         def resketch(keys: list[str]) -> Mapping[str, Sketch]:
             made: dict[str, Sketch] = {}
             for source in sources:
-                wanted = [key for key in keys if steady.get(key) is source]
+                wanted = [key for key in keys if unchanged.get(key) is source]
                 if not wanted:
                     continue
                 for results in sketches_of(
@@ -134,7 +142,7 @@ def verify_job(
             return made
 
         found = ledger.verify(share, seed, resketch)
-    return Checked(
+    return Verification(
         checked=len(found.checked),
         differing=found.differing,
         unreadable=tuple(sorted(unreadable)),
@@ -145,25 +153,25 @@ def verify_job(
 
 
 @contextlib.contextmanager
-def open_named(place: str, storage_options: dict[str, Any] | None = None) -> Iterator[Ledger]:
-    """The ledger of a job file, or the one at a path or URL.
+def open_named(path: str, storage_options: dict[str, Any] | None = None) -> Iterator[Ledger]:
+    """Open the ledger of a job file, or the ledger at a path or URL.
 
     Parameters
     ----------
-    place
-        A path that ends in ``.toml`` is one of a job file.
+    path
+        Path of a job file, if it ends in ``.toml``, else path or URL of a ledger.
     storage_options
-        Options of the file system of a ledger's URL.
+        Options of the file system of the URL of a ledger.
 
     Raises
     ------
     LedgerError
-        If there is none.
+        If there is no ledger.
     """
-    if not place.lower().endswith(".toml"):
-        yield open_ledger(place, storage_options=storage_options)
+    if not path.lower().endswith(".toml"):
+        yield open_ledger(path, storage_options=storage_options)
         return
-    job = read_job(place)
+    job = read_job(path)
     with job.secrets.hidden():
         options = job.options(job.job.storage_options, job.job.ledger)
         yield open_ledger(job.place(job.job.ledger), storage_options=options)
@@ -172,9 +180,9 @@ def open_named(place: str, storage_options: dict[str, Any] | None = None) -> Ite
 def records_text(
     records: Sequence[RunRecord], forgotten: Sequence[str], quarantined: Mapping[str, str]
 ) -> str:
-    """Runs as a table, the last one below."""
+    """Format the records of runs as a table, the last run at its end."""
     if not records:
-        return "no run has come to its end yet"
+        return "no run is complete"
     columns = ("new", "changed", "deleted", "quarantined", "partitions", "samples")
     rows = [
         (

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from jobs.places import ROWS, Place, rows_of, write_rows
 
+from dask_sketch.sources.zarr import RowReader
+
 
 @pytest.fixture
 def make_place(tmp_path: Path) -> Callable[..., Place]:
@@ -17,3 +19,18 @@ def make_place(tmp_path: Path) -> Callable[..., Place]:
         return place
 
     return make
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """First rows of what was read of any store, chunk by chunk."""
+    seen: list[int] = []
+    inner = RowReader.__getitem__
+
+    def recorded(self, index):
+        rows = index[0]
+        seen.extend(range(self._start + rows.start, self._start + rows.stop, ROWS))
+        return inner(self, index)
+
+    monkeypatch.setattr(RowReader, "__getitem__", recorded)
+    return seen

@@ -11,8 +11,9 @@ import zarr
 from dask_sketch import Sketch, merge, partial_sketch
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger import Ledger
+from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import Outcome
-from dask_sketch.jobs.run import ledger_of, run_job
+from dask_sketch.jobs.run import run_job
 
 ROWS = 20  # of a partition
 N_FEATURES = 2

@@ -15,7 +15,7 @@ from dask_sketch import Sketch
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.backends import place_of
 from dask_sketch.jobs.ledger.manifest import commit_numbers
-from dask_sketch.jobs.run import ledger_of
+from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [

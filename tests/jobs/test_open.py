@@ -1,0 +1,101 @@
+"""Ledgers and sources of jobs: what opens, and what does not fit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import zarr
+from jobs.places import ROWS, Place, rows_of
+
+from dask_sketch import FeatureMap
+from dask_sketch.errors import (
+    ChunkError,
+    InputError,
+    SketchError,
+)
+from dask_sketch.jobs import open as inputs
+from dask_sketch.jobs.run import plan_job
+
+Make = Callable[..., Place]
+DECODE = "[[decode]]\nn_components = 2\n"
+
+
+def test_the_ledger_keeps_its_map(make_place: Make) -> None:
+    place = make_place(5)
+    place.run()
+    before = place.ledger().feature_map
+    place.append(rows_of(50 * ROWS, shift=100.0))
+    place.run()
+    assert place.ledger().feature_map == before
+    place.write(map_="n_components = 2\nn_frequencies = 7")
+    with pytest.raises(InputError, match=r"feature_map.n_frequencies = 7"):
+        place.run()
+    place.write(map_='file = "map.json"')
+    (place.folder / "map.json").write_text(FeatureMap(2, 30, scale=1.0).to_json())
+    with pytest.raises(InputError, match=r"feature_map.file = 'map.json'"):
+        place.run()
+
+
+def test_a_source_that_changes_while_it_is_read_is_read_again(
+    make_place: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = make_place(5)
+    inner, times = inputs.sketch_partitions, []
+
+    def meddling(samples, numbers, *rest, **options):
+        times.append(list(numbers))
+        for number, result in inner(samples, numbers, *rest, **options):
+            if number == 2 and len(times) < most:
+                store = zarr.open_array(str(place.store), mode="r+")
+                store[2 * ROWS : 3 * ROWS] = rows_of(ROWS, seed=100 + len(times))
+            yield number, result
+
+    monkeypatch.setattr(inputs, "sketch_partitions", meddling)
+    most = 2
+    with caplog.at_level(logging.WARNING):
+        place.run()
+    assert times == [[0, 1, 2, 3, 4], [2]]
+    assert "1 partitions of" in caplog.text
+    assert place.ledger().total().identical(place.scratch())
+    times.clear()
+    most = 100
+    store = zarr.open_array(str(place.store), mode="r+")
+    store[2 * ROWS : 3 * ROWS] = rows_of(ROWS, seed=99)
+    before = place.ledger().total()
+    with pytest.raises(ChunkError, match=r"data/\[40:60\]"):
+        place.run()
+    assert times == [[2], [2], [2]]
+    assert place.ledger().total().identical(before)
+
+
+def test_a_run_killed_while_it_made_the_ledger_is_no_obstacle(make_place: Make) -> None:
+    place = make_place(3)
+    (place.folder / "ledger.zarr/feature_map").mkdir(parents=True)
+    (place.folder / "ledger.zarr/.zarr.json-0123").write_bytes(b"{")
+    assert plan_job(place.file).first
+    assert place.run().samples == 60
+    other = make_place(3, name="other")
+    (other.folder / "ledger.zarr").mkdir()
+    (other.folder / "ledger.zarr/letters.txt").touch()
+    with pytest.raises(SketchError, match=r"ledger\.zarr"):
+        other.run()
+
+
+def test_other_ways_to_read_a_store_make_other_partitions_and_count_once(make_place: Make) -> None:
+    place = make_place(10)
+    place.run()
+    source = '[[sources]]\npath = "x.zarr"\nchunk_size = 320\n'
+    place.write("[limits]\ndeleted = 1\n", sources=source)
+    outcome = place.run()
+    assert (outcome.new, outcome.deleted, outcome.samples) == (5, 10, 200)
+    assert place.ledger().total().identical(place.scratch())
+
+
+def test_no_source_no_start(make_place: Make) -> None:
+    place = make_place(5)
+    place.write(sources='[[sources]]\npath = "nowhere.zarr"\n')
+    with pytest.raises(SketchError, match=r"nowhere\.zarr"):
+        place.run()
+    assert not (place.folder / "ledger.zarr").exists()
