@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -33,9 +33,8 @@ from dask_sketch.cli.options import (
     size_options,
     storage_option,
 )
-from dask_sketch.validation.choices import DISTRIBUTIONS
+from dask_sketch.validation.choices import DISTRIBUTIONS, Task
 
-Task = Literal["mixture", "clustering"]
 TASK: Task = "mixture"  # the default
 
 

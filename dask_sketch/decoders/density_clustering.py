@@ -31,7 +31,7 @@ from dask_sketch.decoders.sketch_and_shift import Candidates, climb, sketch_and_
 from dask_sketch.decoders.support import Fit, fit_weights, nothing
 from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
-from dask_sketch.features.lloyd import lloyd
+from dask_sketch.features.pilot import kmeans
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.model import Decoding
 from dask_sketch.sketching.sketch import Sketch
@@ -191,10 +191,10 @@ def divide_density(
     atom_weights = fit.weights / fit.weights.sum()
     means, variances = objective.to_data_units(fit.theta)
     cloud, share = _cloud(atom_weights, means, variances, rng)
-    part = lloyd(cloud, n_components, weights=share, seed=int(rng.integers(2**32)))
-    order = np.argsort(-part.shares, kind="stable")
+    part = kmeans(cloud, n_components, weights=share, seed=int(rng.integers(2**32)))
+    order = np.argsort(-part.weights, kind="stable")
     return Division(
-        weights=part.shares[order],
+        weights=part.weights[order],
         centers=part.centers[order],
         atom_weights=atom_weights,
         atom_means=means,

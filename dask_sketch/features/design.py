@@ -1,15 +1,48 @@
-"""Whitening: a linear map that gives the features unit variance, from pilot samples."""
+"""Design feature maps from pilot samples: size, whitening, scale and variances."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.distributions import default_distribution
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.pilot import fit_pilot
+from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
+from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.choices import TASKS, WHITENINGS
 
-KINDS = ("diagonal", "full")
+_UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
+_HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
+_ROWS_PER_COMPONENT = 20  # of the pilot fit
+
+
+def default_n_frequencies(n_features: int, n_components: int, task: str = "mixture") -> int:
+    """Five times the number of parameters: ``5 (2 d + 1) K`` for mixtures (section 5.5).
+
+    For clustering, ``5 (d + 1) K``.
+
+    Parameters
+    ----------
+    n_features
+        Number of features ``d``.
+    n_components
+        Number of components ``K``.
+    task
+        Purpose of the sketch, ``"mixture"`` or ``"clustering"``.
+
+    Examples
+    --------
+    >>> default_n_frequencies(n_features=10, n_components=5)
+    525
+    >>> default_n_frequencies(n_features=10, n_components=5, task="clustering")
+    275
+    """
+    return 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
 
 
 def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
@@ -39,8 +72,6 @@ def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.floa
     >>> (x @ whitening_matrix(x, "diagonal").T).std(axis=0)
     array([1., 1.])
     """
-    if kind not in KINDS:
-        raise InputError(f"whitening={kind!r}: choose 'diagonal' or 'full', or leave it out.")
     deviation = samples.std(axis=0)
     if not (deviation > 0).all():
         raise InputError(
@@ -55,38 +86,207 @@ def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.floa
     return np.asarray((vectors / np.sqrt(values)) @ vectors.T)
 
 
-# How many frequencies a task needs.
+def require_design_arguments(
+    *,
+    n_frequencies: int | None,
+    n_components: int | None,
+    n_pilot: int,
+    seed: int,
+    task: str,
+    whitening: str | None,
+) -> None:
+    """Validate the arguments of a design before any samples are read.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or both sizes are None; the message names it.
+    """
+    for name, value, minimum in (
+        ("n_frequencies", n_frequencies, 1),
+        ("n_components", n_components, 1),
+        ("n_pilot", n_pilot, 2),
+        ("seed", seed, 0),
+    ):
+        if value is not None:
+            require_integer(name, value, minimum)
+    if n_frequencies is None and n_components is None:
+        raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
+    if task not in TASKS:
+        raise InputError(f"task={task!r}: choose 'mixture' or 'clustering'.")
+    if whitening is not None and whitening not in WHITENINGS:
+        raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
 
 
-def default_n_frequencies(n_features: int, n_components: int, task: str = "mixture") -> int:
-    """Five times the number of parameters: ``5 (2 d + 1) K`` for mixtures (section 5.5).
+def design_from_pilot(
+    pilot: NDArray[np.float64],
+    n_frequencies: int | None = None,
+    n_components: int | None = None,
+    *,
+    task: str = "mixture",
+    distribution: str | None = None,
+    scale: float | None = None,
+    covariances: Any = None,
+    covariance_weights: Any = None,
+    whitening: str | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    feature_names: tuple[str, ...] | None = None,
+    label: str = "samples",
+) -> FeatureMap:
+    """Choose a feature map for pilot samples in memory.
 
-    For clustering, ``5 (d + 1) K``.
+    Parameters
+    ----------
+    pilot
+        Pilot samples, shape (n_samples, n_features), finite.
+    n_frequencies, n_components, task, distribution, scale, covariances, covariance_weights, \
+whitening, seed, dtype
+        Arguments of :func:`dask_sketch.design`, already validated.
+    feature_names
+        Names of the features, if the data has names.
+    label
+        Name of the data for messages.
+
+    Returns
+    -------
+    feature_map
+        Feature map, with the mean of the pilot samples as its center.
+
+    Raises
+    ------
+    InputError
+        If there are far too few frequencies, or the pilot samples do not vary.
 
     Examples
     --------
-    >>> default_n_frequencies(n_features=10, n_components=5)
-    525
-    >>> default_n_frequencies(n_features=10, n_components=5, task="clustering")
-    275
+    >>> pilot = np.random.default_rng(0).normal(scale=3.0, size=(2000, 2))
+    >>> design_from_pilot(pilot, n_components=1).mean_variances.round()
+    array([9., 9.])
     """
-    return 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
+    _require_magnitudes(pilot, label)
+    d = pilot.shape[1]
+    m = _choose_n_frequencies(n_frequencies, d, n_components, task)
+    if distribution is None:
+        distribution = default_distribution(d, m, task)
+    matrix = None if whitening is None else whitening_matrix(pilot, whitening)
+    fit = None
+    if scale is None and covariances is None:
+        rows = pilot if matrix is None else pilot @ matrix.T
+        if task == "clustering":
+            if n_components is None:
+                raise InputError(
+                    "n_components=None with task='clustering': give the number of centroids, or "
+                    "the scale."
+                )
+            _warn_of_unlike_units(rows)
+            scale = _rounded(clustering_scale(rows, n_components, seed=seed))
+        else:
+            covariances, fit = _component_variances(rows, n_components, seed)
+    return FeatureMap(
+        n_features=d,
+        n_frequencies=m,
+        scale=scale,
+        covariances=covariances,
+        covariance_weights=covariance_weights,
+        distribution=distribution,
+        seed=seed,
+        dtype=dtype,
+        center=pilot.mean(axis=0),
+        whitening=matrix,
+        feature_names=feature_names,
+        scale_fit=fit,
+    )
 
 
-def warn_if_few(
-    n_frequencies: int,
-    n_features: int,
-    n_components: int,
-    task: str = "mixture",
-    stacklevel: int = 3,
-) -> None:
-    """Warn below the number of frequencies under which estimation breaks down (section 5.5)."""
+def _rounded(value: float) -> float:
+    """Round to four digits, so that the digest does not depend on the machine.
+
+    The estimates are less accurate than that, and the specification becomes readable.
+    """
+    return float(f"{value:.4g}")
+
+
+def _choose_n_frequencies(
+    n_frequencies: int | None, n_features: int, n_components: int | None, task: str
+) -> int:
+    """Number of frequencies; warn if it is below the number that estimation needs (section 5.5)."""
+    if n_components is None:
+        assert n_frequencies is not None
+        if n_frequencies <= n_features // 2:
+            raise InputError(
+                f"n_frequencies={n_frequencies} is too small for {n_features} features: a single "
+                f"component needs {default_n_frequencies(n_features, 1, task)}. If the number of "
+                "components is meant, give n_components."
+            )
+        return n_frequencies
     needed = default_n_frequencies(n_features, n_components, task)
+    if n_frequencies is None:
+        return needed
     if n_frequencies < needed:
         rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
         warnings.warn(
             f"n_frequencies={n_frequencies} is under {rule} = {needed} for {n_components} "
             f"components of {n_features} features: estimates may fail. Take {needed} or more.",
             UserWarning,
-            stacklevel=stacklevel,
+            stacklevel=4,
+        )
+    return n_frequencies
+
+
+def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
+    """Refuse values whose squares exceed the range of float64."""
+    largest = float(np.abs(rows).max())
+    if largest >= _HUGE:
+        found = f"holds values up to {largest:g}"
+    else:
+        ranges = np.ptp(rows, axis=0)
+        narrow = np.flatnonzero((ranges > 0) & (ranges < 1.0 / _HUGE))
+        if not len(narrow):
+            return
+        found = f"varies by {ranges[narrow[0]]:g} in feature {narrow[0]}"
+    raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
+
+
+def _component_variances(
+    rows: NDArray[np.float64], n_components: int | None, seed: int
+) -> tuple[NDArray[np.float64], ScaleFit]:
+    """Mean variance of the components in each feature, and the fit for plots."""
+    variances = rows.var(axis=0)
+    varies = np.ptp(rows, axis=0) > 0
+    if not varies.any():
+        raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
+    if not varies.all():
+        warnings.warn(
+            f"features {np.flatnonzero(~varies).tolist()} do not vary in the pilot samples. They "
+            "carry no information; leave them out.",
+            UserWarning,
+            stacklevel=4,
+        )
+    x = rows[:, varies]
+    if n_components is None:
+        fit = estimate_scale(x / x.std(axis=0), seed=seed)
+        within = x.var(axis=0) * fit.scale**2
+    else:
+        # a component needs some rows to have a variance
+        n_fitted = max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1)
+        mixture = fit_pilot(x, n_fitted, seed)
+        within = mixture.weights @ mixture.variances
+        fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
+    variances[varies] = within
+    variances[~varies] = within.mean()
+    return np.array([_rounded(value) for value in variances]), fit
+
+
+def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
+    """Warn if a few features dominate all distances."""
+    deviations = rows.std(axis=0)
+    wide = float(deviations.max())
+    if (deviations < wide / _UNLIKE).any():
+        warnings.warn(
+            f"the standard deviations of the features range from {deviations.min():.3g} to "
+            f"{wide:.3g}: the widest feature dominates distances, and so the centroids. Divide "
+            "each feature by its standard deviation before sketching.",
+            UserWarning,
+            stacklevel=4,
         )

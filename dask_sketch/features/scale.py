@@ -11,7 +11,7 @@ from scipy import optimize
 from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import sample_frequencies
-from dask_sketch.features.lloyd import lloyd
+from dask_sketch.features.pilot import kmeans
 from dask_sketch.validation.arrays import require_integer, require_memory, require_unmasked
 
 
@@ -269,7 +269,7 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
         )
     if not np.isfinite(x).all():
         raise InputError("pilot holds NaN or infinite values; the scale needs finite ones.")
-    risk = lloyd(x, n_components, seed=seed).inertia
+    risk = kmeans(x, n_components, seed=seed).inertia
     spread = float(np.square(x - x.mean(axis=0)).sum(axis=1).mean())
     if not risk > 1e-12 * spread:
         raise InputError(

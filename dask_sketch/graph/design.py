@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal
 
 import dask
@@ -10,24 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.design import KINDS, default_n_frequencies, warn_if_few, whitening_matrix
-from dask_sketch.features.distributions import default_distribution
+from dask_sketch.features.design import design_from_pilot, require_design_arguments
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import fit_pilot
-from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 from dask_sketch.graph.executors import active_client
 from dask_sketch.graph.progress import computed
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer, require_unmasked
+from dask_sketch.validation.arrays import require_unmasked
 from dask_sketch.validation.device import device_array, on_device, on_host
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
-TASKS = ("mixture", "clustering")
-_UNLIKE = 30.0  # ratio of deviations from which features are not of one unit
-_HUGE = 1e150  # what a scale must be under, and over one of
-_ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
 def design(
@@ -117,124 +109,30 @@ def design(
     (25, array([3., 3.]))
     """
     require_options("design", options)
-    for name, value, least in (
-        ("n_frequencies", n_frequencies, 1),
-        ("n_components", n_components, 1),
-        ("n_pilot", n_pilot, 2),
-        ("seed", seed, 0),
-    ):
-        if value is not None:
-            require_integer(name, value, least)
-    if n_frequencies is None and n_components is None:
-        raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
-    if task not in TASKS:
-        raise InputError(f"task={task!r}: choose 'mixture' or 'clustering'.")
-    if whitening is not None and whitening not in KINDS:
-        raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
-    samples = open_samples(x, weights=weights, **options)
-    pilot = pilot_samples(samples, n_pilot, seed, progress=progress)
-    _require_magnitudes(pilot, samples.label)
-    d = pilot.shape[1]
-    if n_components is None and n_frequencies is not None and n_frequencies <= d // 2:
-        raise InputError(
-            f"n_frequencies={n_frequencies} for {d} features tells nothing: a single component "
-            f"needs {default_n_frequencies(d, 1, task)}. Is it the number of components that is "
-            "meant? Give n_components."
-        )
-    if n_components is not None:
-        if n_frequencies is None:
-            n_frequencies = default_n_frequencies(d, n_components, task)
-        else:
-            warn_if_few(n_frequencies, d, n_components, task)
-    assert n_frequencies is not None
-    if distribution is None:
-        distribution = default_distribution(d, n_frequencies, task)
-    matrix = None if whitening is None else whitening_matrix(pilot, whitening)
-    fit = None
-    if scale is None and covariances is None:
-        rows = pilot if matrix is None else pilot @ matrix.T
-        if task == "clustering":
-            if n_components is None:
-                raise InputError(
-                    "n_components=None with task='clustering': give the number of centroids, or "
-                    "the scale."
-                )
-            _warn_of_unlike_units(rows)
-            scale = float(f"{clustering_scale(rows, n_components, seed=seed):.4g}")
-        else:
-            covariances, fit = _component_variances(rows, n_components, seed)
-    return FeatureMap(
-        n_features=d,
+    require_design_arguments(
         n_frequencies=n_frequencies,
+        n_components=n_components,
+        n_pilot=n_pilot,
+        seed=seed,
+        task=task,
+        whitening=whitening,
+    )
+    samples = open_samples(x, weights=weights, **options)
+    return design_from_pilot(
+        pilot_samples(samples, n_pilot, seed, progress=progress),
+        n_frequencies,
+        n_components,
+        task=task,
+        distribution=distribution,
         scale=scale,
         covariances=covariances,
         covariance_weights=covariance_weights,
-        distribution=distribution,
+        whitening=whitening,
         seed=seed,
         dtype=dtype,
-        center=pilot.mean(axis=0),
-        whitening=matrix,
         feature_names=samples.feature_names,
-        scale_fit=fit,
+        label=samples.label,
     )
-
-
-def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
-    """Refuse values whose squares are no numbers."""
-    largest = float(np.abs(rows).max())
-    if largest >= _HUGE:
-        found = f"holds values up to {largest:g}"
-    else:
-        widths = np.ptp(rows, axis=0)
-        narrow = np.flatnonzero((widths > 0) & (widths < 1.0 / _HUGE))
-        if not len(narrow):
-            return
-        found = f"varies by {widths[narrow[0]]:g} in feature {narrow[0]}"
-    raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
-
-
-def _component_variances(
-    rows: NDArray[np.float64], n_components: int | None, seed: int
-) -> tuple[NDArray[np.float64], ScaleFit]:
-    """Mean variance of the components in each feature, and what the pilot rows show of it."""
-    variances = rows.var(axis=0)
-    varies = np.ptp(rows, axis=0) > 0
-    if not varies.any():
-        raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
-    if not varies.all():
-        warnings.warn(
-            f"features {np.flatnonzero(~varies).tolist()} do not vary in the pilot samples. They "
-            "tell nothing; leave them out.",
-            UserWarning,
-            stacklevel=3,
-        )
-    x = rows[:, varies]
-    if n_components is None:
-        fit = estimate_scale(x / x.std(axis=0), seed=seed)
-        within = x.var(axis=0) * fit.scale**2
-    else:
-        # a component needs rows to have a width
-        mixture = fit_pilot(x, max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1), seed)
-        within = mixture.weights @ mixture.variances
-        fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
-    variances[varies] = within
-    variances[~varies] = within.mean()
-    # four digits are more than the estimate has, and make the specification readable
-    return np.array([float(f"{value:.4g}") for value in variances]), fit
-
-
-def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
-    """Say when distances are those of some features alone."""
-    deviations = rows.std(axis=0)
-    wide = float(deviations.max())
-    if (deviations < wide / _UNLIKE).any():
-        warnings.warn(
-            f"the deviations of the features range from {deviations.min():.3g} to {wide:.3g}: "
-            "distances, and so centroids, will be those of the widest alone. Divide each feature "
-            "by its deviation before sketching.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def pilot_samples(

@@ -9,3 +9,11 @@ Distribution = Literal[
 ]
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.distributions`."""
+
+Task = Literal["mixture", "clustering"]
+TASKS: tuple[str, ...] = get_args(Task)
+"""Purposes of a sketch, see :func:`dask_sketch.design`."""
+
+Whitening = Literal["diagonal", "full"]
+WHITENINGS: tuple[str, ...] = get_args(Whitening)
+"""Kinds of whitening, see :func:`dask_sketch.design`."""

@@ -10,7 +10,7 @@ from dask_sketch.decoders import decode
 from dask_sketch.decoders.density_clustering import default_n_candidates, divide_density
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
-from dask_sketch.features.lloyd import lloyd
+from dask_sketch.features.pilot import kmeans
 from dask_sketch.models import Centroids, GaussianMixture
 from dask_sketch.sketching import partial_sketch
 
@@ -48,7 +48,7 @@ def relative_risk(x, k, m, seed=0, **options):
         x, FeatureMap(x.shape[1], m, scale=scale, distribution="gaussian", seed=seed)
     )
     found = divide_density(sketch, k, np.random.default_rng(seed), lambda cost: None, **options)
-    return Centroids(found.weights, found.centers).inertia(x) / lloyd(x, k, seed=seed).inertia
+    return Centroids(found.weights, found.centers).inertia(x) / kmeans(x, k, seed=seed).inertia
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,7 +69,7 @@ def test_any_distribution_will_do(distribution):
     x = gaussian_clusters(4, 3)
     sketch = partial_sketch(x, FeatureMap(3, 200, scale=0.8, distribution=distribution))
     found = divide_density(sketch, 4, np.random.default_rng(0), lambda cost: None)
-    assert Centroids(found.weights, found.centers).inertia(x) < 1.005 * lloyd(x, 4).inertia
+    assert Centroids(found.weights, found.centers).inertia(x) < 1.005 * kmeans(x, 4).inertia
 
 
 @pytest.fixture(scope="module")
@@ -165,5 +165,5 @@ def test_units_of_features_do_not_matter_to_the_density(unit):
     x *= [1.0, unit]
     feature_map = FeatureMap(2, 100, covariances=[0.25, 0.25 * unit**2], seed=3)
     found = decode(partial_sketch(x, feature_map), 3, method="density")
-    rival = lloyd(x[:10_000], 3)
-    assert found.inertia(x) < 1.02 * Centroids(rival.shares, rival.centers).inertia(x)
+    rival = kmeans(x[:10_000], 3)
+    assert found.inertia(x) < 1.02 * Centroids(rival.weights, rival.centers).inertia(x)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 GOOD = {"n_features": 3, "n_frequencies": 20, "scale": 2.0}
@@ -238,11 +237,6 @@ def test_mean_variances():
     white = FeatureMap(2, 5, scale=1.0, whitening=matrix)
     inverse = np.linalg.inv(matrix)
     np.testing.assert_allclose(white.mean_variances, (inverse @ inverse.T).diagonal())
-
-
-def test_default_number_of_frequencies():
-    assert default_n_frequencies(2, 3) == 75
-    assert default_n_frequencies(12, 64) == 8000
 
 
 def test_texts(any_map):

@@ -72,9 +72,7 @@ def test_a_small_number_of_frequencies_is_warned_of(rng):
 
 
 def test_components_in_the_place_of_frequencies(rng):
-    with pytest.raises(
-        InputError, match=r"n_frequencies=4 for 9 features .* needs 95\. .*n_compon"
-    ):
+    with pytest.raises(InputError, match=r"n_frequencies=4 .*n_components"):
         ds.design(gaussian(rng, 1000, 9), 4)
 
 

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_sketch.errors import InputError
+from dask_sketch.features.design import (
+    default_n_frequencies,
+    design_from_pilot,
+    require_design_arguments,
+    whitening_matrix,
+)
+from dask_sketch.models import random_mixture
+
+GOOD = {
+    "n_frequencies": 10,
+    "n_components": None,
+    "n_pilot": 100,
+    "seed": 0,
+    "task": "mixture",
+    "whitening": None,
+}
+
+
+def test_default_number_of_frequencies():
+    assert default_n_frequencies(2, 3) == 75
+    assert default_n_frequencies(12, 64) == 8000
+    assert default_n_frequencies(12, 64, "clustering") == 4160
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_whitened_samples_have_unit_variance(kind, rng):
+    x = rng.normal(size=(2000, 3)) @ [[1.0, 0.0, 0.0], [0.5, 10.0, 0.0], [0.0, 3.0, 0.1]]
+    matrix = whitening_matrix(x, kind)
+    covariance = np.cov((x @ matrix.T).T)
+    np.testing.assert_allclose(covariance.diagonal(), 1.0, rtol=1e-3)
+    if kind == "full":
+        np.testing.assert_allclose(covariance, np.eye(3), atol=1e-8)
+
+
+def test_samples_that_cannot_be_whitened_are_refused(rng):
+    x = rng.normal(size=(50, 2))
+    with pytest.raises(InputError, match=r"features \[1\]"):
+        whitening_matrix(x * [1.0, 0.0], "diagonal")
+    with pytest.raises(InputError, match="dependent"):
+        whitening_matrix(np.column_stack([x, x.sum(axis=1)]), "full")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_frequencies": 0},
+        {"n_components": -1},
+        {"n_pilot": 1},
+        {"seed": -1},
+        {"task": "regression"},
+        {"whitening": "half"},
+    ],
+)
+def test_bad_arguments_are_named(change):
+    ((name, value),) = change.items()
+    with pytest.raises(InputError, match=f"{name}={value!r}"):
+        require_design_arguments(**(GOOD | change))
+
+
+def test_variances_are_those_of_the_components():
+    truth = random_mixture(5, 4, seed=0)
+    found = design_from_pilot(truth.sample(5000, seed=1), n_components=5)
+    mean = truth.weights @ truth.covariances
+    np.testing.assert_allclose(found.mean_variances, mean, rtol=0.2)
+    assert found.covariances.tolist() == [float(f"{v:.4g}") for v in found.covariances]
+
+
+@pytest.mark.parametrize("n_frequencies", [1, 2])
+def test_far_too_few_frequencies_are_refused(n_frequencies, rng):
+    with pytest.raises(InputError, match=f"n_frequencies={n_frequencies}"):
+        design_from_pilot(rng.normal(size=(50, 4)), n_frequencies)
+
+
+def test_few_frequencies_are_warned_of(rng):
+    with pytest.warns(UserWarning, match="n_frequencies=20 .* 90"):
+        design_from_pilot(rng.normal(size=(50, 4)), 20, 2)
