@@ -96,7 +96,7 @@ def test_clustering_has_a_distribution_scale_and_size_of_its_own(rng):
     assert ds.design(x, 50, task="clustering", scale=2.0).scale == 2.0
     with pytest.warns(UserWarning, match=r"under 5\(d\+1\)K = 135"):
         ds.design(x, 50, 9, task="clustering")
-    with pytest.warns(UserWarning, match="range from .* will be those of the widest alone"):
+    with pytest.warns(UserWarning, match="standard deviations .* range from"):
         ds.design(x * [1.0, 1000.0], 200, 9, task="clustering")
     with pytest.raises(InputError, match="give the number of centroids, or the scale"):
         ds.design(x, 50, task="clustering")
