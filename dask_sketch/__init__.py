@@ -19,28 +19,24 @@ from dask_sketch.validation.lazy_input import register_lazy_methods
 if TYPE_CHECKING:
     from dask_sketch.decoders.decode import decode, decode_groups
     from dask_sketch.diagnostics.fit import diagnose
+    from dask_sketch.diagnostics.mmd import mmd
     from dask_sketch.diagnostics.model_selection import select_model
     from dask_sketch.errors import SketchError
     from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.features.scale import estimate_scale
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
-    from dask_sketch.graph.lazy import LazySketch, LazySketchGroup
     from dask_sketch.graph.plan import Plan, plan
     from dask_sketch.graph.sketch import sketch
     from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
-    from dask_sketch.models.artifact import open_mixture, open_model
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.gaussian_mixture import GaussianMixture
-    from dask_sketch.sketching.artifact import open_sketch
     from dask_sketch.sketching.group import SketchGroup
-    from dask_sketch.sketching.group_artifact import open_group
-    from dask_sketch.sketching.group_merge import merge_groups
-    from dask_sketch.sketching.group_partial import partial_groups
+    from dask_sketch.sketching.merge import merge
+    from dask_sketch.sketching.open import open
     from dask_sketch.sketching.partial import partial_sketch
-    from dask_sketch.sketching.privacy import Privacy
-    from dask_sketch.sketching.sketch import Sketch, merge
+    from dask_sketch.sketching.privatise import privatise
+    from dask_sketch.sketching.sketch import Sketch
     from dask_sketch.sources.open import open_samples
     from dask_sketch.sources.samples import Samples
 
@@ -49,16 +45,13 @@ _HOME = {
     "Centroids": "models",
     "FeatureMap": "features",
     "GaussianMixture": "models",
-    "LazySketch": "graph",
-    "LazySketchGroup": "graph",
     "Ledger": "jobs.ledger",
     "Plan": "graph",
-    "Privacy": "sketching",
-    "Samples": "sources",
-    "Sketch": "sketching",
+    "Samples": "sources.samples",
+    "Sketch": "sketching.sketch",
     "SketchError": "errors",
     "SketchGaussianMixture": "estimators",
-    "SketchGroup": "sketching",
+    "SketchGroup": "sketching.group",
     "SketchKMeans": "estimators",
     "apply": "graph",
     "select_model": "diagnostics",
@@ -67,30 +60,22 @@ _HOME = {
     "decode_groups": "decoders",
     "design": "graph",
     "diagnose": "diagnostics",
-    "estimate_scale": "features",
-    "merge": "sketching",
-    "merge_groups": "sketching",
-    "open_group": "sketching",
+    "merge": "sketching.merge",
+    "mmd": "diagnostics.mmd",
+    "open": "sketching.open",
     "open_ledger": "jobs.ledger",
-    "open_mixture": "models",
-    "open_model": "models",
-    "open_samples": "sources",
-    "open_sketch": "sketching",
-    "partial_groups": "sketching",
-    "partial_sketch": "sketching",
+    "open_samples": "sources.open",
+    "partial_sketch": "sketching.partial",
     "plan": "graph",
-    "privatise": "sketching",
+    "privatise": "sketching.privatise",
     "sketch": "graph",
 }
 __all__ = [
     "Centroids",
     "FeatureMap",
     "GaussianMixture",
-    "LazySketch",
-    "LazySketchGroup",
     "Ledger",
     "Plan",
-    "Privacy",
     "Samples",
     "Sketch",
     "SketchError",
@@ -103,16 +88,11 @@ __all__ = [
     "decode_groups",
     "design",
     "diagnose",
-    "estimate_scale",
     "merge",
-    "merge_groups",
-    "open_group",
+    "mmd",
+    "open",
     "open_ledger",
-    "open_mixture",
-    "open_model",
     "open_samples",
-    "open_sketch",
-    "partial_groups",
     "partial_sketch",
     "plan",
     "privatise",

@@ -24,14 +24,14 @@ def groups():
     """Rows of groups as most tests have them, and both kernels."""
     import numpy as np
 
-    from dask_sketch import FeatureMap, partial_groups
+    from dask_sketch import FeatureMap, partial_sketch
 
     for dtype, kinds in (("float32", ("f4", "f8")), ("float64", ("f8",))):
         for distribution in ("sparse-sums", "sparse-radius"):
             feature_map = FeatureMap(3, 60, scale=1.0, distribution=distribution, dtype=dtype)
             for raw in kinds:
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
-                partial_groups(x, feature_map, np.arange(200) % 3)
+                partial_sketch(x, feature_map, groups=np.arange(200) % 3)
 
 
 def speech():

@@ -23,14 +23,18 @@ import zarr
 from zarr.buffer.cpu import buffer_prototype
 
 import dask_sketch as ds
+from dask_sketch import open_samples
 from dask_sketch.cli.describe import open_any
 from dask_sketch.display.text import fields_text, first_line, printable, text_table
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
-from dask_sketch.features.artifact import open_feature_map
-from dask_sketch.sources import open_samples
+from dask_sketch.models import Decoding
+from dask_sketch.models.artifact import MIXTURE, to_dataset
+from dask_sketch.models.open import model_from_dataset, open_model
+from dask_sketch.sketching.open import open_sketch
 from dask_sketch.sources import parquet as parquet_module
-from dask_sketch.storage import artifact as storage
 from dask_sketch.storage import untrusted as guarded
+from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact_reader import MAX_BYTES
 from dask_sketch.storage.decompressed_size import unpacked_bytes
 from dask_sketch.storage.untrusted import GuardedStore
 
@@ -51,7 +55,7 @@ class Marks:
 def small_memory(code, megabytes=1500):
     """Run code in a process of little memory beyond what the libraries take; its output."""
     before = "import resource, dask_sketch as ds, zarr, xarray, dask.array, pathlib\n" + (
-        "from dask_sketch.sources import open_samples\n"
+        "from dask_sketch import open_samples\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (used + {megabytes} * 2**20,) * 2)\n"
     )
@@ -133,12 +137,10 @@ def test_text_that_is_no_feature_map(text):
 
 
 def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
-    from dask_sketch.features import artifact
-
-    monkeypatch.setattr(artifact, "MAX_TEXT", 1000)
+    monkeypatch.setattr("dask_sketch.features.artifact.MAX_TEXT", 1000)
     (tmp_path / "map.json").write_text(" " * 1001)
     with pytest.raises(ArtifactError, match="1,000"):
-        open_feature_map(str(tmp_path / "map.json"))
+        ds.open(tmp_path / "map.json")
 
 
 def test_a_huge_feature_map_takes_no_memory():
@@ -214,14 +216,14 @@ def test_a_pickle_in_consolidated_metadata_or_beside_the_samples(tmp_path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("opening", [ds.open_sketch, ds.open_model])
-def test_artifacts_are_of_format_3_only(opening, tmp_path):
+@pytest.mark.parametrize("read", [open_sketch, open_model, ds.open])
+def test_artifacts_are_of_format_3_only(read, tmp_path):
     root = tmp_path / "s.zarr"
     write_v2(root / "x", pickle.dumps(Marks(tmp_path / "ran")), filters=[{"id": "pickle"}])
     (root / ".zgroup").write_text('{"zarr_format": 2}')
     (root / ".zattrs").write_text('{"schema": "dask-sketch/sketch", "schema_version": 1}')
-    with pytest.raises(ArtifactError, match=r"no (sketch|.*centroids) at"):
-        opening(root)
+    with pytest.raises(ArtifactError, match=r"s.zarr' cannot be read"):
+        read(root)
     assert not (tmp_path / "ran").exists()
 
 
@@ -270,9 +272,12 @@ def set_chunks(n):
         (set_shape(10**12), "over the limit"),
         (set_shape(2**30), "over the limit"),
         (set_chunks(10**12), "over the limit"),
-        (set_chunks(2**20), "not in one chunk|over the limit"),
+        (set_chunks(2**20), "expected one chunk|over the limit"),
         (lambda d: d.update(codecs=[{"name": "numcodecs.pickle"}]), "names the codec"),
-        (lambda d: d.update(codecs=[{"name": "vlen-utf8"}], data_type="string"), "not of numbers"),
+        (
+            lambda d: d.update(codecs=[{"name": "vlen-utf8"}], data_type="string"),
+            "expected numbers",
+        ),
         (
             lambda d: d.update(shape=["9" * 5000]),
             "no whole numbers|unreadable|cannot be read|damaged",
@@ -286,16 +291,16 @@ def set_chunks(n):
 def test_sketches_of_others(change, message, stored):
     edit(an_array_of(stored), change)
     with pytest.raises(ArtifactError, match=message):
-        ds.open_sketch(stored)
+        ds.open(stored)
 
 
 def test_more_than_half_of_the_memory_is_not_asked_for(stored, monkeypatch):
     class Little:
         available = 100
 
-    monkeypatch.setattr(storage.psutil, "virtual_memory", Little)
-    with pytest.raises(ArtifactError, match="over half of the 100 bytes of memory"):
-        ds.open_sketch(stored)
+    monkeypatch.setattr("psutil.virtual_memory", Little)
+    with pytest.raises(ArtifactError, match="half of the 100 bytes"):
+        ds.open(stored)
 
 
 @pytest.mark.parametrize("where", ["zarr.json", "array"])
@@ -304,11 +309,11 @@ def test_deep_and_long_metadata(where, stored, monkeypatch):
     whole = path.read_text()
     path.write_text('{"a":' * 100_000)
     with pytest.raises(ArtifactError, match="nested too deeply"):
-        ds.open_sketch(stored)
+        ds.open(stored)
     path.write_text(whole)
     monkeypatch.setattr(guarded, "LARGEST_METADATA", 100)
     with pytest.raises(ArtifactError, match="over 100 bytes of metadata"):
-        ds.open_sketch(stored)
+        ds.open(stored)
 
 
 @pytest.mark.parametrize(
@@ -329,19 +334,15 @@ def test_deep_and_long_metadata(where, stored, monkeypatch):
     ids=lambda record: str(record)[:30],
 )
 def test_models_of_others(record, tmp_path):
-    from dask_sketch.models import Decoding, artifact
-
     how = Decoding("cl-ompr", "gaussian", 0.1, 0.1, (0.2, 0.1), 1.0, 0, 1, 10, True, "done")
     model = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], decoding=how)
-    dataset = artifact.to_dataset(model)
-    assert artifact.from_dataset(dataset).decoding == how
+    dataset = to_dataset(model, MIXTURE)
+    assert model_from_dataset(dataset).decoding == how
     if isinstance(record, dict):
         record = json.dumps(json.loads(dataset.attrs["decoding"]) | record)
-    storage.write_dataset(
-        dataset.assign_attrs(decoding=record), tmp_path / "m.zarr", artifact.schema_of(model), 1
-    )
-    with pytest.raises(ArtifactError, match=r"record of decoding|unreadable|gaussian mixture"):
-        ds.open_model(tmp_path / "m.zarr")
+    write_dataset(dataset.assign_attrs(decoding=record), tmp_path / "m.zarr", MIXTURE, 1)
+    with pytest.raises(ArtifactError, match=r"decoding|unreadable|gaussian mixture"):
+        ds.open(tmp_path / "m.zarr")
 
 
 # -- sizes and bombs -----------------------------------------------------------------------------
@@ -398,7 +399,7 @@ def test_a_bomb_in_an_artifact(stored):
     (chunk,) = (p for p in metadata.parent.rglob("*") if p.is_file() and p.name != "zarr.json")
     chunk.write_bytes(frame_that_states(4 * 10**9))
     with pytest.raises(ArtifactError, match="it is not unpacked"):
-        ds.open_sketch(stored)
+        ds.open(stored)
 
 
 @pytest.fixture(
@@ -793,4 +794,4 @@ def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
 
 def test_limits_are_what_is_documented():
     assert (guarded.LARGEST_CHUNK, guarded.LARGEST_METADATA) == (2**32, 2**26)
-    assert storage.MAX_BYTES == 2**32
+    assert MAX_BYTES == 2**32

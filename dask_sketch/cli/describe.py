@@ -8,19 +8,15 @@ from typing import Any
 
 import zarr
 
-from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.errors import InputError
-from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.models.artifact import SCHEMAS as MODELS
-from dask_sketch.models.artifact import open_model
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.sketching.artifact import SCHEMA as SKETCH
-from dask_sketch.sketching.artifact import open_sketch
+from dask_sketch.sketching.artifact import GROUP
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.group_artifact import SCHEMA as GROUP
-from dask_sketch.sketching.group_artifact import open_group
+from dask_sketch.sketching.open import ALL_VERSIONS, is_feature_map, open_group, open_sketch
+from dask_sketch.sketching.open import open as open_artifact
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
@@ -57,15 +53,8 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     'FeatureMap'
     """
     options = storage_options if "://" in path or "::" in path else None
-    if path.rstrip("/").lower().endswith(".json"):
-        return open_feature_map(path, options)
-    schema = _schema(path, options)
-    if schema == SKETCH:
-        return open_sketch(path, storage_options=options)
-    if schema == GROUP:
-        return open_group(path, storage_options=options)
-    if schema in MODELS:
-        return open_model(path, storage_options=options)
+    if is_feature_map(path) or _schema(path, options) in ALL_VERSIONS:
+        return open_artifact(path, storage_options=options)
     return open_samples(path, storage_options=storage_options, **opening)
 
 
@@ -103,11 +92,12 @@ def open_one(
     found = open_group(path, storage_options=options)
     if group is None:
         raise InputError(
-            f"{path} holds sketches of groups: name one of {found._shown()}.", parameter="group"
+            f"{path} holds sketches of groups: name one of {found.brief_labels()}.",
+            parameter="group",
         )
     texts = {str(label): label for label in found}
     if group not in texts:
-        raise InputError(f"group={group!r}: choose one of {found._shown()}.")
+        raise InputError(f"group={group!r}: choose one of {found.brief_labels()}.")
     return found[texts[group]]
 
 
@@ -125,53 +115,11 @@ def values(found: Any) -> dict[str, Any]:
     raise InputError(f"{type(found).__name__} has no description.")
 
 
-@values.register
-def _(found: FeatureMap) -> dict[str, Any]:
-    return {
-        "kind": "feature map",
-        "n_features": found.n_features,
-        "n_frequencies": found.n_frequencies,
-        "distribution": found.distribution,
-        "scale": found.scale,
-        "mean_variances": found.mean_variances,
-        "whitened": found.whitening is not None,
-        "seed": found.seed,
-        "dtype": found.dtype,
-        "digest": found.digest,
-    }
-
-
-@values.register
-def _(found: Sketch) -> dict[str, Any]:
-    full = found.total_weight > 0
-    return {
-        "kind": "sketch",
-        "count": found.count,
-        "omitted": found.omitted,
-        "total_weight": found.total_weight,
-        "noise_level": found.noise_level if full else None,
-        "mean": found.mean if full and found.privacy is None else None,
-        "variance": found.variance if full and found.privacy is None else None,
-        "minimum": found.minimum,
-        "maximum": found.maximum,
-        "privacy": None if found.privacy is None else asdict(found.privacy),
-        "bytes": found.__sizeof__(),
-        "feature_map": values(found.feature_map),
-    }
-
-
-@values.register
-def _(found: SketchGroup) -> dict[str, Any]:
-    return {
-        "kind": "sketches of groups",
-        "dim": found.dim,
-        "n_groups": len(found),
-        "count": int(found.count.sum()),
-        "omitted": int(found.omitted.sum()),
-        "unlabelled": found.unlabelled,
-        "bytes": found.nbytes,
-        "feature_map": values(found.feature_map),
-    }
+@values.register(FeatureMap)
+@values.register(Sketch)
+@values.register(SketchGroup)
+def _(found: FeatureMap | Sketch | SketchGroup) -> dict[str, Any]:
+    return found.as_dict()
 
 
 @values.register
@@ -219,19 +167,11 @@ def fields(found: Any) -> dict[str, str]:
     raise InputError(f"{type(found).__name__} has no description.")
 
 
-@fields.register
-def _(found: FeatureMap) -> dict[str, str]:
-    return {"kind": "feature map"} | found._fields()
-
-
-@fields.register
-def _(found: Sketch) -> dict[str, str]:
-    return {"kind": "sketch"} | found._fields() | found.feature_map._fields()
-
-
-@fields.register
-def _(found: SketchGroup) -> dict[str, str]:
-    return {"kind": "sketches of groups"} | found._fields() | found.feature_map._fields()
+@fields.register(FeatureMap)
+@fields.register(Sketch)
+@fields.register(SketchGroup)
+def _(found: FeatureMap | Sketch | SketchGroup) -> dict[str, str]:
+    return describe(found.as_dict())
 
 
 @fields.register

@@ -33,6 +33,7 @@ from dask_sketch.cli.options import (
     size_options,
     storage_option,
 )
+from dask_sketch.display.text import describe
 from dask_sketch.validation.choices import DISTRIBUTIONS, Task
 
 TASK: Task = "mixture"  # the default
@@ -197,7 +198,7 @@ def design(
             **opening,
         )
     write_feature_map(output, feature_map, options)
-    shown = feature_map._fields() | {"written to": output}
+    shown = describe(feature_map.as_dict()) | {"written to": output}
     run.answer(values(feature_map) | {"output": output}, shown)
 
 
@@ -269,7 +270,8 @@ def sketch(
         result = lazy.compute(progress=run.progress)
         seconds = time.perf_counter() - start
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
-    shown = result._fields() | {"seconds": f"{seconds:.1f}", "written to": output}
+    shown = describe(result.as_dict() | {"feature_map": None})
+    shown |= {"seconds": f"{seconds:.1f}", "written to": output}
     run.answer(values(result) | {"seconds": seconds, "output": output}, shown)
 
 
@@ -290,16 +292,14 @@ def merge(
     Sketches of groups are added label by label.
     """
     from dask_sketch.cli.describe import open_any, values
-    from dask_sketch.sketching.group import SketchGroup
-    from dask_sketch.sketching.group_merge import merge_groups
-    from dask_sketch.sketching.sketch import merge as add
+    from dask_sketch.sketching.merge import merge as add
 
     refuse_existing(output, overwrite, storage_options)
     found = [open_any(path, storage_options=storage_options) for path in sketches]
-    grouped = all(isinstance(each, SketchGroup) for each in found)
-    result = merge_groups(found) if grouped else add(found)
+    result = add(found)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    shown = {"sketches": len(sketches)} | result._fields() | {"written to": output}
+    shown = {"sketches": str(len(sketches))} | describe(result.as_dict() | {"feature_map": None})
+    shown |= {"written to": output}
     run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)
 
 

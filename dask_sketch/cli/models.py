@@ -101,7 +101,7 @@ def decode(
     """  # noqa: D301  (the backslash tells click to keep the line breaks)
     from dask_sketch.cli.describe import fields, open_one, values
     from dask_sketch.decoders.decode import decode as find_model
-    from dask_sketch.models.artifact import open_model
+    from dask_sketch.models.open import open_model
 
     refuse_existing(output, overwrite, storage_options)
     source = open_one(sketch, group, storage_options=storage_options)
@@ -130,8 +130,8 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     """
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.progress import computed
-    from dask_sketch.models.artifact import open_model
     from dask_sketch.models.centroids import Centroids
+    from dask_sketch.models.open import open_model
 
     options = opening["storage_options"]
     fitted = open_model(model, storage_options=for_url(model, options))
@@ -179,8 +179,8 @@ def diagnose(
     """
     from dask_sketch.cli.describe import open_one
     from dask_sketch.diagnostics.fit import diagnose as examine
-    from dask_sketch.models.artifact import open_model
-    from dask_sketch.sketching.artifact import open_sketch
+    from dask_sketch.models.open import open_model
+    from dask_sketch.sketching.open import open_sketch
 
     fitted = open_model(model, storage_options=for_url(model, storage_options))
     seen = open_one(sketch, group, storage_options=storage_options)

@@ -352,9 +352,9 @@ def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] 
     ArtifactError
         If ``path`` exists and is not to be replaced, or cannot be written to.
     """
-    from dask_sketch.storage.overwrite import require_place
+    from dask_sketch.storage.overwrite import require_writable
 
-    require_place(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
+    require_writable(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
 
 
 def refuse_existing_file(

@@ -17,6 +17,7 @@ from dask_sketch.cli.options import (
     run_options,
     storage_option,
 )
+from dask_sketch.display.text import describe
 
 
 @click.command(
@@ -81,7 +82,9 @@ def privatise(
         bounds = np.stack([np.broadcast_to(given, d) for given in (low, high)])
     result = privatise(found, bounds=bounds, **choices)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    shown = result._fields() | {"written to": output}
+    assert result.privacy is not None
+    shown = describe(result.as_dict() | {"feature_map": None})
+    shown |= {"note": " ".join(result.privacy.notes()), "written to": output}
     run.answer(values(result) | {"output": output}, shown)
 
 

@@ -19,8 +19,8 @@ from dask_sketch.cli.options import (
 )
 from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.errors import InputError
-from dask_sketch.models.artifact import open_model
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.open import open_model
 from dask_sketch.speech.enrolment import RELEVANCE, enrol
 from dask_sketch.speech.frames import open_frames
 from dask_sketch.speech.scoring import score_trials

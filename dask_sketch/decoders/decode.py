@@ -167,7 +167,7 @@ def decode(
     --------
     >>> from dask_sketch.features import FeatureMap
     >>> from dask_sketch.models import random_mixture
-    >>> from dask_sketch.sketching import partial_sketch
+    >>> from dask_sketch import partial_sketch
     >>> truth = random_mixture(n_components=2, n_features=2, seed=1)
     >>> x = truth.sample(20_000, seed=2)
     >>> sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=3))
@@ -387,10 +387,10 @@ def decode_groups(
     Examples
     --------
     >>> import numpy as np
-    >>> from dask_sketch import FeatureMap, partial_groups
+    >>> from dask_sketch import FeatureMap, partial_sketch
     >>> x = np.random.default_rng(0).normal(size=(4000, 2))
     >>> label = np.arange(4000) % 2
-    >>> group = partial_groups(x + 5 * label[:, None], FeatureMap(2, 50, scale=1.0), label)
+    >>> group = partial_sketch(x + 5 * label[:, None], FeatureMap(2, 50, scale=1.0), groups=label)
     >>> models = decode_groups(group, n_components=1)
     >>> [float(model.means[0, 0].round()) for model in models.values()]
     [0.0, 5.0]

@@ -124,7 +124,7 @@ def drift(
     Examples
     --------
     >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.sketching import partial_sketch
+    >>> from dask_sketch import partial_sketch
     >>> rng, feature_map = np.random.default_rng(0), FeatureMap(2, 100, scale=1.0)
     >>> monday = partial_sketch(rng.normal(size=(5000, 2)), feature_map)
     >>> tuesday = partial_sketch(rng.normal(size=(5000, 2)), feature_map)
@@ -277,7 +277,7 @@ def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
     Examples
     --------
     >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.sketching import partial_sketch
+    >>> from dask_sketch import partial_sketch
     >>> feature_map = FeatureMap(1, 20, scale=1.0)
     >>> a, b = (partial_sketch([[x], [x + 2.0]], feature_map) for x in (0.0, 3.0))
     >>> found = feature_changes(a, b)
@@ -312,7 +312,7 @@ def component_changes(
     Examples
     --------
     >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.sketching import Sketch
+    >>> from dask_sketch import Sketch
     >>> a = GaussianMixture([0.6, 0.4], [[0.0], [9.0]], [[1.0], [4.0]])
     >>> b = GaussianMixture([0.7, 0.3], [[9.0], [1.0]], [[4.0], [1.0]])
     >>> empty = Sketch.empty(FeatureMap(1, 20, scale=1.0))

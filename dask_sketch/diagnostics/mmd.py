@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import psutil
@@ -16,13 +16,13 @@ from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.sketching.group import GroupAverages
-    from dask_sketch.sketching.sketch import Sketch
 
 
 def noise_level(sketch: Sketch) -> float:
@@ -154,7 +154,7 @@ def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 
     Examples
     --------
     >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch.sketching import partial_sketch
+    >>> from dask_sketch import partial_sketch
     >>> truth = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
     >>> sketch = partial_sketch(truth.sample(10_000, seed=0), FeatureMap(2, 50, scale=1.0))
     >>> found = discrepancy(truth, sketch)
@@ -258,19 +258,85 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
 _BLOCK_NUMBERS = 2**22  # numbers in a block of sketch vectors in float64
 
 
-def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
-    """See :meth:`~dask_sketch.SketchGroup.mmd`.
+@overload
+def mmd(sketches: Sketch, other: Sketch, *, squared: bool = False) -> float: ...
+@overload
+def mmd(sketches: SketchGroup, other: None = None, *, squared: bool = False) -> xr.DataArray: ...
+def mmd(
+    sketches: Sketch | SketchGroup, other: Sketch | None = None, *, squared: bool = False
+) -> float | xr.DataArray:
+    """Estimate the maximum mean discrepancy of two sketches, or of every two groups.
 
-    ``||z_a - z_b||**2`` less the expected noise of both, ``(mean(w**2) - |w z|**2) / (n - 1)``
-    with the effective count ``n`` and weights ``w`` of the features.
+    The estimate is ``||z_a - z_b||**2`` less the expected noise of both sketches, ``(mean(w**2) -
+    |w z|**2) / (n - 1)`` each, with the effective count ``n`` and the feature weights ``w``. The
+    kernel is that of the feature map, with its feature weights if it has them.
+
+    Parameters
+    ----------
+    sketches
+        Sketch, or group of sketches.
+    other
+        Sketch to compare with, of the same feature map; not for a group.
+    squared
+        Return the unbiased estimate of the square, which is below zero now and then for two
+        sketches of one distribution. By default its root, and 0 where it is below zero.
+
+    Returns
+    -------
+    distance
+        Discrepancy of two sketches; for a group, matrix of shape (n_groups, n_groups) with the
+        dimensions ``group.dim`` and ``other_`` before it, NaN for groups of less than two samples.
+
+    Raises
+    ------
+    InputError
+        If the arguments are not two sketches or one group, if a sketch has less than two samples,
+        or if the matrix needs more memory than is free; ``select`` some groups then.
+    MergeError
+        If the feature maps differ.
+
+    References
+    ----------
+    Gretton, Borgwardt, Rasch, Schölkopf, Smola (2012), A kernel two-sample test.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> x = np.random.default_rng(0).normal(size=(3000, 2))
+    >>> label = np.arange(3000) % 3
+    >>> x[label == 2] += 1.0
+    >>> group = partial_sketch(x, FeatureMap(2, 100, scale=1.0), groups=label)
+    >>> matrix = mmd(group)
+    >>> matrix.dims, bool(matrix.sel(group=0, other_group=2) > 5 * matrix[0, 1])
+    (('group', 'other_group'), True)
+    >>> bool(np.isclose(mmd(group[0], group[2]), matrix[0, 2]))
+    True
     """
+    if isinstance(sketches, SketchGroup) and other is None:
+        return _matrix(sketches, squared)
+    if not isinstance(sketches, Sketch) or not isinstance(other, Sketch):
+        raise InputError(
+            f"sketches of type {type(sketches).__name__} with other of type "
+            f"{type(other).__name__}: give two sketches, or one group of sketches; call .compute() "
+            "on lazy ones."
+        )
+    sketches.feature_map.require_same(other.feature_map)
+    unit = feature_weights(sketches.feature_map) / np.sqrt(sketches.feature_map.n_frequencies)
+    difference = unit * (sketches.characteristic - other.characteristic)
+    cost = float(np.vdot(difference, difference).real)
+    cost -= noise_level(sketches) + noise_level(other)
+    return cost if squared else math.sqrt(max(cost, 0.0))
+
+
+def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
+    """Matrix of the discrepancies of all pairs of groups."""
     import xarray as xr
 
     n, m = len(group.labels), group.feature_map.n_frequencies
     if 8 * n * n > psutil.virtual_memory().available // 2:
         raise InputError(
-            f"a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than half of the "
-            "available memory: select() some of the groups."
+            f"sketches: a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than "
+            "half of the free memory. select() some of the groups."
         )
     weights = group.feature_map.feature_weights
     unit = (np.ones(m) if weights is None else weights) / np.sqrt(m)
@@ -305,7 +371,7 @@ def discrepancies(group: GroupAverages, squared: bool) -> xr.DataArray:
     )
 
 
-def _vectors(group: GroupAverages, unit: Array, block: slice) -> Array:
-    """Real and imaginary parts of the sketch vectors of some groups, concatenated."""
+def _vectors(group: SketchGroup, unit: Array, block: slice) -> Array:
+    """Real and imaginary parts of the sketch vectors of some groups, side by side."""
     vectors = unit * group.characteristic(block)
     return np.concatenate([vectors.real, vectors.imag], axis=1)

@@ -8,6 +8,7 @@ from typing import Any
 from dask_sketch.errors import SketchError
 
 _LONGEST = 4000  # characters of a message: it may quote a file
+_MAX_ITEMS = 6  # names in a list
 
 
 def text_table(rows: Iterable[Sequence[object]], header: Sequence[str] | None = None) -> str:
@@ -63,6 +64,45 @@ def fields_text(fields: Mapping[str, object]) -> str:
     return "\n".join(
         f"{printable(name):<{width}}  {printable(str(value))}" for name, value in fields.items()
     )
+
+
+def describe(values: Mapping[str, object]) -> dict[str, str]:
+    """Format the values of ``as_dict()`` as text, for tables.
+
+    Nested mappings are merged with the rest; arrays and None are left out.
+
+    Examples
+    --------
+    >>> describe({"count": 12000, "bytes": 2048, "mean": [0.5], "privacy": {"epsilon": 1.0}})
+    {'count': '12,000', 'bytes': '2.00 kiB', 'epsilon': '1'}
+    """
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            texts |= {key: text for key, text in describe(value).items() if key not in texts}
+        elif isinstance(value, bool):
+            texts[name] = "yes" if value else "no"
+        elif isinstance(value, int):
+            texts[name] = describe_bytes(value) if name.endswith("bytes") else f"{value:,}"
+        elif isinstance(value, float):
+            texts[name] = f"{value:,.6g}"
+        elif isinstance(value, str):
+            texts[name] = value[:12] if name == "digest" else value
+        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            more = "..." if len(value) > _MAX_ITEMS else ""
+            texts[name] = ", ".join([*value[:_MAX_ITEMS], *filter(None, [more])])
+    return texts
+
+
+def one_line(values: Mapping[str, object]) -> str:
+    """Format the values of ``as_dict()`` on one line, for ``repr``.
+
+    Examples
+    --------
+    >>> one_line({"count": 12000, "total_weight": 0.5, "mean": None})
+    'count=12,000, total_weight=0.5'
+    """
+    return ", ".join(f"{name}={text}" for name, text in describe(values).items())
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -408,6 +408,22 @@ class FeatureMap:
         )
         return f"{low:.4g} to {high:.4g}{distributions}"
 
+    def as_dict(self) -> dict[str, object]:
+        """Sizes, distribution and scale of the frequencies, seed, precision and digest."""
+        return {
+            "kind": "feature map",
+            "n_features": self.n_features,
+            "n_frequencies": self.n_frequencies,
+            "feature_names": self.feature_names,
+            "distribution": self.distribution,
+            "scale": self.scale,
+            "mean_variances": self.mean_variances,
+            "whitened": self.whitening is not None,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "digest": self.digest,
+        }
+
     def _fields(self) -> dict[str, str]:
         """Main attributes as text."""
         scale = f"{self.scale:.6g}" if self.scale is not None else self._scales()

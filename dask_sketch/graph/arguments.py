@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.group_memory import default_fan_in
-from dask_sketch.sketching.partial import require_feature_map
+from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer

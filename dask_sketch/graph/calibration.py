@@ -16,8 +16,9 @@ from dask.utils import format_time
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import partial_sketch
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples, array_samples
 from dask_sketch.validation.arrays import require_integer
 

@@ -14,7 +14,7 @@ from dask_sketch.errors import PlanError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import batch_chunks
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.group_merge import merge_groups
+from dask_sketch.sketching.merge import merge
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
@@ -126,7 +126,7 @@ def merge_in_room(parts: list[SketchGroup]) -> SketchGroup:
                 f"{describe_bytes(most)} here, and a thread may use {describe_bytes(room)}. "
                 f"{WAY_OUT}"
             )
-    return merge_groups(parts)
+    return merge(parts)
 
 
 def thread_memory() -> int:

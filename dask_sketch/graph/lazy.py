@@ -19,10 +19,10 @@ from dask_sketch.graph.group_memory import merge_in_room
 from dask_sketch.graph.telemetry import report_rows
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.group_merge import merge_groups
-from dask_sketch.sketching.group_partial import partial_groups, prepare_groups
+from dask_sketch.sketching.group_partial import prepare_groups
+from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import partial_sketch, prepare
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
 
 SMALL_MAP = 1024  # bytes; a larger specification is sent as a task of its own, once for a worker
@@ -262,7 +262,7 @@ class LazySketchGroup(LazySketch):
 
     def merge(self, parts: list[Any]) -> Any:
         """What :meth:`part` gave for different chunks, together; of no chunks, what is neutral."""
-        return merge_groups(parts) if parts else SketchGroup.empty(self.feature_map, self._dim)
+        return merge(parts) if parts else SketchGroup.empty(self.feature_map, self._dim)
 
     @property
     def prepare(self) -> Callable[[], None]:
@@ -295,9 +295,9 @@ def _sketch_groups(
     device: str | None,
     dim: str,
 ) -> SketchGroup:
-    part = partial_groups(
-        block, feature_map, groups, weights, nan_policy=nan_policy, label=label, device=device,
-        dim=dim,
+    part = partial_sketch(
+        block, feature_map, weights, groups=groups, nan_policy=nan_policy, label=label,
+        device=device, dim=dim,
     )  # fmt: skip
     report_rows(int(part.count.sum()), feature_map.n_frequencies)
     return part

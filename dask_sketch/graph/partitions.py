@@ -28,8 +28,10 @@ from dask_sketch.graph.chunks import blocks_of_bag, parts_of_array, parts_of_bag
 from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threads, active_client
 from dask_sketch.graph.plan import make_plan
 from dask_sketch.graph.telemetry import announce, report_rows
-from dask_sketch.sketching.partial import NAN_POLICIES, partial_sketch, prepare
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.partial import partial_sketch, prepare
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.chunking import SMALL_TASK
 from dask_sketch.sources.samples import Samples
 
@@ -247,7 +249,7 @@ def sketch_partitions(
     Examples
     --------
     >>> import numpy as np
-    >>> from dask_sketch.sources import open_samples
+    >>> from dask_sketch import open_samples
     >>> samples = open_samples(np.zeros((1000, 2)), chunk_size=1600)
     >>> done = dict(sketch_partitions(samples, [2, 5], FeatureMap(2, 100, scale=1.0)))
     >>> sorted((number, sketch.count) for number, sketch in done.items())
@@ -287,8 +289,7 @@ def _require(
     in_flight: int | None,
 ) -> None:
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
-    if nan_policy not in NAN_POLICIES:
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    require_nan_policy(nan_policy)
     if attempts < 1 or not 0 <= backoff < float("inf"):
         raise InputError(
             f"attempts={attempts!r}, backoff={backoff!r}: give at least one attempt, and seconds "

@@ -8,7 +8,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.arguments import opened
 from dask_sketch.graph.lazy import LazySketch
-from dask_sketch.sketching.partial import NAN_POLICIES, require_device
+from dask_sketch.sketching.arguments import require_device, require_nan_policy
 
 
 def sketch(
@@ -78,8 +78,7 @@ def sketch(
     >>> by_sign.labels, by_sign.merged().identical(sketch(x, feature_map))
     (array([False,  True]), True)
     """
-    if nan_policy not in NAN_POLICIES:
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    require_nan_policy(nan_policy)
     require_device(device)
     if device is not None and groups is not None:
         raise InputError(

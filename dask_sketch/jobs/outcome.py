@@ -11,7 +11,7 @@ from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.overwrite import local_path, require_page, require_place
+from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -181,12 +181,12 @@ def require_outputs(job: Job) -> None:
     artifacts += [("model", path, options) for _, path, options in model_paths(job)]
     for key, path, options in artifacts:
         with _named(key):
-            require_place(path, overwrite=True, storage_options=options)
+            require_writable(path, overwrite=True, storage_options=options)
     if job.outputs.report is not None:
         page = local_path(job.place(job.outputs.report))
         assert page is not None  # job files accept no URL for the report
         with _named("report"):
-            require_page(page)
+            require_writable_page(page)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dask_sketch.models.artifact import open_mixture, open_model
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Decoding, StandardErrors
@@ -13,8 +12,6 @@ __all__ = [
     "Decoding",
     "GaussianMixture",
     "StandardErrors",
-    "open_mixture",
-    "open_model",
     "random_mixture",
     "symmetric_kl",
 ]

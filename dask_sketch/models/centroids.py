@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.models.artifact import CENTROIDS
 from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.lazy_input import apply_lazily
 
@@ -48,6 +49,7 @@ class Centroids(Model):
     """
 
     _arrays = ("weights", "centers")
+    _schema = CENTROIDS
 
     weights: Array
     centers: Array

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
+from dask_sketch.models.artifact import MIXTURE
 from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.lazy_input import apply_lazily
@@ -115,6 +116,7 @@ class GaussianMixture(Model):
     """
 
     _arrays = ("weights", "means", "covariances")
+    _schema = MIXTURE
 
     weights: Array
     means: Array

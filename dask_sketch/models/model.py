@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,13 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.plots import ModelPlots
 from dask_sketch.errors import InputError
-from dask_sketch.storage.artifact import Stored
+from dask_sketch.models import artifact
+from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import Rebuilt, require_unmasked, weighted_sum
 from dask_sketch.validation.tables import common_dtype, names_of, require_names, to_numpy
-
-if TYPE_CHECKING:
-    import xarray as xr
-
 
 # Arrays that a model is made of: checked, and made read-only.
 
@@ -62,13 +59,14 @@ def check_places(name: str, places: Array, weights: Array) -> None:
 SHOWN_FEATURES = 8  # columns of a table
 
 
-class Model(Stored, Rebuilt):
+class Model(Rebuilt):
     """Base of the models, which are frozen dataclasses of arrays; a subclass says what they mean.
 
     The second of the arrays holds the places of the components, shape (n_components, n_features).
     """
 
     _arrays: ClassVar[tuple[str, ...]]
+    _schema: ClassVar[str]  # name of its stored layout
     weights: Array
     decoding: Decoding | None
 
@@ -109,10 +107,35 @@ class Model(Stored, Rebuilt):
             )
         return omega
 
-    def _artifact(self) -> tuple[xr.Dataset, str, int]:
-        from dask_sketch.models.artifact import VERSION, schema_of, to_dataset
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store the model as a Zarr group with a schema, conventions and a checksum.
 
-        return to_dataset(self), schema_of(self), VERSION
+        :func:`dask_sketch.open` reads it back with the same bits.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace an earlier artifact of this package. Anything else is never replaced.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            If something is stored there that may not be replaced, or it cannot be written.
+        """
+        write_dataset(
+            artifact.to_dataset(self, self._schema),
+            store,
+            self._schema,
+            artifact.VERSION,
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)

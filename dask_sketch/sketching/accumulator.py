@@ -1,4 +1,4 @@
-"""What a kernel adds up, for each power of 16 among the weights, and the whole of it."""
+"""Exact sums of the features of one chunk: one running sum for each power of 16 of the weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dask_sketch.features.kernels.structured import BLOCK
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.validation.arrays import frozen
 
-_ROOM = 2**59  # of sums that are added in one word: four of the sum of two are in a moment
-_TOGETHER = 16  # sums of different exponents, at most, that are kept until they are added
-BLOCK_BYTES = 256 * 1024  # of centred features: they are read once per tile, from the second cache
+_MAX_WORD = 2**59  # sums below are added in one word: a moment has four of the sum of two
+_MAX_KEPT = 16  # sums of different exponents that are kept before they are added
+BLOCK_BYTES = 256 * 1024  # of centred features: each tile reads them once, from the second cache
 
 
 @lru_cache(maxsize=16)
@@ -44,18 +44,18 @@ def kernel_of(feature_map: FeatureMap) -> PreparedKernel:
 
 
 def block_rows(n_features: int, dtype: str) -> int:
-    """Rows of one block: a multiple of 8, at most 4096."""
+    """Number of rows of one block: a multiple of 8, at most 4096."""
     rows = BLOCK_BYTES // (np.dtype(dtype).itemsize * n_features)
     return int(min(max(rows // 8 * 8, 8), 4096))
 
 
 def held_rows(n_features: int, dtype: str) -> int:
-    """Rows with weights of one exponent that wait for more, so that the kernel has enough."""
+    """Number of rows with weights of one exponent that are collected for one kernel call."""
     return min(2 * BLOCK, block_rows(n_features, dtype))
 
 
 class _Held:
-    """Rows that wait, and their weights."""
+    """Buffer of rows with weights of one exponent."""
 
     def __init__(self, size: int, x: NDArray[np.floating]):
         self.rows = np.empty((size, x.shape[1]), dtype=x.dtype)
@@ -63,22 +63,22 @@ class _Held:
         self.count = 0
 
     def take(self, x: NDArray[np.floating], weights: NDArray[np.floating]) -> int:
-        """Take the first of some rows, as far as there is room; give their number."""
+        """Copy the first rows into the free space; return their number."""
         taken = min(len(self.rows) - self.count, len(x))
-        place = slice(self.count, self.count + taken)
-        self.rows[place], self.weights[place] = x[:taken], weights[:taken]
+        free = slice(self.count, self.count + taken)
+        self.rows[free], self.weights[free] = x[:taken], weights[:taken]
         self.count += taken
         return taken
 
 
 class ExactSums:
-    """Moments of the rows of one chunk, in whole numbers.
+    """Moments of the rows of one chunk, as exact integers.
 
     Examples
     --------
     >>> sums = ExactSums(FeatureMap(1, 2, scale=1.0))
     >>> sums.add(np.zeros((3, 1), dtype=np.float32), None, exponent=1)
-    >>> sums.steps().to_float(FRACTION)
+    >>> sums.quanta().to_float(FRACTION)
     array([[6., 6.],
            [0., 0.]])
     """
@@ -90,15 +90,15 @@ class ExactSums:
         self._whiten = None if white is None else RowWhitener(white, feature_map.dtype)
         self._n_frequencies = feature_map.n_frequencies
         rows = block_rows(feature_map.n_features, feature_map.dtype)
-        self._most = min(rows, self._kernel.capacity)
-        self._size = min(held_rows(feature_map.n_features, feature_map.dtype), self._most)
+        self._max_rows = min(rows, self._kernel.capacity)
+        self._size = min(held_rows(feature_map.n_features, feature_map.dtype), self._max_rows)
         self._held: dict[int, _Held] = {}
-        self._running: dict[int, tuple[Any, int]] = {}  # sums and rows of each exponent
+        self._running: dict[int, tuple[Any, int]] = {}  # sums and number of rows by exponent
         self._done: list[FixedPoint] = []
 
     @property
     def fraction(self) -> int:
-        """The kernel rounds to steps of ``2**-fraction``."""
+        """Binary digits after the point to which the kernel rounds."""
         return self._kernel.fraction
 
     def add(
@@ -109,11 +109,11 @@ class ExactSums:
         Parameters
         ----------
         x
-            Centred, shape (n, n_features), of the kernel's dtype.
+            Centred rows of the kernel's dtype, shape (n, n_features).
         weights
-            Shape (n,), of the kernel's dtype, in (0, 1]; all one when not given.
+            Weights of the kernel's dtype in (0, 1], shape (n,); all one when not given.
         exponent
-            At least ``fraction - 71``.
+            Binary exponent of all weights, at least ``fraction - 71``.
         """
         if weights is None:
             self._add(x, None, exponent)
@@ -139,32 +139,32 @@ class ExactSums:
     def _add(
         self, x: NDArray[np.floating], weights: NDArray[np.floating] | None, exponent: int
     ) -> None:
-        for start in range(0, len(x), self._most):
-            rows = x[start : start + self._most]
+        for start in range(0, len(x), self._max_rows):
+            rows = x[start : start + self._max_rows]
             sums, held = self._running.get(exponent, (None, 0))
             if held + len(rows) > self._kernel.capacity:
                 self._take(exponent)
                 sums, held = None, 0
             if sums is None:
                 sums = self._kernel.zeros(self._packed)
-            share = None if weights is None else weights[start : start + self._most]
+            part = None if weights is None else weights[start : start + self._max_rows]
             if self._whiten is not None:
                 rows = self._whiten(rows)
-            self._kernel.add(rows, self._packed, sums, share)
+            self._kernel.add(rows, self._packed, sums, part)
             self._running[exponent] = sums, held + len(rows)
 
     def _take(self, exponent: int) -> None:
         sums, _ = self._running.pop(exponent)
         self._done.append(self._unpacked(sums, exponent))
-        if len(self._done) == _TOGETHER:
+        if len(self._done) == _MAX_KEPT:
             self._done = [FixedPoint.sum(self._done)]
 
     def _unpacked(self, sums: NDArray[np.int64], exponent: int) -> FixedPoint:
-        steps = self._kernel.unpack(sums, self._n_frequencies)
-        return FixedPoint.from_int64(steps, FRACTION - self.fraction + exponent)
+        quanta = self._kernel.unpack(sums, self._n_frequencies)
+        return FixedPoint.from_int64(quanta, FRACTION - self.fraction + exponent)
 
-    def steps(self) -> FixedPoint:
-        """Real and imaginary parts of all, shape (2, n_frequencies), in steps of ``2**-71``."""
+    def quanta(self) -> FixedPoint:
+        """Real and imaginary parts of the moments in multiples of ``2**-71``, shape (2, m)."""
         for exponent in self._held:
             self._empty(exponent)
         lowest: tuple[NDArray[np.int64], int] | None = None
@@ -172,8 +172,8 @@ class ExactSums:
             sums, _ = self._running.pop(exponent)
             if lowest is not None:
                 above, shift = lowest[0], lowest[1] - exponent
-                # sums of one word are added as they are: it is unpacking that takes time
-                if int(np.abs(above).max()) << shift < _ROOM and np.abs(sums).max() < _ROOM:
+                # packed sums that fit in one word are added as they are: unpacking is slow
+                if int(np.abs(above).max()) << shift < _MAX_WORD and np.abs(sums).max() < _MAX_WORD:
                     sums += above << shift
                 else:
                     self._done.append(self._unpacked(*lowest))

@@ -1,4 +1,8 @@
-"""The sketch as a labelled dataset, and in a Zarr group."""
+"""Write sketches and groups of sketches as labelled datasets.
+
+The reader is :func:`dask_sketch.open`. The functions take any object with the attributes of a
+sketch or of a group.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ArtifactError, SketchError
-from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.errors import ArtifactError
+from dask_sketch.features.feature_map import moment_units
 from dask_sketch.features.kernels.fixed_point import (
     FEATURE_FRACTION,
     FRACTION,
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
-    FixedPoint,
 )
-from dask_sketch.sketching.privacy import Privacy
-from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage.artifact import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
-SCHEMA = "dask-sketch/sketch"
-VERSION = 2
-_STEPS = {
-    "moment": (FRACTION, ("part", "frequency")),
-    "first": (FEATURE_FRACTION, ("feature",)),
-    "second": (FEATURE_FRACTION, ("feature",)),
+SKETCH = "dask-sketch/sketch"
+GROUP = "dask-sketch/sketch-group"
+VERSIONS = {SKETCH: 2, GROUP: 1}
+# stored name, dimensions and attribute of the sums of a sketch
+SUMS = {
+    "moment": (("part", "frequency"), "moment_quanta"),
+    "first": (("feature",), "first_quanta"),
+    "second": (("feature",), "second_quanta"),
 }
+WEIGHTS = {"weight_steps": "weight_quanta", "squared_weight_steps": "squared_weight_quanta"}
+# stored name and attribute of the stacks of a group, and the arrays stored under their own names
+STACKS = {
+    "moment_steps": "moment_quanta",
+    "first_steps": "first_quanta",
+    "second_steps": "second_quanta",
+    **WEIGHTS,
+}
+ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
+_LARGEST = 2**31 - 1  # bytes of one array: the limit of a codec
+_VIEWS = {"moment_sum": "frequency", "first_moment": "feature", "second_moment": "feature"}
+# The texts below are stored and covered by checksums: a change of them changes stored files.
 _MEANING = {
     "moment_sum": "sum_i weight_i * exp(-1j * frequencies.T @ (x_i - center)); not normalised",
     "first_moment": "sum_i weight_i * (x_i - center)",
@@ -43,10 +57,10 @@ _MEANING = {
     "maximum": "largest value of each feature; an over-estimate if tight_bounds is 0",
 } | {
     f"{name}_{word}": f"of whole numbers {name}_high * 2**56 + {name}_low, the {word} words"
-    for name in _STEPS
+    for name in SUMS
     for word in ("high", "low")
 }
-_CONVENTION = (
+_SKETCH_CONVENTION = (
     f"Sums are whole numbers (high * 2**56 + low, 0 <= low < 2**56). moment * 2.0**-{FRACTION} has "
     "the real and the imaginary part of moment_sum = sum_i weight_i * exp(-1j * frequencies.T @ "
     f"(x_i - center)); first * 2.0**-{FEATURE_FRACTION} * unit = sum_i weight_i * (x_i - center); "
@@ -56,28 +70,29 @@ _CONVENTION = (
     "moment_sum / total_weight / sqrt(n_frequencies) is eq. (13) of Keriven et al. 2018. To merge "
     "two sketches of one digest, add all whole numbers, count and omitted."
 )
+_GROUP_CONVENTION = (
+    "Along group, in the order of labels, stands what dask-sketch/sketch version 2 has of one "
+    "sketch. Sums are whole numbers, sum over words k of words[k] * 2**(56 k + shift), with the "
+    "shifts in the attribute shifts. labels are numbers; text as its code points, times as whole "
+    "numbers of the unit in label_type."
+)
 
 
-def to_dataset(sketch: Sketch) -> xr.Dataset:
-    """The sketch as an xarray Dataset with dimensions ``feature`` and ``frequency``.
+def sketch_dataset(sketch: Any) -> xr.Dataset:
+    """Return a sketch as an xarray Dataset with dimensions ``feature`` and ``frequency``.
 
-    Its sums stand in it twice: as float64, to be read, and as the whole numbers of which these are
-    views, to be stored.
+    The sums are included twice: in float64 for reading, and as the exact integers that are stored.
     """
     views = {
         name: (dimension, getattr(sketch, name), {"meaning": _MEANING[name]})
         for name, dimension in _VIEWS.items()
     }
-    whole = stored(sketch)
     weights = {name: getattr(sketch, name) for name in ("total_weight", "squared_weight")}
-    return whole.assign(views).assign_attrs(weights)
+    return stored_sketch(sketch).assign(views).assign_attrs(weights)
 
 
-_VIEWS = {"moment_sum": "frequency", "first_moment": "feature", "second_moment": "feature"}
-
-
-def stored(sketch: Sketch) -> xr.Dataset:
-    """What is stored: the same without what follows from the rest."""
+def stored_sketch(sketch: Any) -> xr.Dataset:
+    """Return the stored content of a sketch, without values that follow from the rest."""
     import xarray as xr
 
     variables: dict[str, Any] = {
@@ -87,21 +102,21 @@ def stored(sketch: Sketch) -> xr.Dataset:
         "minimum": ("feature", sketch.minimum),
         "maximum": ("feature", sketch.maximum),
     }
-    for name, (_, dimensions) in _STEPS.items():
-        steps = getattr(sketch, f"{name}_quanta")
-        variables[f"{name}_high"] = (dimensions, steps.high)
-        variables[f"{name}_low"] = (dimensions, steps.low)
+    for name, (dimensions, attribute) in SUMS.items():
+        quanta = getattr(sketch, attribute)
+        variables[f"{name}_high"] = (dimensions, quanta.high)
+        variables[f"{name}_low"] = (dimensions, quanta.low)
     return xr.Dataset(
         {
             name: (dims, values, {"meaning": _MEANING[name]})
             for name, (dims, values) in variables.items()
         },
         attrs={
-            "convention": _CONVENTION,
+            "convention": _SKETCH_CONVENTION,
             "feature_map": sketch.feature_map.spec,
             "digest": sketch.feature_map.digest,
-            "weight_steps": str(sketch.weight_quanta),  # more digits than JSON has for others
-            "squared_weight_steps": str(sketch.squared_weight_quanta),
+            # as text: JSON numbers have too few digits for other readers
+            **{name: str(getattr(sketch, attribute)) for name, attribute in WEIGHTS.items()},
             "count": sketch.count,
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
@@ -110,111 +125,87 @@ def stored(sketch: Sketch) -> xr.Dataset:
     )
 
 
-def from_dataset(dataset: xr.Dataset, name: str = "the dataset") -> Sketch:
-    """Rebuild a sketch; its frequencies must match the digest.
+def group_dataset(group: Any) -> xr.Dataset:
+    """Return the averages of a group of sketches in float64, for reading."""
+    import xarray as xr
+
+    dim, feature_map = group.dim, group.feature_map
+    return xr.Dataset(
+        {
+            "z": ((dim, "frequency"), group.z),
+            "count": (dim, group.count),
+            "omitted": (dim, group.omitted),
+            "total_weight": (dim, group.total_weight),
+            "squared_weight": (dim, group.squared_weight),
+            "mean": ((dim, "feature"), group.mean),
+            "variance": ((dim, "feature"), group.variance),
+            "minimum": ((dim, "feature"), group.minimum),
+            "maximum": ((dim, "feature"), group.maximum),
+            "frequencies": (("feature", "frequency"), feature_map.frequencies),
+            "center": ("feature", feature_map.center),
+        },
+        coords={dim: group.labels},
+        attrs={
+            "convention": "z is eq. (13) of Keriven et al. 2018: the mean of exp(-1j * "
+            "frequencies.T @ x) over the samples of a group, over sqrt(n_frequencies)",
+            "feature_map": feature_map.spec,
+            "digest": feature_map.digest,
+            "unlabelled": group.unlabelled,
+        },
+    )
+
+
+def stored_group(group: Any) -> xr.Dataset:
+    """Return the stored content of a group: frequencies, and all sums as integers.
 
     Raises
     ------
     ArtifactError
-        If a variable or attribute is missing, has another shape, or the digest does not match.
+        If an array is too large for a codec.
     """
-    try:
-        feature_map = FeatureMap.from_spec(
-            dataset.attrs["feature_map"],
-            dataset.attrs["digest"],
-            dataset["frequencies"].values,
-        )
-        d, m = feature_map.n_features, feature_map.n_frequencies
-        bounds: Any = {
-            key: _array(dataset, key, (d,), np.float64, name) for key in ("minimum", "maximum")
-        }
-        units = _array(dataset, "unit", (d,), np.float64, name)
-        words: Any = {
-            f"{key}_quanta": FixedPoint(
-                *(
-                    _array(dataset, f"{key}_{word}", (2, m) if key == "moment" else (d,),
-                           np.int64, name)
-                    for word in ("high", "low")
-                )
+    import xarray as xr
+
+    stacks = {name: getattr(group, attribute) for name, attribute in STACKS.items()}
+    numbers, label_type = _as_numbers(group.labels)
+    variables: dict[str, NDArray[Any]] = {
+        "frequencies": group.feature_map.frequencies,
+        "unit": moment_units(group.feature_map),
+        "labels": numbers,
+        **{name: getattr(group, name) for name in ROWS},
+        **{name: stack.words for name, stack in stacks.items()},
+    }
+    for name, values in variables.items():
+        if values.nbytes > _LARGEST:
+            raise ArtifactError(
+                f"{name} of {len(group.labels):,} groups takes {values.nbytes:,} bytes, over the "
+                f"limit of {_LARGEST:,} for an array: select() parts of the groups, and store each."
             )
-            for key in _STEPS
-        }  # fmt: skip
-        numbers: Any = {
-            name: int(dataset.attrs[key])
-            for name, key in (
-                ("weight_quanta", "weight_steps"),
-                ("squared_weight_quanta", "squared_weight_steps"),
-                ("count", "count"),
-                ("omitted", "omitted"),
-            )
-        }
-        sketch = Sketch(
-            feature_map=feature_map,
-            tight_bounds=bool(dataset.attrs["tight_bounds"]),
-            privacy=_privacy(dataset.attrs.get("privacy")),
-            **bounds,
-            **words,
-            **numbers,
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        if isinstance(error, SketchError):
-            raise ArtifactError(f"{name}: {error}") from error
-        raise ArtifactError(
-            f"{name} is not a sketch: {error!r} is missing or unreadable."
-        ) from error
-    possible = all(steps.is_canonical() for steps in words.values()) and min(numbers.values()) >= 0
-    if not possible or not np.array_equal(units, moment_units(feature_map)):
-        raise ArtifactError(
-            f"{name} holds sums that are no sums of samples, or weights or counts under zero: it "
-            "was edited or is damaged."
-        )
-    return sketch
+    return xr.Dataset(
+        {
+            name: ([f"{name}_{axis}" for axis in range(values.ndim)], values)
+            for name, values in variables.items()
+        },
+        attrs={
+            "convention": _GROUP_CONVENTION,
+            "feature_map": group.feature_map.spec,
+            "digest": group.feature_map.digest,
+            "shifts": json.dumps({name: stack.shift for name, stack in stacks.items()}),
+            "label_type": label_type,
+            "dim": group.dim,
+            "unlabelled": group.unlabelled,
+        },
+    )
 
 
-def _privacy(text: str | None) -> Privacy | None:
-    return None if text is None else Privacy(**json.loads(text))
-
-
-def _array(
-    dataset: xr.Dataset, key: str, shape: tuple[int, ...], kind: Any, name: str
-) -> NDArray[Any]:
-    values = np.array(dataset[key].values)
-    if values.shape != shape or values.dtype != kind:
-        raise ArtifactError(
-            f"{key} is of shape {values.shape} and type {values.dtype}, expected {shape} and "
-            f"{np.dtype(kind)}: it was edited or is damaged."
-        )
-    return values
-
-
-def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
-    """Read a sketch that ``to_zarr`` stored.
-
-    Parameters
-    ----------
-    store
-        Path, URL or Zarr store.
-    storage_options
-        Options of the file system of a URL.
-
-    Returns
-    -------
-    sketch
-        With the stored frequencies, once they are found to match the stored digest.
-
-    Raises
-    ------
-    ArtifactError
-        If there is none, or it is truncated, edited or of another schema; the message says which.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> sketch = Sketch.empty(FeatureMap(2, 20, scale=1.0))
-    >>> place = pathlib.Path(tempfile.mkdtemp()) / "sketch.zarr"
-    >>> sketch.to_zarr(place)
-    >>> open_sketch(place).identical(sketch)
-    True
-    """
-    dataset = read_dataset(store, (SCHEMA,), VERSION, storage_options=storage_options)
-    return from_dataset(dataset, str(store))
+def _as_numbers(labels: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Encode labels as an array without text and times; return it with their type."""
+    kind = labels.dtype.kind
+    if kind in "US":
+        code = np.uint32 if kind == "U" else np.uint8
+        flat = np.ascontiguousarray(labels)
+        if not flat.itemsize:
+            return np.zeros((len(labels), 1), code), kind
+        return flat.view(code).reshape(len(labels), flat.itemsize // np.dtype(code).itemsize), kind
+    if kind in "Mm":
+        return labels.view(np.int64), labels.dtype.str[1:]
+    return labels, kind

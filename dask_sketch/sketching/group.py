@@ -1,4 +1,4 @@
-"""Sketches of many groups of samples, stacked: one for each speaker, day or file."""
+"""Sketches of groups of samples, stacked: one for each speaker, day or file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.display.html import card, fields_table, html_table
+from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import CapacityError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
@@ -20,224 +21,43 @@ from dask_sketch.features.kernels.fixed_point import (
     WEIGHT_FRACTION,
 )
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
+from dask_sketch.sketching import artifact
+from dask_sketch.sketching.merge import STACKS, SUMS, WEIGHTS, add_groups, merge
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage.artifact import Stored
+from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import Rebuilt
-from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit
+from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit, union
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
-# What the sums of groups of samples say: averages in float64, and how far groups are apart.
-
-
-class GroupAverages(Stored):
-    """The part of :class:`~dask_sketch.SketchGroup` that only reads; attributes are told there."""
-
-    feature_map: FeatureMap
-    labels: NDArray[Any]
-    moment_quanta: StackedFixedPoint
-    weight_quanta: StackedFixedPoint
-    squared_weight_quanta: StackedFixedPoint
-    count: NDArray[np.int64]
-    omitted: NDArray[np.int64]
-    minimum: NDArray[np.float64]
-    maximum: NDArray[np.float64]
-    first_quanta: StackedFixedPoint
-    second_quanta: StackedFixedPoint
-    tight_bounds: NDArray[np.bool_]
-    unlabelled: int
-    dim: str
-
-    # -- the sums, in float64 ----------------------------------------------------------------
-
-    @property
-    def total_weight(self) -> NDArray[np.float64]:
-        """Sums of the weights, shape (n_groups,)."""
-        return _quotients(self.weight_quanta, WEIGHT_FRACTION)
-
-    @property
-    def squared_weight(self) -> NDArray[np.float64]:
-        """Sums of the squares of the weights, shape (n_groups,)."""
-        return _quotients(self.squared_weight_quanta, SQUARED_FRACTION)
-
-    @property
-    def effective_count(self) -> NDArray[np.float64]:
-        """Kish's ``(sum w)**2 / sum w**2``, shape (n_groups,); zero for a group without weight."""
-        squared = self.squared_weight
-        return self.total_weight**2 / np.where(squared > 0, squared, np.inf)
-
-    def characteristic(self, rows: slice = slice(None)) -> NDArray[np.complex128]:
-        """Empirical characteristic functions at the frequencies, shape (n_groups, n_frequencies).
-
-        NaN for a group without weight.
-
-        Parameters
-        ----------
-        rows
-            Of which groups: all of them take 16 bytes for each group and frequency.
-        """
-        parts = self.moment_quanta.fixed_point(rows).to_float(FRACTION)
-        weight = self.total_weight[rows]
-        sums: NDArray[np.complex128] = parts[:, 0] + 1j * parts[:, 1]
-        with np.errstate(invalid="ignore"):  # nothing over nothing
-            means = sums / weight[:, None]
-        return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
-
-    @property
-    def z(self) -> NDArray[np.complex128]:
-        """The sketch vectors of eq. (13), shape (n_groups, n_frequencies); see :attr:`Sketch.z`."""
-        return self.characteristic() / np.sqrt(self.feature_map.n_frequencies)
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean of each group, shape (n_groups, n_features); NaN for a group without weight."""
-        return self.feature_map.center + self._average(self.first_quanta)
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance of each group in each feature, shape (n_groups, n_features); as :attr:`mean`."""
-        mean, unit = self._average(self.first_quanta), moment_units(self.feature_map)
-        return np.maximum(self._average(self.second_quanta) * unit - mean**2, 0.0)
-
-    def _average(self, steps: StackedFixedPoint) -> NDArray[np.float64]:
-        sums = steps.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
-        with np.errstate(invalid="ignore"):  # nothing over nothing
-            return sums * moment_units(self.feature_map) / self.total_weight[:, None]
-
-    # -- what it says of pairs ---------------------------------------------------------------
-
-    def mmd(self, *, squared: bool = False) -> xr.DataArray:
-        """Maximum mean discrepancy of every two groups, without what noise adds to it.
-
-        The kernel is that of the feature map, with the weights of its features if it has them.
-
-        Parameters
-        ----------
-        squared
-            Give the unbiased estimates of its square, which are below zero now and then where two
-            groups have one distribution; else their root, and 0 for these.
-
-        Returns
-        -------
-        matrix
-            Shape (n_groups, n_groups), dimensions ``dim`` and ``other_`` with its name. NaN for
-            groups of less than two samples: of them there is no saying what is noise.
-
-        Raises
-        ------
-        InputError
-            If the matrix needs more memory than there is; ``select`` some groups.
-
-        References
-        ----------
-        Gretton, Borgwardt, Rasch, Schölkopf, Smola (2012), A kernel two-sample test.
-
-        Examples
-        --------
-        >>> from dask_sketch import partial_groups
-        >>> x = np.random.default_rng(0).normal(size=(3000, 2))
-        >>> label = np.arange(3000) % 3
-        >>> x[label == 2] += 1.0
-        >>> matrix = partial_groups(x, FeatureMap(2, 100, scale=1.0), label).mmd()
-        >>> matrix.dims, bool(matrix.sel(group=0, other_group=2) > 5 * matrix[0, 1])
-        (('group', 'other_group'), True)
-        """
-        from dask_sketch.diagnostics.mmd import discrepancies
-
-        return discrepancies(self, squared)
-
-    # -- the rest ----------------------------------------------------------------------------
-
-    def to_xarray(self) -> xr.Dataset:
-        """Sketch vectors, counts, weights, means and bounds as a labelled dataset, in float64."""
-        from dask_sketch.sketching.group_artifact import to_dataset
-
-        return to_dataset(self)
-
-    def _artifact(self) -> tuple[xr.Dataset, str, int]:
-        from dask_sketch.sketching.group_artifact import SCHEMA, VERSION, stored
-
-        return stored(self), SCHEMA, VERSION
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all sums, bounds, counts and labels."""
-        stacks = (
-            self.moment_quanta,
-            self.weight_quanta,
-            self.squared_weight_quanta,
-            self.first_quanta,
-            self.second_quanta,
-        )
-        arrays = (self.labels, self.count, self.omitted, self.minimum, self.maximum)
-        return sum(each.nbytes for each in (*stacks, *arrays, self.tight_bounds))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __sizeof__(self) -> int:
-        # what Dask's memory accounting sees
-        return object.__sizeof__(self) + self.feature_map.__sizeof__() + self.nbytes
-
-    def _fields(self) -> dict[str, str]:
-        return {
-            "groups": f"{len(self):,} of {self.dim}",
-            "samples": f"{int(self.count.sum()):,}",
-        }
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<SketchGroup: {shown}; {self.feature_map!r}>"
-
-    def _repr_html_(self) -> str:
-        fields = {"rows left out": f"{int(self.omitted.sum()):,}", "rows without a label":
-                  f"{self.unlabelled:,}", "size": f"{self.nbytes / 1e3:,.1f} kB"}  # fmt: skip
-        order = np.argsort(-self.count, kind="stable")
-        largest = [[self.labels[i], f"{self.count[i]:,}"] for i in order]
-        return card(
-            "SketchGroup",
-            fields,
-            summary=f"{len(self):,} sketches, one for each {self.dim}, of "
-            f"{int(self.count.sum()):,} samples",
-            more={
-                f"largest of {self.dim}": html_table([self.dim, "samples"], largest),
-                "feature map": fields_table(self.feature_map._fields()),
-            },
-        )
-
-
-def _quotients(steps: StackedFixedPoint, fraction: int) -> NDArray[np.float64]:
-    return np.array([number / (1 << fraction) for number in steps.integers()], dtype=np.float64)
-
-
-_SHOWN = 6  # labels in a short description
+_ARRAYS = ("labels", *artifact.ROWS)
+_MAX_SHOWN = 6  # labels in a message
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SketchGroup(GroupAverages, Rebuilt):
+class SketchGroup(Rebuilt):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
-    What :func:`~dask_sketch.sketch` gives for ``groups=labels``: ``group["ann"]`` has the bits of
-    the sketch of Ann's samples alone. Groups form a commutative monoid as sketches do: ``a + b``
-    adds group by group, and has the groups of both.
+    :func:`~dask_sketch.sketch` returns it for ``groups=labels``: ``group["ann"]`` has the bits of
+    the sketch of Ann's samples alone. Groups form a commutative monoid like sketches: ``a + b``
+    adds sketches of the same label, and has the labels of both.
 
     Attributes
     ----------
     feature_map
-        What was averaged.
+        Feature map whose features are summed.
     labels
-        Of the groups, sorted, each once: an array of int64, float64, bool, datetime64, timedelta64
-        or strings, shape (n_groups,).
+        Sorted, distinct labels of the groups, shape (n_groups,); int64, float64, bool, datetime64,
+        timedelta64 or strings.
     moment_quanta, weight_quanta, squared_weight_quanta, first_quanta, second_quanta
-        As the attributes of :class:`Sketch`, each with a leading axis of groups.
+        Exact sums like those of :class:`Sketch`, with a leading axis of groups.
     count, omitted
-        Samples summed and rows left out, shape (n_groups,).
+        Numbers of samples summed and of rows left out, shape (n_groups,).
     minimum, maximum
-        Bounds, shape (n_groups, n_features).
+        Bounds of each feature, shape (n_groups, n_features).
     tight_bounds
-        As of :class:`Sketch`, shape (n_groups,).
+        Flags like that of :class:`Sketch`, shape (n_groups,).
     unlabelled
         Number of rows left out because they had no label.
     dim
@@ -245,11 +65,11 @@ class SketchGroup(GroupAverages, Rebuilt):
 
     Examples
     --------
-    >>> from dask_sketch.sketching import partial_groups, partial_sketch
+    >>> from dask_sketch import FeatureMap, partial_sketch
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
     >>> speaker = np.array(["ann", "bob", "eve", "bob"] * 25)
     >>> feature_map = FeatureMap(2, 20, scale=1.0)
-    >>> group = partial_groups(x, feature_map, speaker, dim="speaker")
+    >>> group = partial_sketch(x, feature_map, groups=speaker, dim="speaker")
     >>> list(group), group.count
     (['ann', 'bob', 'eve'], array([25, 50, 25]))
     >>> group["bob"].identical(partial_sketch(x[speaker == "bob"], feature_map))
@@ -274,21 +94,29 @@ class SketchGroup(GroupAverages, Rebuilt):
     dim: str = "group"
 
     def __post_init__(self) -> None:
-        for name in ARRAYS:
+        for name in _ARRAYS:
             getattr(self, name).flags.writeable = False
-        most = LARGEST_TOTAL << WEIGHT_FRACTION
-        steps = self.weight_quanta
-        if steps.largest << steps.shift > most:
-            for label, weight in zip(self.labels, steps.integers(), strict=True):
-                if weight > most:
+        limit, quanta = LARGEST_TOTAL << WEIGHT_FRACTION, self.weight_quanta
+        if quanta.largest << quanta.shift > limit:
+            for label, weight in zip(self.labels, quanta.integers(), strict=True):
+                if weight > limit:
                     raise CapacityError(
-                        f"{self.dim} {label!s}: the total weight is over the {LARGEST_TOTAL:.4g} "
-                        "that a sketch holds exactly. Multiply all weights by one smaller factor."
+                        f"{self.dim}={label!s}: total_weight={weight / (1 << WEIGHT_FRACTION):g} "
+                        f"is over the {LARGEST_TOTAL:.4g} that a sketch can hold exactly. Multiply "
+                        "all weights by one smaller factor."
                     )
 
     @classmethod
     def empty(cls, feature_map: FeatureMap, dim: str = "group") -> SketchGroup:
-        """The neutral element: no group at all."""
+        """The neutral element of addition: no groups.
+
+        Parameters
+        ----------
+        feature_map
+            Feature map of the sketches.
+        dim
+            Name of the dimension of groups.
+        """
         d, m = feature_map.n_features, feature_map.n_frequencies
         moments, features, numbers = (
             StackedFixedPoint.of(np.zeros(shape, np.int32), largest=0)
@@ -317,63 +145,136 @@ class SketchGroup(GroupAverages, Rebuilt):
         Parameters
         ----------
         sketches
-            At least one, by its label.
+            Mapping from labels to sketches, at least one.
         dim
             Name of the dimension of groups.
 
         Raises
         ------
         InputError
-            If there is none, or one is private: to be given away, not to be added to.
+            If there is no sketch, or one is private: a private sketch is released as it is.
         MergeError
             If two have different feature maps.
 
         Examples
         --------
+        >>> from dask_sketch import FeatureMap
         >>> empty = Sketch.empty(FeatureMap(2, 20, scale=1.0))
         >>> SketchGroup.from_sketches({"a": empty, "b": empty}).count
         array([0, 0])
         """
         if not isinstance(sketches, Mapping):
             raise InputError(
-                f"sketches of type {type(sketches).__name__}: give a mapping from labels."
+                f"sketches of type {type(sketches).__name__}: give a mapping from labels to "
+                "sketches."
             )
         if not sketches:
-            raise InputError("no sketch was given: give at least one by its label.")
+            raise InputError("sketches={}: give at least one sketch by its label.")
         labels, codes = codes_of(list(sketches), len(sketches), "sketches")
         if len(labels) < len(sketches) or codes.min() < 0:
-            raise InputError("a label is missing, or two labels are the same number.")
+            raise InputError(
+                f"sketches has the labels {list(sketches)[:_MAX_SHOWN]!r}: give distinct labels, "
+                "none of them missing."
+            )
         given = list(sketches.values())
-        parts = [given[place] for place in np.argsort(codes)]
+        parts = [given[position] for position in np.argsort(codes)]
         for part in parts:
             if not isinstance(part, Sketch):
                 raise InputError(
-                    f"a sketch of type {type(part).__name__}: give sketches; call .compute() on "
-                    "lazy ones."
+                    f"sketches holds an object of type {type(part).__name__}: give sketches; call "
+                    ".compute() on lazy ones."
                 )
             parts[0].feature_map.require_same(part.feature_map)
             if part.privacy is not None:
-                raise InputError("a private sketch is to be given away, not to be one of a group.")
-        words = {
+                raise InputError(
+                    "sketches holds a private sketch: stack sketches of the data, and privatise "
+                    "the result of group[label]."
+                )
+        stacks = {
             name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in parts])
-            for name in WORDS
+            for name in SUMS
         }
-        whole = {
+        weights = {
             name: StackedFixedPoint.from_integers([getattr(part, name) for part in parts])
             for name in WEIGHTS
         }
-        arrays = {name: np.array([getattr(part, name) for part in parts]) for name in ROWS}
-        found: Any = words | whole | arrays
-        return cls(feature_map=parts[0].feature_map, labels=labels, dim=dim, **found)
+        arrays = {name: np.array([getattr(part, name) for part in parts]) for name in artifact.ROWS}
+        fields: Any = stacks | weights | arrays
+        return cls(feature_map=parts[0].feature_map, labels=labels, dim=dim, **fields)
 
-    # -- the sketches ------------------------------------------------------------------------
+    # -- averages in float64 ----------------------------------------------------------------
+
+    @property
+    def total_weight(self) -> NDArray[np.float64]:
+        """Sums of the weights, shape (n_groups,)."""
+        return _as_floats(self.weight_quanta, WEIGHT_FRACTION)
+
+    @property
+    def squared_weight(self) -> NDArray[np.float64]:
+        """Sums of the squares of the weights, shape (n_groups,)."""
+        return _as_floats(self.squared_weight_quanta, SQUARED_FRACTION)
+
+    @property
+    def effective_count(self) -> NDArray[np.float64]:
+        """Kish's effective sample sizes ``(sum w)**2 / sum w**2``, shape (n_groups,).
+
+        Zero for a group without weight.
+        """
+        squared = self.squared_weight
+        return self.total_weight**2 / np.where(squared > 0, squared, np.inf)
+
+    def characteristic(self, rows: slice = slice(None)) -> NDArray[np.complex128]:
+        """Empirical characteristic functions at the frequencies.
+
+        Parameters
+        ----------
+        rows
+            Positions of the groups; all of them take 16 bytes for each group and frequency.
+
+        Returns
+        -------
+        values
+            Shape (n_groups, n_frequencies); NaN for a group without weight.
+        """
+        parts = self.moment_quanta.fixed_point(rows).to_float(FRACTION)
+        weight = self.total_weight[rows]
+        sums: NDArray[np.complex128] = parts[:, 0] + 1j * parts[:, 1]
+        with np.errstate(invalid="ignore"):  # 0 / 0 without weight
+            means = sums / weight[:, None]
+        return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
+
+    @property
+    def z(self) -> NDArray[np.complex128]:
+        """The sketch vectors, shape (n_groups, n_frequencies); see :attr:`Sketch.z`."""
+        return self.characteristic() / np.sqrt(self.feature_map.n_frequencies)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of each group, shape (n_groups, n_features); NaN for a group without weight."""
+        return self.feature_map.center + self._average(self.first_quanta)
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of each feature, shape (n_groups, n_features); NaN for groups without weight."""
+        mean, unit = self._average(self.first_quanta), moment_units(self.feature_map)
+        return np.maximum(self._average(self.second_quanta) * unit - mean**2, 0.0)
+
+    def _average(self, quanta: StackedFixedPoint) -> NDArray[np.float64]:
+        sums = quanta.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
+        with np.errstate(invalid="ignore"):  # 0 / 0 without weight
+            return sums * moment_units(self.feature_map) / self.total_weight[:, None]
+
+    # -- sketches of single groups ----------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def __iter__(self) -> Iterator[Any]:
-        labels = self.labels  # dates as they are: those of Python have no nanoseconds
+        labels = self.labels  # dates stay NumPy's: those of Python have no nanoseconds
         return iter(labels if labels.dtype.kind in "mM" else labels.tolist())
 
     def __contains__(self, label: object) -> bool:
-        return self._place(label) is not None
+        return self._position(label) is not None
 
     def __getitem__(self, label: Any) -> Sketch:
         return self.sketch_of(label)
@@ -383,21 +284,26 @@ class SketchGroup(GroupAverages, Rebuilt):
         return ((label, self._sketch(row)) for row, label in enumerate(self))
 
     def sketch_of(self, label: Any) -> Sketch:
-        """The sketch of one group, bit for bit that of its samples alone.
+        """Sketch of one group, with the bits of the sketch of its samples alone.
+
+        Parameters
+        ----------
+        label
+            Label of the group.
 
         Raises
         ------
         InputError
             If there is no such group.
         """
-        place = self._place(label)
-        if place is None:
+        position = self._position(label)
+        if position is None:
             several = isinstance(label, slice) or np.ndim(label) > 0
             raise InputError(
-                f"{self.dim} {label!r} is not there; there are {self._shown()}."
+                f"{self.dim}={label!r}: there is no such group; there are {self.brief_labels()}."
                 + (" For several groups, use select() or merged()." if several else "")
             )
-        return self._sketch(place)
+        return self._sketch(position)
 
     def _sketch(self, row: int) -> Sketch:
         return Sketch(
@@ -409,10 +315,11 @@ class SketchGroup(GroupAverages, Rebuilt):
             minimum=self.minimum[row].copy(),
             maximum=self.maximum[row].copy(),
             tight_bounds=bool(self.tight_bounds[row]),
-            **{name: getattr(self, name).fixed_point(row) for name in WORDS},
+            **{name: getattr(self, name).fixed_point(row) for name in SUMS},
         )
 
-    def _place(self, label: Any) -> int | None:
+    def _position(self, label: Any) -> int | None:
+        """Row of a label, or None."""
         if not len(self.labels) or np.ndim(label):
             return None
         labels = self.labels
@@ -422,16 +329,17 @@ class SketchGroup(GroupAverages, Rebuilt):
                 return None
             if found.dtype.kind in "Mm" and found.dtype != labels.dtype:
                 found, labels = in_one_unit([found, labels])
-        except (InputError, TypeError, ValueError):  # pandas' hashing of a slice is a TypeError
+        except (InputError, TypeError, ValueError):  # pandas raises TypeError for a slice
             return None
-        place = int(np.searchsorted(labels, found[0]))
-        return place if place < len(labels) and labels[place] == found[0] else None
+        position = int(np.searchsorted(labels, found[0]))
+        return position if position < len(labels) and labels[position] == found[0] else None
 
-    def _shown(self) -> str:
-        names = ", ".join(str(label) for label in self.labels[:_SHOWN])
-        return f"{names} ... ({len(self):,} in all)" if len(self) > _SHOWN else names or "none"
+    def brief_labels(self) -> str:
+        """The first few labels as text, for messages."""
+        names = ", ".join(str(label) for label in self.labels[:_MAX_SHOWN])
+        return f"{names} ... ({len(self):,} in all)" if len(self) > _MAX_SHOWN else names or "none"
 
-    # -- some of them ------------------------------------------------------------------------
+    # -- selection and merges ---------------------------------------------------------------
 
     def select(self, chosen: Any) -> SketchGroup:
         """Some of the groups.
@@ -439,23 +347,22 @@ class SketchGroup(GroupAverages, Rebuilt):
         Parameters
         ----------
         chosen
-            A label or labels; a mask, shape (n_groups,), bool; or a function of a label that says
-            whether it is wanted.
+            A label or several; a mask, shape (n_groups,), bool; or a function from a label to bool.
 
         Returns
         -------
         group
-            In the order of the labels; ``unlabelled`` is 0.
+            Chosen groups in the order of the labels; ``unlabelled`` is 0.
 
         Raises
         ------
         InputError
-            If there is no such group, or the mask is of another length.
+            If there is no such group, or the mask has another length.
         """
         return replace(self._in_order(self._rows(chosen)), unlabelled=0)
 
     def _in_order(self, rows: Codes) -> SketchGroup:
-        arrays: Any = {name: getattr(self, name)[rows] for name in ARRAYS}
+        arrays: Any = {name: getattr(self, name)[rows] for name in _ARRAYS}
         stacks: Any = {name: getattr(self, name).rows(rows) for name in STACKS}
         return replace(self, **arrays, **stacks)
 
@@ -466,23 +373,26 @@ class SketchGroup(GroupAverages, Rebuilt):
         if mask.dtype == bool and mask.ndim:
             if mask.shape != (len(self),):
                 raise InputError(
-                    f"the mask has shape {mask.shape}, and there are {len(self):,} groups."
+                    f"chosen is a mask of shape {mask.shape}: give one of shape ({len(self)},)."
                 )
             return np.flatnonzero(mask)
-        wanted = [chosen] if mask.ndim == 0 else list(chosen)
-        places = [self._place(label) for label in wanted]
-        for place, label in zip(places, wanted, strict=True):
-            if place is None:
-                raise InputError(f"{self.dim} {label!r} is not there; there are {self._shown()}.")
-        return np.unique(np.array(places, dtype=np.intp))
+        labels = [chosen] if mask.ndim == 0 else list(chosen)
+        positions = [self._position(label) for label in labels]
+        for position, label in zip(positions, labels, strict=True):
+            if position is None:
+                raise InputError(
+                    f"{self.dim}={label!r}: there is no such group; there are "
+                    f"{self.brief_labels()}."
+                )
+        return np.unique(np.array(positions, dtype=np.intp))
 
     def merged(self, labels: Any = None) -> Sketch:
-        """The sketch of several groups together.
+        """Sketch of the samples of several groups together.
 
         Parameters
         ----------
         labels
-            As :meth:`select` has them; all by default.
+            Groups, as for :meth:`select`; all by default.
         """
         group = self if labels is None else self.select(labels)
         if not len(group):
@@ -497,46 +407,53 @@ class SketchGroup(GroupAverages, Rebuilt):
         Parameters
         ----------
         labels
-            The new label of each group: an array of shape (n_groups,), a mapping from labels, or a
+            New label of each group: an array of shape (n_groups,), a mapping from labels, or a
             function of a label.
         dim
-            Name of the dimension; as it was when not given.
+            Name of the dimension of the result; by default that of this group.
 
         Raises
         ------
         InputError
-            If a group has no new label, or the number of new labels is another.
+            If a group has no new label, or the number of new labels differs.
         """
         if isinstance(labels, Mapping):
             missing = [label for label in self.labels if label not in labels]
             if missing:
                 raise InputError(
-                    f"labels has no new label for {self.dim} {missing[0]!s}"
-                    + (f" and {len(missing) - 1:,} more." if len(missing) > 1 else ".")
+                    f"labels has no new label for {self.dim}={missing[0]!s}"
+                    + (f" and {len(missing) - 1:,} more groups" if len(missing) > 1 else "")
+                    + ": give one for each group."
                 )
             labels = [labels[label] for label in self.labels]
         elif callable(labels):
             labels = [labels(label) for label in self.labels]
         new, codes = codes_of(labels, len(self), f"the {len(self):,} groups")
         if (codes < 0).any():
-            place = int(np.argmax(codes < 0))
-            raise InputError(f"{self.dim} {self.labels[place]!s} has no new label: it is missing.")
+            label = self.labels[int(np.argmax(codes < 0))]
+            raise InputError(f"labels has no new label for {self.dim}={label!s}: it is missing.")
         group = self
         if (np.diff(codes) < 0).any():
             order = np.argsort(codes, kind="stable")
             group, codes = self._in_order(order), codes[order]
-        from dask_sketch.sketching.group_merge import added
+        arrays = add_groups([group], [codes], len(new))
+        return replace(self, labels=new, dim=self.dim if dim is None else dim, **arrays)
 
-        return added([group], new, [codes], self.dim if dim is None else dim)
-
-    # -- the monoid --------------------------------------------------------------------------
+    @classmethod
+    def _add(cls, parts: list[SketchGroup]) -> SketchGroup:
+        labels, positions = union([part.labels for part in parts])
+        return cls(
+            feature_map=parts[0].feature_map,
+            labels=labels,
+            unlabelled=sum(part.unlabelled for part in parts),
+            dim=parts[0].dim,
+            **add_groups(parts, positions, len(labels)),
+        )
 
     def __add__(self, other: object) -> SketchGroup:
         if not isinstance(other, SketchGroup):
             return NotImplemented
-        from dask_sketch.sketching.group_merge import merge_groups
-
-        return merge_groups([self, other])
+        return merge([self, other])
 
     def __radd__(self, other: object) -> SketchGroup:
         if isinstance(other, int) and other == 0:  # sum([...]) starts from 0
@@ -544,19 +461,95 @@ class SketchGroup(GroupAverages, Rebuilt):
         return NotImplemented
 
     def identical(self, other: SketchGroup) -> bool:
-        """Whether the groups and the bits of their sketches are the same, and the maps one."""
+        """Whether labels, sums, bounds and the digest of the feature map are the same."""
         return (
             isinstance(other, SketchGroup)
             and self.feature_map == other.feature_map
             and self.unlabelled == other.unlabelled
-            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ARRAYS)
+            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in _ARRAYS)
             and all(getattr(self, name) == getattr(other, name) for name in STACKS)
         )
 
+    # -- storage and description ------------------------------------------------------------
 
-# names of what groups have of each kind
-WORDS = ("moment_quanta", "first_quanta", "second_quanta")
-WEIGHTS = ("weight_quanta", "squared_weight_quanta")
-STACKS = (*WORDS, *WEIGHTS)
-ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
-ARRAYS = ("labels", *ROWS)
+    def to_xarray(self) -> xr.Dataset:
+        """Sketch vectors, counts, weights, means and bounds as a labelled dataset, in float64."""
+        return artifact.group_dataset(self)
+
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store the group as a Zarr group with a schema, conventions and a checksum.
+
+        :func:`dask_sketch.open` reads it back with the same bits.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace an earlier artifact of this package. Anything else is never replaced.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            If something is stored there that may not be replaced, it cannot be written, or an
+            array is over 2 GiB; ``select`` parts of the groups then, and store each.
+        """
+        write_dataset(
+            artifact.stored_group(self),
+            store,
+            artifact.GROUP,
+            artifact.VERSIONS[artifact.GROUP],
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all sums, bounds, counts and labels in bytes."""
+        return sum(getattr(self, name).nbytes for name in (*STACKS, *_ARRAYS))
+
+    def __sizeof__(self) -> int:
+        # Dask's memory accounting calls this
+        return object.__sizeof__(self) + self.feature_map.__sizeof__() + self.nbytes
+
+    def as_dict(self) -> dict[str, object]:
+        """Numbers of groups, of samples and of rows left out, and values of the feature map."""
+        return {
+            "kind": "sketches of groups",
+            "dim": self.dim,
+            "n_groups": len(self),
+            "count": int(self.count.sum()),
+            "omitted": int(self.omitted.sum()),
+            "unlabelled": self.unlabelled,
+            "bytes": self.nbytes,
+            "feature_map": self.feature_map.as_dict(),
+        }
+
+    def __repr__(self) -> str:
+        values = self.as_dict()
+        del values["kind"], values["feature_map"]
+        return f"<SketchGroup: {one_line(values)}; {self.feature_map!r}>"
+
+    def _repr_html_(self) -> str:
+        values = self.as_dict()
+        del values["kind"], values["feature_map"]
+        order = np.argsort(-self.count, kind="stable")
+        largest = [[self.labels[i], f"{self.count[i]:,}"] for i in order]
+        return card(
+            "SketchGroup",
+            describe(values),
+            summary=f"{len(self):,} sketches, one for each {self.dim}, of "
+            f"{int(self.count.sum()):,} samples",
+            more={
+                f"largest of {self.dim}": html_table([self.dim, "samples"], largest),
+                "feature map": fields_table(describe(self.feature_map.as_dict())),
+            },
+        )
+
+
+def _as_floats(quanta: StackedFixedPoint, fraction: int) -> NDArray[np.float64]:
+    return np.array([number / (1 << fraction) for number in quanta.integers()], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The sketches of the groups of one chunk."""
+"""Sketch the groups of one chunk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import ChunkError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
 from dask_sketch.features.kernels.grouped import GroupSums, NotSummed, Shares, sum_groups
 from dask_sketch.features.kernels.grouped_loops import batch_summer
@@ -16,28 +16,28 @@ from dask_sketch.features.kernels.grouped_reading import batch_reading
 from dask_sketch.features.kernels.row_loop import FARTHEST, GROUPS, OVERFLOW, find_refused
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.sketching.accumulator import kernel_of
+from dask_sketch.sketching.arguments import checked_rows, refuse_phases, refuse_row
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.partial import NAN_POLICIES, checked_rows, refuse_phases, refuse_row
 from dask_sketch.validation.device import on_device, on_host
 from dask_sketch.validation.labels import MISSING, Codes, codes_of
 
-_BLOCK = 2**16  # numbers that are looked at together
+_BLOCK = 2**16  # numbers of a block of rows that is tested at once
 
 
 def prepare_groups(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
-    """Draw the frequencies, check them and compile, before the first chunk is there.
+    """Sample the frequencies, check them and compile, before the first chunk arrives.
 
     Parameters
     ----------
     feature_map
-        What will be averaged.
+        Feature map of the sketches.
     dtype
-        Type of the rows that will come.
+        Type of the rows.
 
     Raises
     ------
     ArtifactError
-        If this process draws other frequencies than the map states.
+        If this process samples other frequencies than the feature map states.
     """
     prepared = kernel_of(feature_map)
     batch_summer(prepared.kernel)
@@ -45,70 +45,22 @@ def prepare_groups(feature_map: FeatureMap, dtype: Any = np.float32) -> None:
     batch_reading(native_type(np.dtype(dtype)).name, feature_map.dtype, mixed)
 
 
-def partial_groups(
+def sketch_groups(
     samples: Any,
     feature_map: FeatureMap,
     groups: Any,
-    weights: Any = None,
-    *,
-    nan_policy: str = "raise",
-    label: str = "samples",
-    device: str | None = None,
-    dim: str = "group",
+    weights: Any,
+    nan_policy: str,
+    label: str,
+    dim: str,
 ) -> SketchGroup:
-    """Sketch one chunk that is in memory, group by group.
-
-    Rows are put in the order of their groups by their numbers, 4 bytes each, and read from where
-    they lie. Beyond that and the labels, memory is that of the sketches of the groups that occur
-    in the chunk. (A chunk that is not a C-contiguous array of float32 or float64 is copied first.)
+    """Sketch one chunk in memory group by group.
 
     Parameters
     ----------
-    samples
-        Shape (..., n_features), any real dtype. Leading axes are all samples. A chunk on a GPU is
-        copied to the host: groups are summed there.
-    feature_map
-        What to average.
-    groups
-        Label of each sample, shape (...) like the samples: whole numbers, strings, dates,
-        durations, booleans or real numbers; also a series or array of pandas.
-    weights
-        As for :func:`partial_sketch`.
-    nan_policy
-        ``"raise"`` refuses the chunk at the first row with a NaN or infinite value or without a
-        label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them.
-    label
-        Name of the chunk for messages.
-    device
-        Not given: there is no sketching of groups on a GPU.
-    dim
-        Name of the dimension of groups.
-
-    Returns
-    -------
-    group
-        Of each group that occurs in the chunk, with the bits of its own :func:`partial_sketch`.
-
-    Raises
-    ------
-    InputError
-        As :func:`partial_sketch`, and for labels of another number or of no sortable kind.
-    ChunkError
-        As :func:`partial_sketch`, and for rows without a label.
-
-    Examples
-    --------
-    >>> feature_map = FeatureMap(2, 20, scale=1.0)
-    >>> group = partial_groups([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]], feature_map, [7, 3, 7])
-    >>> group.labels, group.count, group.mean
-    (array([3, 7]), array([1, 2]), array([[2., 1.], [2., 1.]]))
+    samples, feature_map, groups, weights, nan_policy, label, dim
+        Arguments of :func:`~dask_sketch.partial_sketch`.
     """
-    if nan_policy not in NAN_POLICIES:
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
-    if device is not None:
-        raise InputError(
-            f"device={device!r}: groups are summed on the processor; leave it out with groups."
-        )
     x, w = checked_rows(samples, weights, feature_map, label)
     x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
     labels, codes = codes_of(groups, len(x), label)
@@ -123,12 +75,12 @@ def partial_groups(
         )
     if not len(labels):
         return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)
-    share = None if w is None else np.ascontiguousarray(w, dtype=np.float64)
-    sums, omitted = _summed(x, feature_map, codes, len(labels), share, omit, label)
+    w = None if w is None else np.ascontiguousarray(w, dtype=np.float64)
+    sums, omitted = _summed(x, feature_map, codes, len(labels), w, omit, label)
     if not has_phases(feature_map, sums.minimum.min(axis=0), sums.maximum.max(axis=0)):
         for low, high, group in zip(sums.minimum, sums.maximum, labels, strict=True):
             if not has_phases(feature_map, low, high):
-                refuse_phases(feature_map, low, high, f"{label}, {dim} {group!s},")
+                refuse_phases(feature_map, low, high, f"{label}, {dim}={group!s},")
     return SketchGroup(
         feature_map=feature_map,
         labels=labels,
@@ -156,13 +108,13 @@ def _summed(
     omit: bool,
     label: str,
 ) -> tuple[GroupSums, NDArray[np.int64]]:
-    """Sums of the groups, and the rows of each that were left out."""
+    """Sums of the groups, and the number of omitted rows of each."""
     prepared = kernel_of(feature_map)
     shares = None if weights is None else Shares.of(weights, prepared)
     clean = True
     if shares is not None:
-        nothing = np.flatnonzero(shares.kinds == GROUPS)  # rows that are not read again
-        clean = shares.fine and (not len(nothing) or not _not_finite(x[nothing]).any())
+        unread = np.flatnonzero(shares.kinds == GROUPS)  # the sums do not read these rows
+        clean = shares.fine and (not len(unread) or not _not_finite(x[unread]).any())
         if not shares.fine:
             assert weights is not None
             raw = np.ascontiguousarray(x, dtype=native_type(x.dtype))
@@ -188,7 +140,7 @@ def _summed(
 
 
 def _not_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Rows with a value that is NaN or infinite."""
+    """Flags of the rows with a NaN or infinite value."""
     out = np.zeros(len(x), dtype=bool)
     step = max(_BLOCK // x.shape[1], 1)
     for start in range(0, len(x), step):
@@ -203,15 +155,16 @@ def _refuse(
     feature_map: FeatureMap,
     label: str,
 ) -> NoReturn:
-    """Say which row is too far from the center, or that sums are too large."""
+    """Raise the error of the first row too far from the center, or of sums that overflow."""
     if row == OVERFLOW:
         raise ChunkError(
-            f"{label}: the moments of the features of a group are larger than a sketch holds "
-            "exactly. Multiply all weights by one smaller factor, or design a map for these data."
+            f"{label}: the moments of the features of a group are larger than a sketch can hold "
+            "exactly. Multiply all weights by one smaller factor, or design a feature map for "
+            "these data."
         )
     limit, center = FARTHEST * moment_units(feature_map), feature_map.center
     step = max(_BLOCK // x.shape[1], 1)
-    for start in range(0, len(x), step):  # the first of all, not of the group that was read first
+    for start in range(0, len(x), step):  # the first row of the chunk, not of the first group
         rows = x[start : start + step].astype(np.float64)
         far = np.isfinite(rows).all(axis=1) & (np.abs(rows - center) > limit).any(axis=1)
         if weights is not None:

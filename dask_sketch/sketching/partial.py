@@ -1,9 +1,9 @@
-"""The sketch of one chunk, computed in blocks of rows."""
+"""Sketch one chunk in memory, in blocks of rows."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,38 +11,42 @@ from numpy.typing import NDArray
 from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
 from dask_sketch.features.kernels.cuda import ChunkSums, HostFrequencies, prepare_device, sum_chunk
-from dask_sketch.features.kernels.fixed_point import LEAST, MOST, is_weight
 from dask_sketch.features.kernels.row_loop import FARTHEST
 from dask_sketch.features.kernels.row_reader import RowReader, row_taker
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.sketching.accumulator import ExactSums, block_rows, kernel_of
+from dask_sketch.sketching.arguments import (
+    checked_rows,
+    refuse_phases,
+    refuse_row,
+    require_device,
+    require_nan_policy,
+)
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.group_partial import sketch_groups
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.arrays import require_memory, require_unmasked
-from dask_sketch.validation.device import device_array, on_device, on_host
+from dask_sketch.validation.device import on_device, on_host
 
-NanPolicy = Literal["raise", "omit"]
-NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
-Device = Literal["cuda"]
-DEVICES: tuple[str, ...] = get_args(Device)
-GATHERED = 2  # blocks of rows with weights, at most: there are then more of each exponent
+# Blocks of rows with weights that are gathered at most, so that there are more of each exponent.
+GATHERED = 2
 
 
 def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:
-    """Draw the frequencies, check them and compile, before the first chunk is there.
+    """Sample the frequencies, check them and compile, before the first chunk arrives.
 
     Parameters
     ----------
     feature_map
-        What will be averaged.
+        Feature map of the sketch.
     dtype
-        Type of the rows that will come.
+        Type of the rows.
     device
-        Where they will be sketched, as in :func:`partial_sketch`.
+        Device, as in :func:`partial_sketch`.
 
     Raises
     ------
     ArtifactError
-        If this process draws other frequencies than the map states.
+        If this process samples other frequencies than the feature map states.
     DeviceError
         If a GPU is needed, and there is none, or no CuPy.
     """
@@ -55,72 +59,131 @@ def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None
         RowWhitener(feature_map.row_whitening, feature_map.dtype)
 
 
+@overload
 def partial_sketch(
     samples: Any,
     feature_map: FeatureMap,
     weights: Any = None,
     *,
+    groups: None = None,
     nan_policy: str = "raise",
     label: str = "samples",
     device: str | None = None,
-) -> Sketch:
-    """Sketch one chunk that is in memory.
+    dim: str = "group",
+) -> Sketch: ...
+@overload
+def partial_sketch(
+    samples: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    groups: Any,
+    nan_policy: str = "raise",
+    label: str = "samples",
+    device: str | None = None,
+    dim: str = "group",
+) -> SketchGroup: ...
+def partial_sketch(
+    samples: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    groups: Any = None,
+    nan_policy: str = "raise",
+    label: str = "samples",
+    device: str | None = None,
+    dim: str = "group",
+) -> Sketch | SketchGroup:
+    """Sketch one chunk in memory, as a whole or group by group.
 
-    Only a block of a few hundred rows is ever converted, so the memory used beyond the chunk is
-    that of the sketch and of one block. All sums are exact (see :class:`Sketch`). A chunk on a GPU
-    stays there; its sketch is the same up to rounding, and of the same feature map.
+    Only a block of a few hundred rows is converted at a time, so the memory used beyond the chunk
+    is that of the sketch and of one block. All sums are exact (see :class:`Sketch`). A chunk on a
+    GPU is sketched there; its sketch differs by rounding only, and has the same feature map.
+
+    With groups, row numbers are sorted by group, 4 bytes each, and rows are read from the chunk;
+    beyond that and the labels, the memory used is that of the sketches. (A chunk that is not a
+    C-contiguous array of float32 or float64 is copied first, one on a GPU to the host.)
 
     Parameters
     ----------
     samples
-        Shape (..., n_features), any real dtype. Leading axes are all samples. An array in the
-        memory of a GPU (of CuPy, or with the CUDA array interface) is sketched there.
+        Chunk of shape (..., n_features) and any real dtype; all leading axes are samples. An array
+        in the memory of a GPU (of CuPy, or with the CUDA array interface) is sketched there.
     feature_map
-        What to average.
+        Feature map of the sketch.
     weights
         Weights of shape (...) like the samples, zero or from ``2**-32`` to ``2**32``; all one when
         not given.
+    groups
+        Label of each sample, shape (...) like the samples: integers, strings, dates, durations,
+        booleans or real numbers; also a series or array of pandas. One sketch of all samples when
+        not given.
     nan_policy
-        ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, ``"omit"``
-        leaves such rows out and counts them.
+        ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, or without a
+        label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them.
     label
         Name of the chunk for messages.
     device
-        ``"cuda"`` copies a chunk in the memory of the host to the current GPU, to sketch it there.
+        ``"cuda"`` copies a chunk in the memory of the host to the current GPU and sketches it
+        there. Groups are summed on the processor only.
+    dim
+        Name of the dimension of groups.
 
     Returns
     -------
     sketch
-        Of the chunk; the empty sketch if it has no rows.
+        Sketch of the chunk, empty if it has no rows; with groups, the :class:`SketchGroup` of the
+        labels in the chunk, each with the bits of the sketch of its samples alone.
 
     Raises
     ------
     InputError
-        If the number of features or of weights is wrong, or the values are not numbers, are masked
-        or lazy.
+        If the number of features, of weights or of labels is wrong, the values are not numbers, or
+        they are masked or lazy; or if labels have no sortable type.
     ChunkError
-        For weights out of range, and for refused rows: NaN, infinite, or so far from the center
-        that they cannot be summed exactly. Names chunk and row.
+        If weights are out of range, rows have no label, or rows are refused: NaN, infinite, or so
+        far from the center that they cannot be summed exactly. The message names chunk and row.
     DeviceError
         If a GPU is needed, and there is none, or no CuPy.
 
     Examples
     --------
     >>> feature_map = FeatureMap(2, 20, scale=1.0)
+    >>> x = [[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
+    >>> partial_sketch(x, feature_map).mean
+    array([2., 1.])
     >>> partial_sketch([[0.0, 1.0], [np.nan, 1.0]], feature_map, nan_policy="omit").omitted
     1
+    >>> group = partial_sketch(x, feature_map, groups=[7, 3, 7])
+    >>> group.labels, group.count, group.mean
+    (array([3, 7]), array([1, 2]), array([[2., 1.], [2., 1.]]))
     """
-    if nan_policy not in NAN_POLICIES:
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    require_nan_policy(nan_policy)
     require_device(device)
+    if groups is not None:
+        if device is not None:
+            raise InputError(
+                f"device={device!r}: groups are summed on the processor; leave it out with groups."
+            )
+        return sketch_groups(samples, feature_map, groups, weights, nan_policy, label, dim)
     x, w = checked_rows(samples, weights, feature_map, label)
     if device is not None or on_device(x):
         return _sketch_on_device(x, w, feature_map, nan_policy, label)
     if on_device(w):
         raise InputError(
-            f"weights of {label} are on a GPU and the samples are not: bring both to one side, or "
-            "give device='cuda'."
+            f"weights of {label} are on a GPU and the samples are not: copy one to the other, or "
+            "pass device='cuda'."
         )
+    return _sketch_on_host(x, w, feature_map, nan_policy, label)
+
+
+def _sketch_on_host(
+    x: NDArray[Any],
+    w: NDArray[Any] | None,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    label: str,
+) -> Sketch:
     sums = ExactSums(feature_map)
     step = block_rows(feature_map.n_features, feature_map.dtype)
     step = min(step if w is None else GATHERED * step, len(x) or 1)
@@ -132,22 +195,22 @@ def partial_sketch(
         np.empty(step, dtype=feature_map.dtype),
     )
     for start in range(0, len(x), step):
-        share = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
+        weights = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
         block = x[start : start + step]
         try:
-            refused = reader.take(block, share, nan_policy == "omit")
+            refused = reader.take(block, weights, nan_policy == "omit")
         except CapacityError as error:
             raise ChunkError(f"{label}: {error}") from error
         if refused >= 0:
-            refuse_row(block[refused], share, refused, start, label, feature_map)
+            refuse_row(block[refused], weights, refused, start, label, feature_map)
         for exponent, rows in reader.groups:
-            used = None if share is None else reader.weights[rows]
+            used = None if weights is None else reader.weights[rows]
             sums.add(reader.rows[rows], used, exponent)
     if not has_phases(feature_map, reader.minimum, reader.maximum):
         refuse_phases(feature_map, reader.minimum, reader.maximum, label)
     return Sketch(
         feature_map=feature_map,
-        moment_quanta=sums.steps(),
+        moment_quanta=sums.quanta(),
         weight_quanta=reader.weight_quanta,
         squared_weight_quanta=reader.squared_weight_quanta,
         count=reader.count,
@@ -159,26 +222,9 @@ def partial_sketch(
     )
 
 
-def require_feature_map(feature_map: object) -> None:
-    """Raise unless it is one."""
-    if not isinstance(feature_map, FeatureMap):
-        raise InputError(
-            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
-        )
-
-
-def require_device(device: Any) -> None:
-    """Raise unless ``device`` is a choice that there is."""
-    if device is not None and device not in DEVICES:
-        raise InputError(
-            f"device={device!r}: give 'cuda' to use the GPU for chunks in the memory of the host, "
-            "or leave it out: each chunk is then sketched where it lies."
-        )
-
-
 @lru_cache(maxsize=8)
 def _host_frequencies(feature_map: FeatureMap) -> HostFrequencies:
-    """Frequencies of a feature map as the kernels of a GPU take them."""
+    """Frequencies of a feature map in the form of the kernels of a GPU."""
     cycles = feature_map.cycles_per_unit.astype(np.float64)
     if feature_map.row_whitening is not None:
         cycles = feature_map.frequencies / (2 * np.pi)
@@ -191,8 +237,8 @@ def _sketch_on_device(
     sums = sum_chunk(x, w, _host_frequencies(feature_map), omit=nan_policy == "omit")
     if sums.refused >= 0:
         at = slice(sums.refused, sums.refused + 1)
-        share = None if w is None else on_host(w[at]).astype(np.float64)
-        refuse_row(on_host(x[at])[0], share, 0, sums.refused, label, feature_map)
+        weights = None if w is None else on_host(w[at]).astype(np.float64)
+        refuse_row(on_host(x[at])[0], weights, 0, sums.refused, label, feature_map)
     _require_near(x, w, feature_map, sums.minimum, sums.maximum, label)
     if not np.isfinite(sums.moment_sum).all():
         refuse_phases(feature_map, sums.minimum, sums.maximum, label)
@@ -210,9 +256,9 @@ def _require_near(
     maximum: NDArray[np.float64],
     label: str,
 ) -> None:
-    """Refuse the first row too far from the center, as it would be on the processor."""
+    """Refuse the first row too far from the center, with the same limit as on the host."""
     center, limit = feature_map.center, FARTHEST * moment_units(feature_map)
-    away = np.maximum(maximum - center, center - minimum)  # less than nothing without rows
+    away = np.maximum(maximum - center, center - minimum)  # -inf without rows
     if (away <= limit).all():
         return
     step = block_rows(feature_map.n_features, "float64")
@@ -238,90 +284,4 @@ def _rounded(feature_map: FeatureMap, sums: ChunkSums) -> Sketch:
         maximum=sums.maximum,
         first_moment=sums.first_moment,
         second_moment=sums.second_moment,
-    )
-
-
-def refuse_phases(
-    feature_map: FeatureMap,
-    minimum: NDArray[np.float64],
-    maximum: NDArray[np.float64],
-    label: str,
-) -> NoReturn:
-    """Say that phases are too large for the precision of a map."""
-    raise ChunkError(
-        f"{label} holds values too large for features in {feature_map.dtype}: the largest lie "
-        f"in {minimum.min():g} to {maximum.max():g}. Use another unit, or a feature map with "
-        "dtype='float64'."
-    )
-
-
-def checked_rows(
-    samples: Any, weights: Any, feature_map: FeatureMap, label: str
-) -> tuple[Any, Any]:
-    """Samples as (n, d) and weights as (n,), without copying either, where they lie."""
-    require_feature_map(feature_map)
-    require_memory(samples, "samples", "sketch() is for whole data sets; give a chunk in memory.")
-    require_unmasked(samples, "samples", f"the values of {label}")
-    x = device_array(samples) if on_device(samples) else np.asarray(samples)
-    if x.dtype.kind not in "fiub":
-        raise InputError(
-            f"{label} holds values of type {x.dtype}, which are not real numbers. Select numeric "
-            "columns, or convert them."
-        )
-    if x.ndim < 1 or x.shape[-1] != feature_map.n_features:
-        found = x.shape[-1] if x.ndim else 0
-        raise InputError(
-            f"{label} has shape {x.shape}, so {found} features; the feature map has "
-            f"n_features={feature_map.n_features}."
-        )
-    x = x.reshape(-1, x.shape[-1])
-    if weights is None:
-        return x, None
-    require_unmasked(weights, "weights", f"weights of {label}")
-    w = device_array(weights) if on_device(weights) else np.asarray(weights)
-    if w.dtype.kind not in "fiub":
-        raise InputError(f"weights of {label} are of type {w.dtype}, not real numbers.")
-    if w.size != len(x):
-        raise InputError(
-            f"weights of {label} have length {w.size}, the samples have {len(x)} rows; give one "
-            "weight for each row."
-        )
-    return x, w.reshape(-1)
-
-
-def refuse_row(
-    row: NDArray[Any],
-    share: NDArray[np.float64] | None,
-    refused: int,
-    start: int,
-    label: str,
-    feature_map: FeatureMap,
-) -> NoReturn:
-    """Say what is wrong with the first refused row of a block."""
-    finite = np.isfinite(row)
-    if finite.all() and share is not None and not is_weight(share[refused]):
-        weight = share[refused]
-        raise ChunkError(
-            f"weights of {label}: the weight of row {start + refused} is {weight}; weights must be "
-            + (
-                f"zero or from 2**{LEAST} to 2**{MOST}. Multiply all of them by one factor: a "
-                "sketch is an average."
-                if 0 < weight < np.inf
-                else "finite and not negative."
-            )
-        )
-    if finite.all():
-        units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
-        feature = int(np.argmax(np.abs(units)))
-        raise ChunkError(
-            f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature},"
-            f" {abs(units[feature]):.3g} times the scale of the feature map from its center; at "
-            f"most {FARTHEST:.3g} is summed exactly. Clean the data (is it a fill value?), use "
-            "another unit, or design a map for these data."
-        )
-    feature = int(np.argmin(finite))
-    raise ChunkError(
-        f"{label}: row {start + refused} of this chunk has {row[feature]} in feature {feature}. "
-        "Clean the data, or pass nan_policy='omit' to leave such rows out and count them.",
-        parameter="nan_policy",
     )

@@ -1,17 +1,17 @@
-"""Differential privacy for a released sketch: how much noise its sums need, and adding it.
+"""Calibrate the noise of differential privacy for a sketch, and record it.
 
-What is released is the pair (sum of features, total weight). Data sets are neighbours if one has
-one individual's samples more than the other. The samples of an individual, of total weight at most
-``W``, move the ``m`` complex sums by at most ``W`` each, so by ``W sqrt(m)`` in the Euclidean norm
-and, counting real and imaginary parts, by ``W m sqrt(2)`` in the sum of moduli; they move the total
-weight by at most ``W``. (To replace an individual is to take one out and put one in: twice the
-epsilon at most.) The total weight is one number beside ``2 m`` and divides all of them, so that it
-is given less noise, as if ``a`` times it were released: the ``a`` that makes the averages most
-precise, which depends on ``m`` alone.
+The released values are the sum of features and the total weight. Two data sets are neighbours if
+one has the samples of one more individual. The samples of an individual, of total weight at most
+``W``, change each of the ``m`` complex sums by at most ``W``: all of them by ``W sqrt(m)`` in the
+Euclidean norm and, with real and imaginary parts as numbers, by ``W m sqrt(2)`` in the L1 norm.
+They change the total weight by at most ``W``. (Replacing an individual removes one and adds one:
+at most twice the epsilon.) The total weight is one number beside ``2 m`` and divides all of them.
+It is therefore given less noise, as if ``a`` times it were released; the ``a`` that makes the
+averages most precise depends on ``m`` alone.
 
-Noise is drawn on a grid of steps ``2**-q``, from 2**46 to 2**47 steps of it wide, after the exact
-sums have been rounded to that grid. Rounding can add a step to a difference of two sums, and a
-computed feature may exceed its unit modulus in the last digits: both are part of the sensitivity.
+The noise lies on a grid of spacing ``2**-q`` and is 2**46 to 2**47 grid points wide. The exact sums
+are rounded to that grid before. Rounding can add one grid spacing to a difference of two sums, and
+the modulus of a computed feature may exceed one in its last digits: the sensitivity includes both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import optimize, special
@@ -28,41 +27,39 @@ from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.kernels.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
 from dask_sketch.validation.arrays import require_integer
 
-if TYPE_CHECKING:
-    from dask_sketch.sketching.sketch import Sketch
-
 MODULUS = 1.0 + 2.0**-16
-"""Largest modulus of a computed feature of weight one, in float32 too."""
-_STEPS = 46  # binary digits of the noise's scale, in steps of its grid
-_LEAST, _MOST = 1e-6, 1e3  # epsilon; beyond, noise is all there is, or none
-_LIGHT, _HEAVY = 2.0**-10, 2.0**32  # of an individual
+"""Largest modulus of a computed feature of weight one, for float32 and every distribution."""
+_SCALE_BITS = 46  # binary digits of the scale of the noise, in units of its grid
+_MIN_EPSILON, _MAX_EPSILON = 1e-6, 1e3  # outside, the result is only noise, or has none
+_MIN_WEIGHT, _MAX_WEIGHT = 2.0**-10, 2.0**32  # weight of an individual
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What was done to a sketch before it was released.
+    """Record of the privacy noise in a released sketch.
 
     Attributes
     ----------
     mechanism
-        ``"laplace"`` or ``"gaussian"``; both names for a merge of both.
+        ``"laplace"`` or ``"gaussian"``; ``"gaussian and laplace"`` for a merge of both.
     epsilon, delta
-        What holds if no individual has samples in more than one of the merged parts: the largest
-        of them.
+        Guarantee if no individual has samples in more than one of the merged parts: the largest
+        values of the parts.
     epsilon_total, delta_total
-        What holds in any case: the sums over the parts.
+        Guarantee in any case: the sums over the parts.
     max_weight
-        Largest weight of one individual's samples together; samples of more are not protected.
+        Largest total weight of the samples of one individual; heavier ones are not protected.
     sensitivity
-        Of (sums, a times the total weight) to one individual; L1 of Laplace, L2 of Gaussian noise.
+        Sensitivity of (sums, a times the total weight) to one individual; in the L1 norm for
+        Laplace noise, in the L2 norm for Gaussian noise.
     moment_deviation
         Standard deviation of the noise in the real and the imaginary part of each sum.
     weight_deviation
         Standard deviation of the noise in the total weight.
     parts
-        Number of privatised sketches that were merged.
+        Number of private sketches that were merged.
     seeded
-        Whether some of the noise came from a seed: who knows it can take the noise away.
+        Whether some of the noise came from a seed; whoever knows the seed can remove the noise.
     """
 
     mechanism: str
@@ -87,24 +84,30 @@ class Privacy:
             or not 1 <= self.parts < 2**53
             or not isinstance(self.seeded, bool)
         ):
-            raise InputError(f"this is no record of privacy: {asdict(self)}")
+            raise InputError(
+                f"privacy={asdict(self)}: give the values of a record that privatise() made."
+            )
 
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        kept = f"epsilon {self.epsilon:.4g}" + (f", delta {self.delta:.3g}" if self.delta else "")
-        out = {"privacy": f"{kept} ({self.mechanism} noise)"}
+    def notes(self) -> list[str]:
+        """Limits of the guarantee, one sentence each."""
+        out = ["The feature map and the bounds are not private."]
         if self.parts > 1:
-            total = f"epsilon {self.epsilon_total:.4g}, delta {self.delta_total:.3g}"
-            out["privatised parts"] = f"{self.parts}; {total} for those who are in all of them"
-        out["noise of the sums"] = f"deviation {self.moment_deviation:.4g}"
-        out["not private"] = "the feature map, and the bounds"
+            out.append(
+                f"For an individual in all {self.parts} parts, epsilon is {self.epsilon_total:.4g} "
+                f"and delta is {self.delta_total:.3g}."
+            )
         if self.seeded:
-            out["seeded"] = "whoever knows the seed can take the noise away"
+            out.append("Whoever knows the seed can remove the noise.")
         return out
 
 
 def merged_privacy(records: Sequence[Privacy | None]) -> Privacy | None:
-    """The record of a merge: parallel and sequential composition, and variances that add.
+    """Record of a merge, by parallel and sequential composition; variances add.
+
+    Parameters
+    ----------
+    records
+        Record of each part, None for sketches that are not private.
 
     Raises
     ------
@@ -123,18 +126,18 @@ def merged_privacy(records: Sequence[Privacy | None]) -> Privacy | None:
         return None
     if len(private) < len(records):
         raise MergeError(
-            "some of the sketches are private and others are not: their sum would not be private. "
-            "Merge the sketches of the data first, and privatise the result."
+            "privacy: some of the sketches are private and others are not, so their sum would not "
+            "be private. Merge the sketches of the data first, and privatise the result."
         )
     return _composed(private)
 
 
 def refuse_private(what: str, *records: Privacy | None) -> None:
-    """Raise if a sketch is private: noise can be neither taken out again nor weighted."""
+    """Raise MergeError if a sketch is private: its noise can be neither removed nor weighted."""
     if any(record is not None for record in records):
         raise MergeError(
-            f"cannot {what} a private sketch: its noise would stay, or no longer be what its "
-            f"record says. To {what}, keep the sketch of the data itself, and privatise the result."
+            f"privacy: cannot {what} a private sketch, because its noise would no longer agree "
+            f"with its record. First {what} the sketch of the data, then privatise the result."
         )
 
 
@@ -158,21 +161,23 @@ def _composed(records: Sequence[Privacy]) -> Privacy:
 def require_parameters(
     epsilon: object, delta: object, max_weight: object, group_size: object, seed: object
 ) -> float:
-    """Check what :meth:`Sketch.privatise` was given; the weight of one individual."""
-    if not _is_number(epsilon) or not _LEAST <= epsilon <= _MOST:  # type: ignore[operator]
-        raise InputError(f"epsilon={epsilon!r}: give a number from {_LEAST:g} to {_MOST:g}.")
+    """Validate the arguments of ``privatise``; return the largest weight of one individual."""
+    if not _is_number(epsilon) or not _MIN_EPSILON <= epsilon <= _MAX_EPSILON:  # type: ignore[operator]
+        raise InputError(
+            f"epsilon={epsilon!r}: give a number from {_MIN_EPSILON:g} to {_MAX_EPSILON:g}."
+        )
     if not _is_number(delta) or not 0.0 <= delta < 1.0:  # type: ignore[operator]
         raise InputError(f"delta={delta!r}: give 0, or a small probability such as 1e-6.")
     group_size = require_integer("group_size", group_size, 1)
     if seed is not None:
         require_integer("seed", seed, 0)
     if max_weight is not None and not _is_number(max_weight):
-        raise InputError(f"max_weight={max_weight!r}: give a number, or none for weights of one.")
+        raise InputError(f"max_weight={max_weight!r}: give a number, or None for weights of one.")
     weight = group_size * float(1.0 if max_weight is None else max_weight)  # type: ignore[arg-type]
-    if not _LIGHT <= weight <= _HEAVY:
+    if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
         raise InputError(
             f"max_weight={max_weight!r} with group_size={group_size!r}: the weight of one "
-            f"individual must be from {_LIGHT:g} to {_HEAVY:g}. Multiply all weights by one factor."
+            f"individual must be from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}. Multiply all weights by one factor."
         )
     return weight
 
@@ -181,26 +186,46 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def require_weights(sketch: Sketch, max_weight: float | None) -> None:
-    """Refuse weights that are not what they are said to be."""
+def require_weights(
+    max_weight: float | None, count: int, weight_quanta: int, squared_weight_quanta: int
+) -> None:
+    """Raise InputError if the weights of a sketch contradict ``max_weight``.
+
+    Parameters
+    ----------
+    max_weight
+        Stated largest weight of a sample; None if all weights are one.
+    count, weight_quanta, squared_weight_quanta
+        Attributes of the sketch.
+    """
     if max_weight is None:
-        ones = sketch.count << WEIGHT_FRACTION, sketch.count << SQUARED_FRACTION
-        if (sketch.weight_quanta, sketch.squared_weight_quanta) != ones:
+        expected = count << WEIGHT_FRACTION, count << SQUARED_FRACTION
+        if (weight_quanta, squared_weight_quanta) != expected:
             raise InputError(
-                "max_weight is needed: the samples have weights. Give the largest that a sample "
-                "can have, as known without looking at the data."
+                "max_weight=None, but the samples have weights. Give the largest weight that a "
+                "sample can have, known without looking at the data."
             )
-    elif sketch.squared_weight > max_weight * MODULUS * sketch.total_weight:
+        return
+    total = weight_quanta / (1 << WEIGHT_FRACTION)
+    squared = squared_weight_quanta / (1 << SQUARED_FRACTION)
+    if squared > max_weight * MODULUS * total:
         raise InputError(
-            f"max_weight={max_weight!r} is less than the weights are: they have a sum of "
-            f"{sketch.total_weight:g} and a sum of squares of {sketch.squared_weight:g}."
+            f"max_weight={max_weight!r} is less than the largest weight: the weights have the sum "
+            f"{total:g} and the sum of squares {squared:g}. Give a larger one."
         )
 
 
 def gaussian_delta(shift: float, epsilon: float) -> float:
-    """Least delta of Gaussian noise of deviation one, for a query that moves by ``shift``.
+    """Smallest delta of Gaussian noise of standard deviation one.
 
     Theorem 8 of Balle and Wang: ``Phi(s / 2 - e / s) - exp(e) Phi(-s / 2 - e / s)``.
+
+    Parameters
+    ----------
+    shift
+        Sensitivity ``s`` of the query.
+    epsilon
+        Privacy parameter ``e``.
 
     References
     ----------
@@ -215,10 +240,10 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
 
 
 def gaussian_shift(epsilon: float, delta: float) -> float:
-    """Largest sensitivity, in deviations of the noise, that is (epsilon, delta)-private.
+    """Largest sensitivity, in standard deviations of the noise, that is (epsilon, delta)-private.
 
-    The exact calibration of Balle and Wang, which needs less noise than ``sqrt(2 log(1.25 /
-    delta)) / epsilon`` and holds for an epsilon above one too.
+    This is the exact calibration of Balle and Wang (2018). It needs less noise than ``sqrt(2
+    log(1.25 / delta)) / epsilon`` and also holds for an epsilon above one.
 
     Examples
     --------
@@ -230,19 +255,19 @@ def gaussian_shift(epsilon: float, delta: float) -> float:
         return math.log(max(gaussian_delta(math.exp(log_shift), epsilon), 1e-300) / delta)
 
     root = optimize.brentq(excess, math.log(1e-8 * epsilon), math.log(40 + 2 * epsilon), xtol=1e-13)
-    return math.exp(root) * (1 - 1e-9)  # on the safe side of the last digits
+    return math.exp(root) * (1 - 1e-9)  # covers the rounding of the root
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of some sums: its scale is ``scale * 2**-digits``.
+    """Scale of the noise of some sums, ``scale * 2**-digits``.
 
     Attributes
     ----------
     scale
-        Of the distribution on the integers, in steps of ``2**-digits``.
+        Scale of the distribution on the integers, in units of the grid.
     digits
-        Binary digits after the point of the grid.
+        Binary digits of the grid after the point.
     """
 
     scale: int
@@ -257,29 +282,36 @@ class Noise:
 def calibrated(
     epsilon: float, delta: float, n_frequencies: int, max_weight: float
 ) -> tuple[Noise, Noise, float]:
-    """Noise of the sums and of the total weight, and the sensitivity that it hides.
+    """Scales of the noise for a guarantee.
 
     Parameters
     ----------
     epsilon, delta
-        Privacy; Laplace noise for a delta of zero, else Gaussian.
+        Privacy parameters; Laplace noise for a delta of zero, else Gaussian noise.
     n_frequencies
         Number ``m`` of complex sums.
     max_weight
         Weight ``W`` of one individual.
 
+    Returns
+    -------
+    sums, weight
+        Noise of each real number of the sums, and of the total weight.
+    sensitivity
+        Sensitivity of (sums, a times the total weight).
+
     Raises
     ------
     InputError
-        If delta is too small for the epsilon: the discrete distribution is not Gaussian enough
-        then.
+        If delta is too small for epsilon: the discrete distribution is then not close enough to
+        the Gaussian.
     """
     m, w = n_frequencies, max_weight * MODULUS
     shift = epsilon
     if delta:
-        # A discrete Gaussian is no further than 1 / (20 deviation**2) from a rounded one, to which
-        # Balle and Wang apply: rounding comes after the noise.
-        apart = (2 * m + 1) / 20 * 4.0**-_STEPS * (1 + math.exp(min(epsilon, 700)))
+        # The distance of a discrete Gaussian from a rounded Gaussian is at most 1 / (20 sigma**2).
+        # Balle and Wang apply to the rounded one: its rounding comes after the noise.
+        apart = (2 * m + 1) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
         if apart > delta / 1024:
             raise InputError(
                 f"delta={delta!r} is too small for epsilon={epsilon!r}: give at least "
@@ -287,25 +319,26 @@ def calibrated(
             )
         shift = gaussian_shift(epsilon, delta - apart)
 
-    def sensitivities(step: float, weight_step: float) -> tuple[float, float]:
-        """Of the sums, and of the total weight, after rounding to their grids."""
+    def sensitivities(spacing: float, weight_spacing: float) -> tuple[float, float]:
+        """Sensitivities of the sums and of the total weight, rounded to grids of some spacing."""
         if delta:
-            return w * math.sqrt(m) + step * math.sqrt(2 * m), w + weight_step
-        return w * math.sqrt(2) * m + step * 2 * m, w + weight_step
+            return w * math.sqrt(m) + spacing * math.sqrt(2 * m), w + weight_spacing
+        return w * math.sqrt(2) * m + spacing * 2 * m, w + weight_spacing
 
-    # averages err by var(sums) / n**2 + |z|**2 var(weight) / n**2: least, with |z| at most 1, for
+    # The variance of an average, var(sums) / n**2 + |z|**2 var(weight) / n**2 with |z| <= 1, is
+    # smallest for this a.
     a = (m / 2) ** 0.25 if delta else (m / math.sqrt(2)) ** (1 / 3)
 
-    def scales(step: float, weight_step: float) -> tuple[float, float, float]:
-        moment, weight = sensitivities(step, weight_step)
+    def scales(spacing: float, weight_spacing: float) -> tuple[float, float, float]:
+        moment, weight = sensitivities(spacing, weight_spacing)
         both = math.hypot(moment, a * weight) if delta else moment + a * weight
         return both / shift, both / shift / a, both
 
     rough = scales(0.0, 0.0)
-    digits = [_STEPS + 1 - math.frexp(scale)[1] for scale in rough[:2]]
+    digits = [_SCALE_BITS + 1 - math.frexp(scale)[1] for scale in rough[:2]]
     exact = scales(2.0 ** -digits[0], 2.0 ** -digits[1])
     sums, weight = (
-        Noise(math.ceil(math.ldexp(scale, places)), places)
-        for scale, places in zip(exact[:2], digits, strict=True)
+        Noise(math.ceil(math.ldexp(scale, bits)), bits)
+        for scale, bits in zip(exact[:2], digits, strict=True)
     )
     return sums, weight, exact[2]

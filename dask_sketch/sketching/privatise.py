@@ -1,4 +1,4 @@
-"""A sketch to be released: what is kept of it, and the noise that is added."""
+"""Release a sketch with differential privacy: add noise, and remove all else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dask_sketch.sketching.privacy import (
 )
 from dask_sketch.sketching.sketch import Sketch
 
-_REACH = 8.0  # of the bounds where none are given, in scales of the feature map
+_REACH = 8.0  # default bounds around the center, in scales of the feature map
 
 
 def privatise(
@@ -41,53 +41,53 @@ def privatise(
     group_size: int = 1,
     seed: int | None = None,
 ) -> Sketch:
-    """A sketch that is (epsilon, delta)-differentially private: to be given to others.
+    """Make a sketch (epsilon, delta)-differentially private, so that it can be released.
 
     Noise is added to the sums of features and to the total weight: discrete Laplace noise if
-    ``delta`` is zero, discrete Gaussian otherwise, just as much as the guarantee needs. All
-    else that tells of the data is left out: minimum and maximum, first and second moments,
-    sum of squared weights, numbers of samples and of omitted rows. The guarantee: whatever
-    anybody does with the result, an event is at most ``exp(epsilon)`` times as probable, plus
-    ``delta``, with the samples of an individual among the data as without, and the other way
-    round.
+    ``delta`` is zero, discrete Gaussian noise otherwise, as little as the guarantee allows. All
+    other values that depend on the data are removed: minimum and maximum, first and second moments,
+    the sum of squared weights, and the numbers of samples and of omitted rows. The guarantee: for
+    any use of the result, an event is at most ``exp(epsilon)`` times as probable, plus ``delta``,
+    with the samples of an individual among the data as without them, and vice versa.
 
-    It does not cover the feature map, which is released as it is: choose its scale and its
-    center without the data, or on other data that is not private. It holds for this one result;
-    guarantees of several results about the same individuals add up. It needs sums made on a
+    The guarantee does not cover the feature map, which is released unchanged: choose its scale and
+    its center without the data, or on other data that is not private. It holds for this one result;
+    guarantees of several results about the same individuals add up. It needs sums computed on a
     processor: those of a GPU are rounded together.
 
     Parameters
     ----------
     sketch
-        Sketch to be released, not private itself.
+        Sketch of the data, not private itself.
     epsilon
-        From 1e-6 to 1000; about 1 or less protects.
+        Privacy parameter from 1e-6 to 1000; values of about 1 or less protect.
     delta
-        In [0, 1), well under one over the number of individuals; 0 asks for more noise.
+        Privacy parameter in [0, 1), well below one over the number of individuals; 0 needs more
+        noise.
     bounds
-        Lowest and highest value of each feature, shape (2, n_features), known without looking
-        at the data; decoders start within them. Eight scales around the map's center by
-        default.
+        Lowest and highest value of each feature, shape (2, n_features), known without looking at
+        the data; decoders start within them. By default eight scales around the center of the
+        feature map.
     max_weight
-        Largest weight of a sample, known without looking at the data. Not given: all weights
-        are one.
+        Largest weight of a sample, known without looking at the data; by default all weights are
+        one.
     group_size
         Largest number of samples of one individual.
     seed
-        Seed of the noise, ``>= 0``, for tests. Who knows it can take the noise away. By
-        default noise comes from the operating system's entropy.
+        Seed of the noise, ``>= 0``, for tests: whoever knows it can remove the noise. By default
+        the noise comes from the entropy of the operating system.
 
     Returns
     -------
     sketch
-        With the record :attr:`~dask_sketch.Sketch.privacy`. It decodes and merges as any other,
-        with its like. ``count`` is only the total weight, in units of the largest.
+        Sketch with the record :attr:`Sketch.privacy`. It can be decoded, and merged with private
+        sketches. ``count`` is the noisy total weight divided by the largest weight.
 
     Raises
     ------
     InputError
-        If an argument is out of range, weights are not what they are said to be, or the sketch
-        is private already.
+        If an argument is out of range, the weights contradict ``max_weight``, or the sketch is
+        private already.
 
     References
     ----------
@@ -106,9 +106,9 @@ def privatise(
     (True, 'gaussian')
     """
     if sketch.privacy is not None:
-        raise InputError("the sketch is private already; noise is added once.")
+        raise InputError("sketch is private already: privatise the sketch of the data once.")
     weight = require_parameters(epsilon, delta, max_weight, group_size, seed)
-    require_weights(sketch, max_weight)
+    require_weights(max_weight, sketch.count, sketch.weight_quanta, sketch.squared_weight_quanta)
     lowest, highest = _public_bounds(sketch, bounds)
     m = sketch.feature_map.n_frequencies
     of_sums, of_weight, sensitivity = calibrated(epsilon, delta, m, weight)
@@ -158,27 +158,29 @@ def _public_bounds(
     try:
         low, high = np.array(bounds, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"bounds={bounds!r}: give two rows, lowest and highest.") from error
+        raise InputError(
+            f"bounds={bounds!r}: give two rows, the lowest and the highest values."
+        ) from error
     if low.shape != (d,) or not np.isfinite([low, high]).all() or not (low < high).all():
         raise InputError(
-            f"bounds={bounds!r}: give finite numbers of shape (2, {d}), a row of the lowest "
-            "values of each feature and one of the highest, which are above them."
+            f"bounds={bounds!r}: give finite numbers of shape (2, {d}), a row of the lowest and a "
+            "row of the highest value of each feature, each above the lowest."
         )
     return low, high
 
 
 def _key(sketch: Sketch, seed: int, *parameters: float) -> bytes:
-    """Of the noise: other data under the same seed gets other noise, which does not cancel."""
-    of = hashlib.sha256(f"dask-sketch noise {seed} {parameters}".encode())
-    of.update(sketch.feature_map.digest.encode())
-    of.update(f" {sketch.weight_quanta} {sketch.squared_weight_quanta} {sketch.count}".encode())
-    for steps in (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta):
-        of.update(steps.high.tobytes() + steps.low.tobytes())
-    return of.digest()
+    """Key of the noise: it depends on the data, or noise of one seed would cancel in differences."""
+    key = hashlib.sha256(f"dask-sketch noise {seed} {parameters}".encode())
+    key.update(sketch.feature_map.digest.encode())
+    key.update(f" {sketch.weight_quanta} {sketch.squared_weight_quanta} {sketch.count}".encode())
+    for quanta in (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta):
+        key.update(quanta.high.tobytes() + quanta.low.tobytes())
+    return key.digest()
 
 
-def _noisy(steps: Any, fraction: int, noise: Noise, drawn: Any) -> Any:
-    """Whole numbers of steps, rounded to the grid of the noise, plus the noise."""
+def _noisy(quanta: Any, fraction: int, noise: Noise, values: Any) -> Any:
+    """Round integers to the grid of the noise, and add its values."""
     shift = fraction - noise.digits
     half = (1 << shift) >> 1
-    return (((steps + half) >> shift) + drawn) << shift
+    return (((quanta + half) >> shift) + values) << shift

@@ -1,9 +1,8 @@
-"""The sketch: a handful of sums over all samples, which merge by addition."""
+"""The sketch: weighted sums over all samples, which merge by addition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.plots import SketchPlots
+from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
@@ -25,60 +25,68 @@ from dask_sketch.features.kernels.fixed_point import (
     WEIGHT_FRACTION,
     FixedPoint,
 )
+from dask_sketch.sketching import artifact
+from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
-from dask_sketch.storage.artifact import Stored
+from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import Rebuilt
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
-_SLACK = 1e-3  # of a modulus over its weight: far above all rounding of features
+_SLACK = 1e-3  # relative excess of a modulus over the weight, far above the rounding of features
+_ARRAY_SUMS = ("moment_quanta", "first_quanta", "second_quanta")
+_INTEGER_SUMS = ("weight_quanta", "squared_weight_quanta", "count", "omitted")
+_SUMS = (*_ARRAY_SUMS, *_INTEGER_SUMS)
+_ARRAYS = (*_ARRAY_SUMS, "minimum", "maximum")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Stored, Rebuilt):
-    """Weighted sums over samples, from which mixtures are decoded.
+class Sketch(Rebuilt):
+    """Weighted sums over samples, from which models are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
-    together, :meth:`empty` is neutral, ``a - b`` takes a part out again. All sums are unnormalised.
+    together, :meth:`empty` is neutral, and ``a - b`` removes a part again. All sums are
+    unnormalised.
 
-    **Exact, and rounded.** What a sample adds is rounded once, by arithmetic that depends on the
-    sample, its weight and the feature map alone; then whole numbers are added (``*_quanta``; see
-    :class:`~dask_sketch.features.kernels.fixed_point.FixedPoint` for the scheme, its error and
-    capacity). So the same samples have the same sketch, bit for bit, for every chunking, order,
-    shape of the tree of merges, number of batches and of workers, and after any retry; and ``(a +
-    b) - b`` has all sums of ``a``. (Chunks that a GPU sketched are rounded once each: their merges
-    and subtractions are exact too, but another chunking has other last bits.) The float64 numbers
-    below, ``moment_sum`` to ``second_moment``, are views: whole numbers rounded once.
+    **Exact sums.** The contribution of a sample is rounded once, by arithmetic that depends only on
+    the sample, its weight and the feature map. From there on integers are added (``*_quanta``; see
+    :class:`~dask_sketch.features.kernels.fixed_point.FixedPoint` for the scheme, its error and its
+    capacity). The same samples therefore have the same sketch, bit for bit, for every chunking,
+    order, shape of the tree of merges, number of batches and of workers, and after any retry; and
+    ``(a + b) - b`` has all sums of ``a``. (Each chunk that is sketched on a GPU is rounded once as
+    a whole: merges and subtractions of such sketches are exact too, but another chunking changes
+    the last bits.) The float64 numbers ``moment_sum`` to ``second_moment`` are views: the integers
+    rounded once.
 
     Attributes
     ----------
     feature_map
-        What was averaged.
+        Feature map whose features are summed.
     moment_quanta
-        Real and imaginary parts of ``moment_sum`` in steps of ``2**-71``, shape
+        Real and imaginary parts of ``moment_sum`` in multiples of ``2**-71``, shape
         (2, n_frequencies).
     weight_quanta, squared_weight_quanta
-        ``total_weight`` in steps of ``2**-80``, ``squared_weight`` in steps of ``2**-112``.
+        ``total_weight`` in multiples of ``2**-80``, ``squared_weight`` in multiples of ``2**-112``.
     count
-        Number of samples summed, those of weight zero included.
+        Number of samples summed, including those of weight zero.
     omitted
         Number of rows left out because a value was NaN or infinite.
     minimum, maximum
-        Bounds of each feature, shape (n_features,); infinite, the wrong way round, when empty.
+        Bounds of each feature, shape (n_features,); ``inf`` and ``-inf`` for an empty sketch.
     first_quanta, second_quanta
-        ``first_moment`` in steps of ``2**-62`` units, ``second_moment`` in steps of ``2**-62``
-        units squared, shape (n_features,); the unit of each feature is a power of two near the
-        scale of the feature map, :func:`~dask_sketch.features.feature_map.moment_units`.
+        ``first_moment`` in multiples of ``2**-62`` units, ``second_moment`` in multiples of
+        ``2**-62`` squared units, shape (n_features,). The unit of each feature is a power of two
+        near the scale of the feature map,
+        :func:`~dask_sketch.features.feature_map.moment_units`.
     tight_bounds
-        False after a subtraction: the bounds then hold the data, but may be wider than it.
+        False after a subtraction: the bounds then contain the data, but may be too wide.
     privacy
-        What :meth:`privatise` did, if it did; the sums are then those of the data and noise.
+        Record of :func:`~dask_sketch.privatise` if the sums contain its noise, else None.
 
     Examples
     --------
-    >>> from dask_sketch.sketching import partial_sketch
+    >>> from dask_sketch import FeatureMap, partial_sketch
     >>> feature_map = FeatureMap(2, 20, scale=1.0, seed=0)
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
     >>> a, b = partial_sketch(x[:60], feature_map), partial_sketch(x[60:], feature_map)
@@ -106,13 +114,19 @@ class Sketch(Stored, Rebuilt):
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
         if self.weight_quanta > LARGEST_TOTAL << WEIGHT_FRACTION:
             raise CapacityError(
-                f"the total weight is {self.total_weight:g}, over the {LARGEST_TOTAL:.4g} that a "
-                "sketch holds exactly. Multiply all weights by one smaller factor."
+                f"total_weight={self.total_weight:g} is over the {LARGEST_TOTAL:.4g} that a sketch "
+                "can hold exactly. Multiply all weights by one smaller factor."
             )
 
     @classmethod
     def empty(cls, feature_map: FeatureMap) -> Sketch:
-        """The neutral element: the sketch of no sample at all."""
+        """The neutral element of addition: the sketch of no samples.
+
+        Parameters
+        ----------
+        feature_map
+            Feature map of the sketch.
+        """
         d = feature_map.n_features
         return cls(
             feature_map=feature_map,
@@ -143,23 +157,24 @@ class Sketch(Stored, Rebuilt):
         omitted: int = 0,
         tight_bounds: bool = True,
     ) -> Sketch:
-        """A sketch of sums in float64 that were made elsewhere, each rounded once.
+        """Make a sketch of float64 sums computed elsewhere, each rounded once.
 
         Parameters
         ----------
         feature_map
-            What was averaged.
+            Feature map whose features were summed.
         moment_sum, total_weight, squared_weight, count, first_moment, second_moment, minimum, \
         maximum, omitted, tight_bounds
-            As the attributes of that name.
+            Values of the attributes of the same names.
 
         Raises
         ------
         CapacityError
-            If a sum is larger than a sketch holds exactly, or NaN.
+            If a sum is NaN or larger than a sketch can hold exactly.
 
         Examples
         --------
+        >>> from dask_sketch import FeatureMap
         >>> feature_map = FeatureMap(1, 3, scale=1.0)
         >>> bounds = {"minimum": [0.0], "maximum": [2.0]}
         >>> moments = {"moment_sum": [2, 1j, 0], "first_moment": [2.0], "second_moment": [4.0]}
@@ -185,7 +200,20 @@ class Sketch(Stored, Rebuilt):
             tight_bounds=tight_bounds,
         )
 
-    # -- the monoid --------------------------------------------------------------------------
+    @classmethod
+    def _add(cls, parts: list[Sketch]) -> Sketch:
+        sums: Any = {
+            name: FixedPoint.sum([getattr(part, name) for part in parts]) for name in _ARRAY_SUMS
+        }
+        return cls(
+            feature_map=parts[0].feature_map,
+            minimum=np.stack([part.minimum for part in parts]).min(axis=0),
+            maximum=np.stack([part.maximum for part in parts]).max(axis=0),
+            tight_bounds=all(part.tight_bounds for part in parts),
+            privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
+            **sums,
+            **{name: sum(getattr(part, name) for part in parts) for name in _INTEGER_SUMS},
+        )
 
     def __add__(self, other: object) -> Sketch:
         if not isinstance(other, Sketch):
@@ -204,8 +232,9 @@ class Sketch(Stored, Rebuilt):
         refuse_private("subtract", self.privacy, other.privacy)
         if other.count > self.count or other.omitted > self.omitted:
             raise MergeError(
-                f"cannot subtract a sketch of {other.count} samples ({other.omitted} omitted) from "
-                f"one of {self.count} ({self.omitted} omitted): it was never part of it."
+                f"cannot subtract a sketch with count={other.count}, omitted={other.omitted} from "
+                f"one with count={self.count}, omitted={self.omitted}. Subtract only a part that "
+                "was added."
             )
         left = replace(
             self,
@@ -214,16 +243,17 @@ class Sketch(Stored, Rebuilt):
         )
         if not left._is_possible() or not other._is_within(self):
             raise MergeError(
-                f"cannot subtract a sketch of weight {other.total_weight:g} ({other.count} samples)"
-                f" from one of weight {self.total_weight:g} ({self.count} samples): it was never "
-                "part of it."
+                f"cannot subtract a sketch with total_weight={other.total_weight:g}, "
+                f"count={other.count} from one with total_weight={self.total_weight:g}, "
+                f"count={self.count}: no samples have the remaining sums or bounds. Subtract only "
+                "a part that was added."
             )
         if left.count == 0:
             return replace(Sketch.empty(self.feature_map), omitted=left.omitted)
         return left
 
     def _is_possible(self) -> bool:
-        """Whether there may be samples with these sums; without any weight, exactly."""
+        """Check the sums against necessary conditions; without any weight, all must be zero."""
         if self.count == 0 or self.weight_quanta <= 0:
             return not (
                 self.weight_quanta
@@ -239,34 +269,40 @@ class Sketch(Stored, Rebuilt):
         )
 
     def _is_within(self, other: Sketch) -> bool:
-        """Whether no sample is outside of the bounds of ``other``, as far as that is known."""
+        """Check the bounds against those of ``other``, unless they are too wide to tell."""
         return not self.tight_bounds or bool(
             (self.minimum >= other.minimum).all() and (self.maximum <= other.maximum).all()
         )
 
     def scale(self, factor: float) -> Sketch:
-        """The same samples with all weights multiplied by ``factor``.
+        """Multiply all weights by a factor.
 
-        Each sum is rounded once, to its step; powers of two that are at least one are exact.
+        Each sum is rounded once, to its quantum; powers of two of at least one are exact.
 
         Parameters
         ----------
         factor
-            Zero, or from ``2**-32`` to ``2**32``, as weights are. Counts and bounds stay.
+            Zero, or a number from ``2**-32`` to ``2**32``, the range of weights.
+
+        Returns
+        -------
+        sketch
+            Sketch of the same samples; counts and bounds stay.
 
         Raises
         ------
         InputError
-            For another factor.
+            If the factor is out of range.
+        MergeError
+            If the sketch is private.
         CapacityError
-            If the sums become larger than a sketch holds exactly.
+            If the sums become larger than a sketch can hold exactly.
         """
         refuse_private("scale", self.privacy)
         number = isinstance(factor, (int, float, np.number))
         if not number or not (factor == 0 or 2.0**LEAST <= factor <= 2.0**MOST):
             raise InputError(
-                f"factor={factor!r}: give zero, or a number from 2**{LEAST} to 2**{MOST}, as "
-                "weights may be."
+                f"factor={factor!r}: give zero, or a number from 2**{LEAST} to 2**{MOST}."
             )
         return replace(
             self,
@@ -277,21 +313,42 @@ class Sketch(Stored, Rebuilt):
             second_quanta=self.second_quanta.times(factor),
         )
 
-    # -- the rest ----------------------------------------------------------------------------
-
     def to_xarray(self) -> xr.Dataset:
-        """The sketch as a labelled dataset, every convention spelled out in its attributes."""
-        from dask_sketch.sketching.artifact import to_dataset
+        """Return the sketch as a labelled dataset whose attributes state every convention."""
+        return artifact.sketch_dataset(self)
 
-        return to_dataset(self)
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store the sketch as a Zarr group with a schema, conventions and a checksum.
 
-    def _artifact(self) -> tuple[xr.Dataset, str, int]:
-        from dask_sketch.sketching.artifact import SCHEMA, VERSION, stored
+        :func:`dask_sketch.open` reads it back with the same bits.
 
-        return stored(self), SCHEMA, VERSION
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace an earlier artifact of this package. Anything else is never replaced.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            If something is stored there that may not be replaced, or it cannot be written.
+        """
+        write_dataset(
+            artifact.stored_sketch(self),
+            store,
+            artifact.SKETCH,
+            artifact.VERSIONS[artifact.SKETCH],
+            overwrite=overwrite,
+            storage_options=storage_options,
+        )
 
     def identical(self, other: Sketch) -> bool:
-        """Whether all sums, counts and bounds have the same bits, and the maps one digest."""
+        """Whether all sums, counts and bounds, and the digest of the feature map, are the same."""
         return self.same_sums(other) and (
             np.array_equal(self.minimum, other.minimum)
             and np.array_equal(self.maximum, other.maximum)
@@ -300,9 +357,9 @@ class Sketch(Stored, Rebuilt):
         )
 
     def same_sums(self, other: Sketch) -> bool:
-        """Whether all sums and counts have the same bits, and the maps one digest.
+        """Whether all sums and counts, and the digest of the feature map, are the same.
 
-        Bounds do not count: a subtraction cannot bring the earlier ones back.
+        Bounds are not compared: a subtraction cannot restore them.
         """
         return (
             isinstance(other, Sketch)
@@ -311,7 +368,7 @@ class Sketch(Stored, Rebuilt):
         )
 
     def __sizeof__(self) -> int:
-        # what Dask's memory accounting sees; without it a sketch would count as 56 bytes
+        # Dask's memory accounting calls this; without it a sketch would count as 56 bytes
         return (
             object.__sizeof__(self)
             + self.feature_map.__sizeof__()
@@ -322,7 +379,7 @@ class Sketch(Stored, Rebuilt):
     def moment_sum(self) -> NDArray[np.complex128]:
         """``sum_i w_i exp(-i omega_j . (x_i - center))``, shape (n_frequencies,), complex128.
 
-        With the center of the feature map; :attr:`z` puts the center back.
+        Relative to the center of the feature map; :attr:`z` is relative to the origin.
         """
         real, imaginary = self.moment_quanta.to_float(FRACTION)
         return _read_only(real + 1j * imaginary)
@@ -349,11 +406,9 @@ class Sketch(Stored, Rebuilt):
         unit = moment_units(self.feature_map)
         return _read_only(self.second_quanta.to_float(FEATURE_FRACTION) * unit**2)
 
-    # -- what it says ------------------------------------------------------------------------
-
     @property
     def z(self) -> NDArray[np.complex128]:
-        """The sketch vector of eq. (13), shape (n_frequencies,), complex128.
+        """The sketch vector (eq. 13 of Keriven et al. 2018), shape (n_frequencies,), complex128.
 
         ``z_j = 1 / sqrt(m) * sum_i w_i exp(-i omega_j . x_i) / sum_i w_i``, so that ``|z| <= 1``.
 
@@ -366,7 +421,7 @@ class Sketch(Stored, Rebuilt):
 
     @property
     def characteristic(self) -> NDArray[np.complex128]:
-        """Empirical characteristic function at the frequencies: :attr:`z` times ``sqrt(m)``."""
+        """Empirical characteristic function at the frequencies, ``sqrt(m) z``, shape (m,)."""
         self._require_weight()
         phase = self.feature_map.center @ self.feature_map.frequencies
         return np.asarray(np.exp(-1j * phase) * (self.moment_sum / self.total_weight))
@@ -378,23 +433,29 @@ class Sketch(Stored, Rebuilt):
         Raises
         ------
         InputError
-            If the total weight is zero, or the sketch was privatised: it holds no moments then.
+            If the total weight is zero, or the sketch is private and so has no moments.
         """
         self._require_moments()
         return self.feature_map.center + self.first_moment / self.total_weight
 
     @property
     def variance(self) -> NDArray[np.float64]:
-        """Variance of the data in each feature, shape (n_features,), ``>= 0``; as :attr:`mean`."""
+        """Variance of each feature, shape (n_features,), ``>= 0``.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero, or the sketch is private and so has no moments.
+        """
         self._require_moments()
         mean = self.first_moment / self.total_weight
         return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
 
     @property
     def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where the data lies, for decoders: :attr:`mean` and :attr:`variance`.
+        """Location and spread of the data for decoders: :attr:`mean` and :attr:`variance`.
 
-        A private sketch holds neither; of it, those of the even distribution between its bounds.
+        A private sketch has neither: those of the uniform distribution between its bounds.
         """
         if self.privacy is None:
             return self.mean, self.variance
@@ -403,9 +464,9 @@ class Sketch(Stored, Rebuilt):
 
     @property
     def private_variance(self) -> float:
-        """What privatising adds to the variance of each real number of :attr:`characteristic`.
+        """Variance of the privacy noise in real and imaginary parts of :attr:`characteristic`.
 
-        Mean over the entries, their real and imaginary parts; 0 if nothing was added.
+        Mean over the entries; 0 unless the sketch is private.
         """
         if self.privacy is None:
             return 0.0
@@ -417,14 +478,14 @@ class Sketch(Stored, Rebuilt):
 
     @property
     def effective_count(self) -> float:
-        """Kish's ``(sum w)**2 / sum w**2``: the count, when all weights are equal."""
+        """Kish's effective sample size, ``(sum w)**2 / sum w**2``; the count for equal weights."""
         return self.total_weight**2 / self.squared_weight if self.squared_weight else 0.0
 
     @property
     def noise_level(self) -> float:
         """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``.
 
-        Of a private sketch, the noise that was added comes on top.
+        The privacy noise of a private sketch is added.
         """
         self._require_weight()
         added = 2.0 * self.private_variance
@@ -433,9 +494,9 @@ class Sketch(Stored, Rebuilt):
 
     @property
     def noise_modulus(self) -> float:
-        """Modulus that :attr:`characteristic` has where that of the samples' distribution is zero.
+        """Modulus of :attr:`characteristic` at frequencies where that of the distribution is zero.
 
-        ``1 / sqrt(n)``, with the effective count as ``n``, and what privatising added.
+        ``1 / sqrt(n)`` with the effective count as ``n``; the privacy noise is added.
 
         Raises
         ------
@@ -453,43 +514,53 @@ class Sketch(Stored, Rebuilt):
     def _require_weight(self) -> None:
         if not self.total_weight > 0:
             raise InputError(
-                f"the sketch is empty: total weight {self.total_weight:g}, {self.count} samples, "
-                f"{self.omitted} omitted. Nothing can be averaged."
+                f"the sketch is empty: total_weight={self.total_weight:g}, count={self.count}, "
+                f"omitted={self.omitted}. Sketch samples with positive weights."
             )
 
     def _require_moments(self) -> None:
         self._require_weight()
         if self.privacy is not None:
             raise InputError(
-                "a private sketch holds no mean and no variance of the data: decode a model and "
-                "take its own."
+                "privacy: a private sketch has no mean and no variance of the data. Decode a model "
+                "and use its mean and variance."
             )
 
-    def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
-        out = {
-            "samples": f"{self.count:,}",
-            "omitted": f"{self.omitted:,}",
-            "total weight": f"{self.total_weight:,.6g}",
+    def as_dict(self) -> dict[str, object]:
+        """Counts, weights, noise, moments and bounds, and those of the feature map.
+
+        ``noise_level``, ``mean`` and ``variance`` are None where the sketch does not have them.
+        """
+        has_weight = self.total_weight > 0
+        has_moments = has_weight and self.privacy is None
+        return {
+            "kind": "sketch",
+            "count": self.count,
+            "omitted": self.omitted,
+            "total_weight": self.total_weight,
+            "noise_level": self.noise_level if has_weight else None,
+            "mean": self.mean if has_moments else None,
+            "variance": self.variance if has_moments else None,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "privacy": None if self.privacy is None else asdict(self.privacy),
+            "bytes": self.__sizeof__(),
+            "feature_map": self.feature_map.as_dict(),
         }
-        if self.total_weight > 0:
-            out["|z|"] = f"{np.linalg.norm(self.z):.4f}"
-            out["noise of z"] = f"{np.sqrt(max(self.noise_level, 0.0)):.2e}"
-        if self.privacy is not None:
-            out |= self.privacy._fields()
-        out["size"] = f"{self.__sizeof__() / 1e3:,.1f} kB"
-        return out
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<Sketch: {shown}; {self.feature_map!r}>"
+        values = self.as_dict()
+        del values["kind"], values["feature_map"]
+        return f"<Sketch: {one_line(values)}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
-        fields, summary = self._fields(), "of no sample"
-        more = {"feature map": fields_table(self.feature_map._fields())}
+        values = self.as_dict()
+        del values["kind"], values["feature_map"]
+        more = {"feature map": fields_table(describe(self.feature_map.as_dict()))}
+        summary = "no samples"
         if self.total_weight > 0:
             visible = np.abs(self.characteristic) > 2.0 * self.noise_modulus
-            fields["frequencies above the noise"] = f"{visible.mean():.0%}"
+            values["frequencies above the noise"] = f"{visible.mean():.0%}"
             summary = (
                 f"{self.count:,} samples of {self.feature_map.n_features:,} features in "
                 f"{self.feature_map.n_frequencies:,} frequencies"
@@ -502,76 +573,16 @@ class Sketch(Stored, Rebuilt):
                 ]
                 header = ["feature", "mean", "standard deviation", "minimum", "maximum"]
                 more["features"] = html_table(header, rows)
-        return card("Sketch", fields, summary=summary, more=more)
+        notes = [] if self.privacy is None else self.privacy.notes()
+        return card("Sketch", describe(values), summary=summary, notes=notes, more=more)
 
 
-_WORDS = ("moment_quanta", "first_quanta", "second_quanta")
-_NUMBERS = ("weight_quanta", "squared_weight_quanta", "count", "omitted")
-_SUMS = (*_WORDS, *_NUMBERS)
-_ARRAYS = (*_WORDS, "minimum", "maximum")
-
-
-def _scaled(steps: int, *factors: float) -> int:
+def _scaled(quanta: int, *factors: float) -> int:
     """The product with finite numbers, rounded once."""
-    product = Fraction(steps)
+    product = Fraction(quanta)
     for factor in factors:
         product *= Fraction(factor)
     return round(product)
-
-
-def merge(sketches: Iterable[Sketch]) -> Sketch:
-    """The sketch of all inputs together, section 2.7.
-
-    Parameters
-    ----------
-    sketches
-        At least one sketch; all of one feature map, in any order.
-
-    Returns
-    -------
-    sketch
-        Exact in all its sums, counts and bounds: no rounding, and so the same for every order.
-
-    Raises
-    ------
-    MergeError
-        If there is none, or two have different feature maps; the message names the field.
-    CapacityError
-        If the sums are larger than a sketch holds.
-
-    Examples
-    --------
-    >>> feature_map = FeatureMap(2, 20, scale=1.0)
-    >>> merge([Sketch.empty(feature_map), Sketch.empty(feature_map)]).count
-    0
-    """
-    if not isinstance(sketches, Iterable):
-        raise MergeError(f"merge takes a list of sketches, not {type(sketches).__name__}.")
-    parts = list(sketches)
-    if not parts:
-        raise MergeError("no sketch was given: merge needs at least one.")
-    first = parts[0]
-    for part in parts:
-        if not isinstance(part, Sketch):
-            raise MergeError(
-                f"merge takes sketches, not {type(part).__name__}; call .compute() on a lazy one."
-            )
-        first.feature_map.require_same(part.feature_map)
-    if len(parts) == 1:
-        return first
-    words: Any = {name: FixedPoint.sum([getattr(p, name) for p in parts]) for name in _WORDS}
-    return Sketch(
-        feature_map=first.feature_map,
-        minimum=np.stack([part.minimum for part in parts]).min(axis=0),
-        maximum=np.stack([part.maximum for part in parts]).max(axis=0),
-        tight_bounds=all(part.tight_bounds for part in parts),
-        privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
-        **words,
-        **{name: sum(getattr(part, name) for part in parts) for name in _NUMBERS},
-    )
-
-
-# What the sums of a sketch say: averages in float64.
 
 
 def _read_only(view: NDArray[Any]) -> NDArray[Any]:

@@ -20,7 +20,8 @@ from dask_sketch.graph.sketch import sketch
 from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.models.em import ExpectationStatistics, expectation_statistics, maximised
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
 from dask_sketch.speech.frames import Frames
 

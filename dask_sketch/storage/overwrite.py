@@ -1,4 +1,4 @@
-"""Where a result may be written: a place that is free, or holds what an earlier run left there."""
+"""Refuse to overwrite anything but an earlier result."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from urllib.request import url2pathname
 
 from dask_sketch.errors import ArtifactError
 
-_MOST_READ = 2**20  # bytes of metadata that tell whose an artifact is
+_MAX_METADATA = 2**20  # bytes of metadata that are read to recognise an artifact
 _PAGE = b"<!doctype html"
 
 
 def local_path(store: Any) -> Path | None:
-    """The path that a store is at, ``None`` for what is no file of this machine."""
+    """Path of a store on this machine; None for URLs and Zarr stores."""
     if isinstance(store, os.PathLike):
         return Path(store)
     if isinstance(store, str) and store.startswith("file://"):
@@ -27,25 +27,24 @@ def local_path(store: Any) -> Path | None:
     return None
 
 
-def require_place(
+def require_writable(
     store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
 ) -> None:
-    """Raise unless an artifact may be written to ``store``; to be asked before a long run too.
+    """Raise unless an artifact may be written to ``store``; also used before a long run.
 
     Parameters
     ----------
     store
         Path, URL or Zarr store.
     overwrite
-        Whether an artifact that stands there may be replaced. Anything else is never: neither
-        samples, nor a ledger, nor somebody's other work.
+        Replace an earlier artifact. Samples, ledgers and other files are never replaced.
     storage_options
         Options of the file system of a URL.
 
     Raises
     ------
     ArtifactError
-        If something stands there that may not be replaced, or its folder cannot be written to.
+        If the store holds something that may not be replaced, or its folder cannot be written.
     """
     path = local_path(store)
     if path is not None:
@@ -56,32 +55,37 @@ def require_place(
         import zarr
 
         try:
-            stated = zarr.open(store, mode="r").attrs.asdict()
-        except (OSError, KeyError):  # nothing there
+            attributes = zarr.open(store, mode="r").attrs.asdict()
+        except (OSError, KeyError):  # the store is empty
             return
-        if not _is_artifact(stated):
-            raise _not_ours(str(store))
+        if not _is_artifact(attributes):
+            raise _refusal(str(store))
 
 
-def require_page(path: Path) -> None:
-    """Raise unless a page may be written to ``path``, in place of an earlier one.
+def require_writable_page(path: Path) -> None:
+    """Raise unless an HTML page may be written to ``path``, replacing an earlier one.
+
+    Parameters
+    ----------
+    path
+        Path of the page.
 
     Raises
     ------
     ArtifactError
-        If something else stands there, or the folder cannot be written to.
+        If the path holds something else, or the folder cannot be written.
     """
     if path.exists():
-        start = b"no file"
+        start = b"not a file"
         if path.is_file():
             with path.open("rb") as file:
                 start = file.read(len(_PAGE)).lower()
         if start not in (b"", _PAGE):
             raise ArtifactError(
-                f"{path} exists and is no HTML page, so it is not overwritten. Choose another "
-                "place, or remove it."
+                f"path={str(path)!r} exists and is not an HTML page, so it is not overwritten. "
+                "Choose another path, or remove it."
             )
-    _require_writable(path)
+    _require_writable_folder(path)
 
 
 def _require_local(path: Path, overwrite: bool) -> None:
@@ -93,20 +97,20 @@ def _require_local(path: Path, overwrite: bool) -> None:
             )
         empty = path.is_dir() and not any(path.iterdir())
         if not empty and not _is_artifact(_attributes(path / "zarr.json")):
-            raise _not_ours(str(path))
-    _require_writable(path)
+            raise _refusal(str(path))
+    _require_writable_folder(path)
 
 
-def _require_writable(path: Path) -> None:
-    """Try the folder that ``path`` is to be in, or to be made in: rights and mounts mislead."""
-    folder = next(place for place in path.absolute().parents if place.exists())
+def _require_writable_folder(path: Path) -> None:
+    """Write a scratch folder beside ``path``: permissions alone do not tell about mounts."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=folder):
             pass
     except OSError as error:
         raise ArtifactError(
-            f"{path} cannot be written: {error.strerror or error} ({type(error).__name__}). Choose "
-            "another place."
+            f"store={str(path)!r} cannot be written: {error.strerror or error} "
+            f"({type(error).__name__}). Choose another path."
         ) from error
 
 
@@ -119,34 +123,33 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
             return
         if not overwrite:
             raise ArtifactError(
-                f"{url} exists: choose another path, or pass overwrite=True.",
-                parameter="overwrite",
+                f"store={url!r} exists. Choose another path, or pass overwrite=True."
             )
         if fs.isdir(root) and not fs.ls(root):
             return
         try:
-            document = fs.cat_file(f"{root.rstrip('/')}/zarr.json", end=_MOST_READ)
+            document = fs.cat_file(f"{root.rstrip('/')}/zarr.json", end=_MAX_METADATA)
         except (FileNotFoundError, NotADirectoryError):
             document = b""
     except (OSError, ImportError, ValueError) as error:
         raise ArtifactError(
-            f"{url} cannot be written: {error} ({type(error).__name__}). Check the URL, and that "
-            "the package for it is installed."
+            f"store={url!r} cannot be written: {error} ({type(error).__name__}). Check the URL, "
+            "and that the package for it is installed."
         ) from error
-    if not _is_artifact(_stated(document)):
-        raise _not_ours(url)
+    if not _is_artifact(_parsed_attributes(document)):
+        raise _refusal(url)
 
 
 def _attributes(document: Path) -> Any:
     try:
         with document.open("rb") as file:
-            return _stated(file.read(_MOST_READ))
+            return _parsed_attributes(file.read(_MAX_METADATA))
     except OSError:
         return {}
 
 
-def _stated(document: bytes) -> Any:
-    """The attributes that a Zarr document states."""
+def _parsed_attributes(document: bytes) -> Any:
+    """Parse the attributes of a Zarr document."""
     try:
         return json.loads(document)["attributes"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -154,14 +157,14 @@ def _stated(document: bytes) -> Any:
 
 
 def _is_artifact(attributes: Any) -> bool:
-    """Whether these are of a sketch or a model: written here, with a checksum of all."""
+    """Whether the attributes are those of an artifact of this package."""
     if not isinstance(attributes, dict) or "checksum" not in attributes:
         return False
     return str(attributes.get("written_by")).startswith("dask-sketch")
 
 
-def _not_ours(place: str) -> ArtifactError:
+def _refusal(store: str) -> ArtifactError:
     return ArtifactError(
-        f"{place} exists and is neither a sketch nor a model, so it is not overwritten. Choose "
-        "another place, or remove it."
+        f"store={store!r} exists and is neither a sketch nor a model, so it is not overwritten. "
+        "Choose another path, or remove it."
     )

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dask_sketch import FeatureMap, decode, partial_sketch
+from dask_sketch import FeatureMap, Sketch, decode, partial_sketch
 from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DeviceError
 from dask_sketch.models import random_mixture
-from dask_sketch.sketching import Sketch
 from dask_sketch.validation.device import cupy
 from tests.benchmarks import table
 from tests.benchmarks.table import Row, row

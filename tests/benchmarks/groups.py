@@ -16,7 +16,6 @@ import zarr
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.sketching import partial_groups
 from tests.benchmarks.million import FEATURES, usage
 from tests.benchmarks.table import Row, row
 
@@ -83,8 +82,8 @@ def chunk_rows(quick: bool = False) -> list[Row]:
         }
         for n_groups in (10,) if quick else (10**2, 10**4):
             labels = labels_of(n_groups, n, SCATTERED)
-            calls[f"{n_groups:,} groups"] = lambda fm=feature_map, labels=labels: partial_groups(
-                x, fm, labels
+            calls[f"{n_groups:,} groups"] = lambda fm=feature_map, labels=labels: partial_sketch(
+                x, fm, groups=labels
             )
         out += _paired(
             f"chunk of {n:,} rows d={FEATURES} m={m}", in_turn(calls, 1 if quick else REPEATS)
@@ -142,7 +141,7 @@ def peak(path: str, name: str, m: int) -> float:
     feature_map = FeatureMap(FEATURES, m, scale=1.0)
     x = np.zeros((1000, FEATURES), dtype=np.float32)
     partial_sketch(x, feature_map)
-    partial_groups(x, feature_map, np.arange(1000) % 10)
+    partial_sketch(x, feature_map, groups=np.arange(1000) % 10)
     before = usage()["peak"]
     sketched(path, feature_map, name or None)
     return usage()["peak"] - before

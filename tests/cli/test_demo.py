@@ -34,8 +34,8 @@ def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "passes over the data  1" in result.stderr
     assert "bound by" in result.stderr
     assert re.search(r"dashboard: http\S+/sketch$", result.stderr, re.M)
-    assert ds.open_sketch("kept/sketch.zarr").count == 20_000
-    assert ds.open_mixture("kept/model.zarr").n_components == 2
+    assert ds.open("kept/sketch.zarr").count == 20_000
+    assert ds.open("kept/model.zarr").n_components == 2
     assert "dask-sketch demo --n-frames 20000" in Path(told["report"]).read_text()
     again = CliRunner().invoke(cli, ["demo", *SMALL, "--directory", "kept"])
     assert again.exit_code == 1

@@ -82,7 +82,7 @@ def test_from_store_to_score(data: str, here: Path) -> None:
     decoded = answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     assert np.sort(np.array(decoded["means"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
     scored = answer("score", data, "model.zarr")
-    model = ds.open_mixture(here / "model.zarr")
+    model = ds.open(here / "model.zarr")
     assert scored["score"] == pytest.approx(model.score(np.asarray(zarr.open(data)[:])))
 
 
@@ -102,7 +102,7 @@ def test_centroids(data: str, here: Path) -> None:
     assert (decoded["kind"], decoded["method"]) == ("centroids", "density")
     assert np.sort(np.array(decoded["centers"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
     scored = answer("score", data, "model.zarr")
-    model = ds.open_model(here / "model.zarr")
+    model = ds.open(here / "model.zarr")
     assert isinstance(model, ds.Centroids)
     inertia = model.inertia(np.asarray(zarr.open(data)[:]))
     assert scored["mean_squared_distance"] == pytest.approx(inertia)
@@ -135,13 +135,13 @@ def test_every_model(sketched: Path) -> None:
 
 
 def test_options_are_those_of_the_library(sketched: Path) -> None:
-    source = ds.open_sketch("sketch.zarr")
+    source = ds.open("sketch.zarr")
     options = {"refine": "efficient", "merge": True, "bounds": "data", "variance_floor": 0.2}
     expected = ds.decode(source, 3, "splitting", "isotropic", seed=5, replicates=2, **options)
     told = "-k 3 --method splitting --model isotropic --seed 5 --replicates 2 --refine efficient"
     told += " --merge --bounds data --variance-floor 0.2 -o model.zarr"
     answer("decode", "sketch.zarr", *told.split())
-    model = ds.open_mixture("model.zarr")
+    model = ds.open("model.zarr")
     assert (model.means == expected.means).all()
     assert (model.covariances == expected.covariances).all()
     assert model.decoding.variance_floor == 0.2
@@ -162,7 +162,7 @@ def test_choices_are_those_of_the_library() -> None:
 def test_refinement_gives_standard_errors(sketched: Path) -> None:
     refined = ("decode", "sketch.zarr", "-k", 2, "--refine", "efficient", "-o", "model.zarr")
     told = answer(*refined)
-    model = ds.open_mixture("model.zarr")
+    model = ds.open("model.zarr")
     for name in ("weights", "means", "covariances"):
         assert told["stderr"][name] == getattr(model.stderr, name).tolist()
     # a mean is known to a deviation of one over the root of 3000
@@ -183,13 +183,13 @@ def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path)
         assert (decoded["method"], decoded["n_components"]) == ("start", 2)
     # also in its place
     answer("decode", "grown.zarr", "--start", "model.zarr", "-o", "model.zarr", "--overwrite")
-    assert ds.open_model("model.zarr").decoding.method == "start"
+    assert ds.open("model.zarr").decoding.method == "start"
 
 
 def test_diagnose(data: str, sketched: Path) -> None:
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     answer("decode", "sketch.zarr", "-k", 1, "-o", "poor.zarr")
-    model, source = ds.open_model("model.zarr"), ds.open_sketch("sketch.zarr")
+    model, source = ds.open("model.zarr"), ds.open("sketch.zarr")
     found = ds.diagnose(model, source)
     told = answer("diagnose", "model.zarr", "sketch.zarr")
     assert (told["cost"], told["findings"], told["heldout"]) == (found.cost, {}, None)
@@ -258,7 +258,7 @@ def test_merge_adds(data: str, here: Path) -> None:
     answer("sketch", data, "-k", 2, "-o", "one.zarr")
     merged = answer("merge", "one.zarr", "one.zarr", "-o", "both.zarr")
     assert (merged["sketches"], merged["count"]) == (2, 12_000)
-    assert ds.open_sketch("both.zarr").count == 12_000
+    assert ds.open("both.zarr").count == 12_000
 
 
 def test_info_knows_everything(data: str, here: Path) -> None:
@@ -306,13 +306,13 @@ def test_sketches_of_groups(here: Path) -> None:
     made = answer("sketch", "rows.parquet", "-k", 1, "--by", "speaker", "-o", "groups.zarr")
     assert (made["kind"], made["dim"], made["n_groups"]) == ("sketches of groups", "speaker", 3)
     assert made["feature_map"]["n_features"] == 2
-    found = ds.open_group("groups.zarr")
+    found = ds.open("groups.zarr")
     assert list(found) == ["ann", "bob", "eve"]
     frame[["a", "b"]][:100].to_parquet("ann.parquet")
     answer("design", "rows.parquet", "-k", 1, "--by", "speaker", "-o", "map.json")
     alone = answer("sketch", "ann.parquet", "--map", "map.json", "-o", "ann.zarr")
     assert alone["count"] == 100
-    assert ds.open_sketch("ann.zarr").identical(found["ann"])
+    assert ds.open("ann.zarr").identical(found["ann"])
     assert answer("info", "groups.zarr")["count"] == 300
     assert "3 of speaker" in call("info", "groups.zarr").stdout
     twice = answer("merge", "groups.zarr", "groups.zarr", "-o", "twice.zarr")
@@ -322,7 +322,7 @@ def test_sketches_of_groups(here: Path) -> None:
         answer("decode", path, *named, "-k", 1, "-o", f"model-of-{path}")
         answer("diagnose", f"model-of-{path}", path, *named)
         answer("privatise", path, *named, "-o", f"release-of-{path}", "--epsilon", 1, "--seed", 1)
-    both = (ds.open_mixture(f"model-of-{path}") for path in ("groups.zarr", "ann.zarr"))
+    both = (ds.open(f"model-of-{path}") for path in ("groups.zarr", "ann.zarr"))
     np.testing.assert_array_equal(*(model.means for model in both))
     none = ("decode", "groups.zarr", "-k", 1, "-o", "none.zarr")
     assert "ann, bob, eve" in refusal(1, *none)

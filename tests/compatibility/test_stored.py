@@ -21,11 +21,7 @@ LEDGERS = {f"{name}.ledger.zarr": case for name, case in cases.LEDGERS.items()}
 
 # -- the names of today ----------------------------------------------------------------------
 
-open_sketch, open_group, open_model = ds.open_sketch, ds.open_group, ds.open_model
-
-
-def open_map(path):
-    return ds.FeatureMap.from_json(path.read_text(encoding="utf-8"))
+open_sketch = open_group = open_model = open_map = ds.open
 
 
 def map_of(case):
@@ -38,11 +34,11 @@ def sketched(x, feature_map, w=None, nan_policy="raise"):
 
 def sketched_groups(x, feature_map, labels, w=None, nan_policy="raise"):
     options = {"nan_policy": nan_policy, "dim": "speaker"}
-    return ds.partial_groups(x, feature_map, labels, w, **options)
+    return ds.partial_sketch(x, feature_map, w, groups=labels, **options)
 
 
 def merged(parts):
-    return ds.merge(parts) if isinstance(parts[0], ds.Sketch) else ds.merge_groups(parts)
+    return ds.merge(parts)
 
 
 def privatised(sketch, arguments):

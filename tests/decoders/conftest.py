@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dask_sketch import Sketch, partial_sketch
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture
-from dask_sketch.sketching import Sketch, partial_sketch
 
 
 def _exact_sketch(mixture: GaussianMixture, feature_map: FeatureMap, count: int = 10**8) -> Sketch:

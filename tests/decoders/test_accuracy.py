@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import decode
 from dask_sketch.features import FeatureMap, estimate_scale
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
-from dask_sketch.sketching import partial_sketch
 
 
 def log_divergences(n_features, n_components, seeds, method="cl-ompr", n_samples=300_000):

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import decode, efficient
 from dask_sketch.decoders import descent as coarse
 from dask_sketch.decoders.descent import coarsened, descend_fully, settle
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture, symmetric_kl
-from dask_sketch.sketching import partial_sketch
 
 
 @pytest.fixture(scope="module")

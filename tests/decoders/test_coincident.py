@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders.exchange import coincident, merge_coincident
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.support import Fit
 from dask_sketch.features import FeatureMap
-from dask_sketch.sketching import partial_sketch
 
 
 def test_half_a_deviation_is_where_two_become_one():

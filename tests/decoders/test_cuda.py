@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import cuda, decode
 from dask_sketch.decoders.atoms import MODELS
 from dask_sketch.decoders.cuda import DeviceObjective
@@ -14,7 +15,6 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError, DeviceError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
-from dask_sketch.sketching import partial_sketch
 from dask_sketch.validation.device import cupy
 
 KNOWN = np.array([[0.5, -0.3, 0.02], [-0.3, 4.0, 0.1], [0.02, 0.1, 0.05]])

@@ -6,13 +6,13 @@ import warnings
 import numpy as np
 import pytest
 
+from dask_sketch import Sketch, partial_sketch
 from dask_sketch.decoders import decode
 from dask_sketch.decoders.greedy import N_ITERATIONS
 from dask_sketch.decoders.splitting import n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture, symmetric_kl
-from dask_sketch.sketching import Sketch, partial_sketch
 
 MIXTURE_METHODS = ("cl-ompr", "cl-omp", "splitting")  # of METHODS, those that are reliable at that
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import decode
 from dask_sketch.decoders.density_clustering import default_n_candidates, divide_density
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
 from dask_sketch.features.pilot import kmeans
 from dask_sketch.models import Centroids, GaussianMixture
-from dask_sketch.sketching import partial_sketch
 
 
 @pytest.fixture(autouse=True)

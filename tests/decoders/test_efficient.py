@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import decode, efficient
 from dask_sketch.decoders.efficient import refine_efficiently
 from dask_sketch.decoders.objective import Objective
@@ -12,7 +13,6 @@ from dask_sketch.decoders.support import Fit
 from dask_sketch.errors import InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
-from dask_sketch.sketching import partial_sketch
 
 
 def in_order_of(truth, mixture):

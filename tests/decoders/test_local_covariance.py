@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import Sketch
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.sketch_and_shift import kernel_bandwidth, local_covariance
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.sketching import Sketch
 
 COVARIANCE = np.array([[0.5, 0.3, 0.0], [0.3, 0.6, -0.1], [0.0, -0.1, 0.4]])
 MEAN = np.array([1.0, -2.0, 0.5])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import sketch_and_shift as maxima
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.sketch_and_shift import climb
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.sketching import partial_sketch
 
 SIGMA = 0.2
 

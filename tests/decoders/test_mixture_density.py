@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import decode
 from dask_sketch.decoders.mixture_reduction import most_atoms
 from dask_sketch.decoders.splitting import n_levels
@@ -15,7 +16,6 @@ from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.pilot import fit_pilot
 from dask_sketch.models import GaussianMixture, random_mixture
-from dask_sketch.sketching import partial_sketch
 
 
 def tails(n, seed):

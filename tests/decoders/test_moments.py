@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from decoders.reference import numerical_gradient
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders.mixture_reduction import MomentObjective
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture
-from dask_sketch.sketching import partial_sketch
 
 MODELS = ["isotropic", "gaussian", "dirac", "scaled"]
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders.descent import descend_fully
 from dask_sketch.decoders.noise_covariance import expected_cost, is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
-from dask_sketch.sketching import partial_sketch
 
 
 def fits(n_features, n_components, n_frequencies, seeds, n_samples=20_000):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from decoders.reference import Reference, numerical_gradient
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders import atom_kernels as kernels
 from dask_sketch.decoders.atoms import MODELS, VARIANCE_FLOOR
 from dask_sketch.decoders.objective import Objective
@@ -13,7 +14,6 @@ from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
-from dask_sketch.sketching import partial_sketch
 
 KNOWN = np.array([[0.5, -0.3, 0.02], [-0.3, 4.0, 0.1], [0.02, 0.1, 0.05]])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders.greedy import N_ITERATIONS, grow_until_explained, hard_thresholding
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.replicates import resume
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
-from dask_sketch.sketching import partial_sketch
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dask_sketch import partial_sketch
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.sketch_and_shift import sketch_and_shift
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import Centroids
-from dask_sketch.sketching import partial_sketch
 
 CENTERS = np.array([[-0.5, -0.4], [0.5, -0.4], [0.0, 0.5]])
 DEVIATION = 0.07

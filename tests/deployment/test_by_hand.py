@@ -14,7 +14,8 @@ import yaml
 import zarr
 from deployment.local_processes import DEPLOY, environment, free_port, wait_until
 
-from dask_sketch import FeatureMap, open_sketch, sketch
+import dask_sketch as ds
+from dask_sketch import FeatureMap, sketch
 
 README = (DEPLOY / "README.md").read_text()
 
@@ -66,7 +67,7 @@ def test_a_cluster_started_by_hand(certificates, start, tmp_path):
         ["sh", "-c", client], capture_output=True, text=True, timeout=240, check=False, **common
     )
     assert done.returncode == 0, done.stderr
-    found = open_sketch(tmp_path / "s.zarr")
+    found = ds.open(tmp_path / "s.zarr")
     assert found.count == 5000
     np.testing.assert_allclose(found.z, sketch(x, feature_map).z, atol=1e-7)
 

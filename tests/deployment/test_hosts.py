@@ -182,7 +182,7 @@ def test_a_link_cut_and_a_process_killed_leave_the_bits(hosts, cut, tmp_path):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert ds.open_sketch(tmp_path / "s.zarr").count == n_samples
+    assert ds.open(tmp_path / "s.zarr").count == n_samples
 
 
 @pytest.mark.parametrize("hosts", ["30s"], indirect=True)

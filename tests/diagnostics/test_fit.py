@@ -10,10 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, decode, diagnose, partial_sketch, select_model
+from dask_sketch import (
+    Centroids,
+    FeatureMap,
+    Sketch,
+    decode,
+    diagnose,
+    partial_sketch,
+    select_model,
+)
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
-from dask_sketch.sketching import Sketch
 
 TRUTH = random_mixture(3, 2, seed=5)
 MAP = FeatureMap(2, 150, scale=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, partial_sketch
+from dask_sketch import Centroids, FeatureMap, Sketch, partial_sketch
 from dask_sketch.diagnostics.mmd import (
     data_distribution,
     discrepancy,
@@ -15,7 +15,6 @@ from dask_sketch.diagnostics.mmd import (
 )
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
-from dask_sketch.sketching import Sketch
 
 TRUTH = random_mixture(3, 2, seed=1)
 MAP = FeatureMap(2, 200, scale=1.0, dtype="float64")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, decode, partial_sketch, select_model
+from dask_sketch import Centroids, FeatureMap, Sketch, decode, partial_sketch, select_model
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
-from dask_sketch.sketching import Sketch
 
 MAP = FeatureMap(2, 150, scale=1.0)
 

@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from dask_sketch import FeatureMap, decode, design, partial_groups, partial_sketch
+from dask_sketch import FeatureMap, decode, design, mmd, partial_sketch
 from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.display import plots as pictures
 from dask_sketch.display.plots import plot_matrix
@@ -82,8 +82,8 @@ def test_det_curves_share_axes():
 def test_groups_are_compared():
     speaker = np.repeat(["ada", "ben", "cleo"], [1000, 999, 1])
     rows = ROWS + 2.0 * (speaker == "ben")[:, None]
-    group = partial_groups(rows, MAP, speaker)
-    ax = plot_matrix(group.mmd())
+    group = partial_sketch(rows, MAP, groups=speaker)
+    ax = plot_matrix(mmd(group))
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("group", "other_group")
     (drawn,) = ax.images
     shown = drawn.get_array()

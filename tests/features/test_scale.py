@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import estimate_scale
 from dask_sketch.errors import InputError
-from dask_sketch.features.scale import clustering_scale
+from dask_sketch.features.scale import clustering_scale, estimate_scale
 
 
 def mixture(rng, n_rows, n_features, n_components, spread):

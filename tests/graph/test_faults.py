@@ -20,11 +20,9 @@ import zarr
 from distributed import Client, LocalCluster
 from strategies import draw_rows, feature_map
 
-from dask_sketch import partial_sketch
+from dask_sketch import Sketch, open_samples, partial_sketch
 from dask_sketch.errors import ChunkError, ClusterError
 from dask_sketch.graph.partitions import sketch_partitions
-from dask_sketch.sketching import Sketch
-from dask_sketch.sources import open_samples
 
 FM = feature_map("float32")
 X = draw_rows(0, 400, 3)
@@ -440,7 +438,7 @@ import dask.array as da
 from distributed import Client
 from dask_sketch import FeatureMap
 from dask_sketch.graph.partitions import sketch_partitions
-from dask_sketch.sources import open_samples
+from dask_sketch import open_samples
 
 def slow(block):
     import time

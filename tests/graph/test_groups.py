@@ -24,7 +24,6 @@ from dask_sketch.errors import ChunkError, InputError, MergeError, PlanError
 from dask_sketch.graph import LazySketchGroup, group_memory
 from dask_sketch.graph.group_memory import default_fan_in, group_bytes
 from dask_sketch.graph.partitions import sketch_partitions
-from dask_sketch.sketching import partial_groups
 
 FM = feature_map(n_frequencies=20)
 N, ROWS = 240, 15  # and rows of a chunk
@@ -149,7 +148,7 @@ def test_any_cut_and_batches_have_the_bits_of_separate_sketches(rows, data):
     assert_separate(whole, x, labels, w)
     with dask.config.set({"sketch.task-limit": 1, "sketch.batch-tasks": 2}):
         assert lazy.compute(scheduler="sync").identical(whole)
-    assert whole.identical(partial_groups(x, FM, labels, w, nan_policy="omit"))
+    assert whole.identical(partial_sketch(x, FM, w, groups=labels, nan_policy="omit"))
 
 
 @pytest.mark.parametrize("kind", ["zarr", "bag", "parquet"])

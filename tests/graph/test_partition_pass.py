@@ -15,12 +15,10 @@ import zarr
 from distributed import Client, LocalCluster, WorkerPlugin
 from strategies import draw_rows, feature_map
 
-from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch import FeatureMap, merge, open_samples, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError, PlanError
 from dask_sketch.graph import partitions as partition_pass
 from dask_sketch.graph.partitions import sketch_partitions
-from dask_sketch.sketching import merge
-from dask_sketch.sources import open_samples
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from jobs.places import ROWS, Place, rows_of, write_rows
 
-from dask_sketch import open_model
+import dask_sketch as ds
 from dask_sketch.errors import (
     JobError,
 )
@@ -91,10 +91,10 @@ def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:
     outcome = place.run()
     held = np.asarray(zarr.open_array(str(place.folder / "h.zarr")))
     assert outcome.models["model"]["score"] == pytest.approx(
-        open_model(place.folder / "model.zarr").score(held)
+        ds.open(place.folder / "model.zarr").score(held)
     )
     assert outcome.models["points"]["mean_squared_distance"] == pytest.approx(
-        open_model(place.folder / "points.zarr").inertia(held), rel=1e-5
+        ds.open(place.folder / "points.zarr").inertia(held), rel=1e-5
     )
     assert "nats per row" in str(outcome)
 

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from jobs.places import ROWS, Place, rows_of, write_rows
 
-from dask_sketch import open_model, open_sketch
+import dask_sketch as ds
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import (
     ArtifactError,
@@ -40,8 +40,8 @@ def test_from_nothing_to_a_model_and_its_files(make_place: Make) -> None:
     assert outcome.bytes_read == sum(f.stat().st_size for f in place.store.rglob("c/*/*"))
     total = place.ledger().total()
     assert total.identical(place.scratch())
-    assert open_sketch(place.folder / "out/s.zarr").identical(total)
-    model = open_model(place.folder / "out/model.zarr")
+    assert ds.open(place.folder / "out/s.zarr").identical(total)
+    model = ds.open(place.folder / "out/model.zarr")
     assert np.sort(model.means[:, 0]) == pytest.approx([-4, 4], abs=0.5)
     assert (place.ledger().model(name="model").means == model.means).all()
     page = (place.folder / "out/r.html").read_text()

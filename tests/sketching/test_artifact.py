@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import feature_map, weighted_rows
 
-from dask_sketch import FeatureMap, Sketch, open_sketch, partial_sketch
+import dask_sketch as ds
+from dask_sketch import FeatureMap, Sketch, partial_sketch
 from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.artifact import write_dataset
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_round_trip(data, tmp_path):
     if data.draw(st.booleans()):
         sketch = (sketch + sketch) - sketch
     sketch.to_zarr(tmp_path / "s.zarr", overwrite=True)
-    again = open_sketch(tmp_path / "s.zarr")
+    again = ds.open(tmp_path / "s.zarr")
     assert again.identical(sketch)
     assert again.tight_bounds is sketch.tight_bounds
     assert (again + sketch).count == 2 * sketch.count
@@ -58,24 +60,24 @@ def test_round_trip(data, tmp_path):
 def test_every_kind_of_map(options, tmp_path):
     fm = feature_map(**({"scale": None} | options))
     Sketch.empty(fm).to_zarr(tmp_path / "s.zarr")
-    assert open_sketch(tmp_path / "s.zarr").feature_map == fm
+    assert ds.open(tmp_path / "s.zarr").feature_map == fm
 
 
 def test_places(sample, tmp_path):
     sample.to_zarr(str(tmp_path / "a.zarr"))
-    assert open_sketch(str(tmp_path / "a.zarr")).identical(sample)
+    assert ds.open(str(tmp_path / "a.zarr")).identical(sample)
     sample.to_zarr(tmp_path / "new" / "folders" / "b.zarr")
-    assert open_sketch(tmp_path / "new" / "folders" / "b.zarr").identical(sample)
+    assert ds.open(tmp_path / "new" / "folders" / "b.zarr").identical(sample)
     sample.to_zarr(f"file://{tmp_path}/c.zarr")
-    assert open_sketch(f"file://{tmp_path}/c.zarr").identical(sample)
+    assert ds.open(f"file://{tmp_path}/c.zarr").identical(sample)
     memory = zarr.storage.MemoryStore()
     sample.to_zarr(memory)
-    assert open_sketch(memory).identical(sample)
+    assert ds.open(memory).identical(sample)
     import fsspec
 
     try:
         sample.to_zarr("memory://dask-sketch-artifact/d.zarr")
-        assert open_sketch("memory://dask-sketch-artifact/d.zarr").identical(sample)
+        assert ds.open("memory://dask-sketch-artifact/d.zarr").identical(sample)
     finally:
         fsspec.filesystem("memory").rm("/dask-sketch-artifact", recursive=True)
 
@@ -91,9 +93,9 @@ def test_nothing_is_overwritten_unasked(kind, sample, tmp_path):
     other = sample + sample
     with pytest.raises(ArtifactError, match="overwrite=True"):
         other.to_zarr(places[kind])
-    assert open_sketch(places[kind]).identical(sample)
+    assert ds.open(places[kind]).identical(sample)
     other.to_zarr(places[kind], overwrite=True)
-    assert open_sketch(places[kind]).identical(other)
+    assert ds.open(places[kind]).identical(other)
 
 
 def test_nothing_is_left_beside_it(sample, stored):
@@ -134,34 +136,34 @@ def test_a_stored_sketch_outlives_a_change_of_generator(tmp_path):
     other = FeatureMap.from_spec(plain.spec, digest, cycles.astype(float) * (2 * np.pi))
     sketch = partial_sketch(np.ones((5, plain.n_features)), other)
     sketch.to_zarr(tmp_path / "other.zarr")
-    again = open_sketch(tmp_path / "other.zarr")
+    again = ds.open(tmp_path / "other.zarr")
     assert again.identical(sketch)
     assert again.feature_map.digest == digest != plain.digest
     np.testing.assert_array_equal(again.z, sketch.z)
 
 
 def test_missing(tmp_path):
-    with pytest.raises(ArtifactError, match=r"no sketch at .*nowhere\.zarr: it does not exist"):
-        open_sketch(tmp_path / "nowhere.zarr")
-    with pytest.raises(ArtifactError, match="no sketch at"):
-        open_sketch("memory://nowhere-at-all/s.zarr")
-    with pytest.raises(ArtifactError, match="no sketch at"):
-        open_sketch(zarr.storage.MemoryStore())
+    with pytest.raises(ArtifactError, match=r"nowhere\.zarr' does not exist"):
+        ds.open(tmp_path / "nowhere.zarr")
+    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+        ds.open("memory://nowhere-at-all/s.zarr")
+    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+        ds.open(zarr.storage.MemoryStore())
 
 
 def test_other_stores(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtifactError, match="no sketch at"):
-        open_sketch(tmp_path / "empty")
+    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+        ds.open(tmp_path / "empty")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(ArtifactError, match="no sketch at"):
-        open_sketch(tmp_path / "file")
+    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+        ds.open(tmp_path / "file")
     zarr.create_array(str(tmp_path / "array.zarr"), data=np.zeros(3))
-    with pytest.raises(ArtifactError, match=r"no sketch at|is not a sketch|not a sketch\."):
-        open_sketch(tmp_path / "array.zarr")
+    with pytest.raises(ArtifactError, match="array.zarr"):
+        ds.open(tmp_path / "array.zarr")
     zarr.open_group(tmp_path / "group.zarr", mode="w")
-    with pytest.raises(ArtifactError, match="is not a sketch: its schema is None"):
-        open_sketch(tmp_path / "group.zarr")
+    with pytest.raises(ArtifactError, match="schema=None"):
+        ds.open(tmp_path / "group.zarr")
 
 
 def edit(store: Path, **changes):
@@ -173,21 +175,21 @@ def edit(store: Path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": "dask-sketch/mixture"}, "is not a sketch: its schema is 'dask-sketch/mixt"),
-        ({"schema_version": 1}, "schema version 1; this version of dask-sketch reads version 2"),
-        ({"weight_steps": "12"}, "does not match its checksum"),
-        ({"count": 12}, "does not match its checksum"),
-        ({"digest": "0" * 64}, "does not match its checksum"),
-        ({"feature_map": "{}"}, "does not match its checksum"),
-        ({"checksum": "0" * 64}, "does not match its checksum"),
-        ({"checksum": None}, "does not match its checksum"),
-        ({"surprise": 1}, "does not match its checksum"),
+        ({"schema": "dask-sketch/mixture"}, "schema='dask-sketch/mixture'"),
+        ({"schema_version": 1}, "schema_version=1"),
+        ({"weight_steps": "12"}, "checksum"),
+        ({"count": 12}, "checksum"),
+        ({"digest": "0" * 64}, "checksum"),
+        ({"feature_map": "{}"}, "checksum"),
+        ({"checksum": "0" * 64}, "checksum"),
+        ({"checksum": None}, "checksum"),
+        ({"surprise": 1}, "checksum"),
     ],
 )
 def test_edited_attributes(changes, message, stored):
     edit(stored, **changes)
     with pytest.raises(ArtifactError, match=message):
-        open_sketch(stored)
+        ds.open(stored)
 
 
 ARRAYS = ["moment_high", "moment_low", "frequencies", "center", "minimum", "first_low"]
@@ -217,7 +219,7 @@ def test_damaged_arrays(name, how, stored):
     else:
         shutil.rmtree(stored / name)
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
-        open_sketch(stored)
+        ds.open(stored)
 
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
@@ -226,7 +228,7 @@ def test_damaged_arrays(name, how, stored):
 def test_damaged_metadata(where, text, stored):
     (stored / where).write_text(text)
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
-        open_sketch(stored)
+        ds.open(stored)
 
 
 def test_a_file_that_claims_to_be_huge_is_not_read(stored):
@@ -236,15 +238,12 @@ def test_a_file_that_claims_to_be_huge_is_not_read(stored):
     metadata["chunk_grid"]["configuration"]["chunk_shape"] = [10**12]
     path.write_text(json.dumps(metadata))
     with pytest.raises(ArtifactError, match="over the limit"):
-        open_sketch(stored)
+        ds.open(stored)
 
 
 def rewritten(sample, tmp_path, change):
     """A store whose checksum is right, but not what it holds."""
-    from dask_sketch.sketching.artifact import SCHEMA, VERSION
-    from dask_sketch.storage.artifact import write_dataset
-
-    write_dataset(change(sample.to_xarray()), tmp_path / "s.zarr", SCHEMA, VERSION)
+    write_dataset(change(sample.to_xarray()), tmp_path / "s.zarr", "dask-sketch/sketch", 2)
     return tmp_path / "s.zarr"
 
 
@@ -275,4 +274,4 @@ def rewritten(sample, tmp_path, change):
 )
 def test_content_that_is_no_sketch(change, sample, tmp_path):
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
-        open_sketch(rewritten(sample, tmp_path, change))
+        ds.open(rewritten(sample, tmp_path, change))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import draw_rows, feature_map, wild_rows
 
+import dask_sketch as ds
 from dask_sketch import (
     FeatureMap,
     Sketch,
@@ -21,9 +22,6 @@ from dask_sketch import (
     decode,
     decode_groups,
     merge,
-    merge_groups,
-    open_group,
-    partial_groups,
     partial_sketch,
 )
 from dask_sketch.errors import (
@@ -36,6 +34,8 @@ from dask_sketch.errors import (
 )
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching.privatise import privatise
+from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact_reader import read_dataset
 from dask_sketch.validation.labels import codes_of, union
 
 DISTRIBUTIONS = ["adapted-radius", "sparse-sums"]
@@ -75,7 +75,7 @@ def test_groups_have_the_bits_of_separate_sketches(distribution, dtype, kind, rn
     labels = rng.integers(0, 40, n) * 7 - 50
     labels[: n // 2] = 6  # one group of many segments
     w = weights_of(kind, n, rng)
-    group = partial_groups(x, fm, labels, w, nan_policy="omit")
+    group = partial_sketch(x, fm, w, groups=labels, nan_policy="omit")
     assert_bits(group, x, labels, fm, w)
     assert (group.omitted.sum(), group.count.sum()) == (2, n - 2)
     assert group.merged().identical(partial_sketch(x, fm, w, nan_policy="omit"))
@@ -88,9 +88,9 @@ def test_rows_of_any_type_and_layout(raw, distribution, rng):
     x = (8 * rng.normal(size=(300, 8))).astype(raw)
     labels = rng.integers(0, 5, 300)
     for rows in (x[:, ::2], np.asfortranarray(x[:, :4])):
-        assert_bits(partial_groups(rows, fm, labels), rows, labels, fm)
-    stacked = partial_groups(x[:, :4].reshape(30, 10, 4), fm, labels.reshape(30, 10))
-    assert stacked.identical(partial_groups(x[:, :4], fm, labels))
+        assert_bits(partial_sketch(rows, fm, groups=labels), rows, labels, fm)
+    stacked = partial_sketch(x[:, :4].reshape(30, 10, 4), fm, groups=labels.reshape(30, 10))
+    assert stacked.identical(partial_sketch(x[:, :4], fm, groups=labels))
 
 
 @pytest.mark.parametrize("d", [1, 2, 12, 17, 40, 70])
@@ -100,7 +100,7 @@ def test_any_number_of_features_and_of_frequencies(distribution, d, rng):
     labels = rng.integers(0, 3, 90)
     for m in (1, 33):
         fm = feature_map("float32", n_features=d, n_frequencies=m, distribution=distribution)
-        assert_bits(partial_groups(x, fm, labels), x, labels, fm)
+        assert_bits(partial_sketch(x, fm, groups=labels), x, labels, fm)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -112,7 +112,7 @@ def test_whitened_maps(kind, distribution, rng):
     labels = rng.integers(0, 9, 400)
     for dtype in DTYPES:
         fm = feature_map(dtype, n_features=d, distribution=distribution, whitening=white)
-        assert_bits(partial_groups(x, fm, labels), x, labels, fm)
+        assert_bits(partial_sketch(x, fm, groups=labels), x, labels, fm)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -125,7 +125,7 @@ def test_sizes_of_groups_may_be_anything(distribution, rng):
     for weights in (None, w):
         for order in (np.arange(len(x)), np.argsort(labels, kind="stable")):
             share = None if weights is None else weights[order]
-            group = partial_groups(x[order], fm, labels[order], share)
+            group = partial_sketch(x[order], fm, share, groups=labels[order])
             assert_bits(group, x, labels, fm, weights)
 
 
@@ -133,7 +133,7 @@ def test_sums_beyond_one_word_have_the_same_bits(rng):
     x = rng.normal(size=(9000, 3))
     for distribution in DISTRIBUTIONS:
         fm = feature_map("float64", distribution=distribution)
-        group = partial_groups(x, fm, np.zeros(len(x), int))  # 2**50 steps each: over 2**62
+        group = partial_sketch(x, fm, groups=np.zeros(len(x), int))  # 2**50 steps each: over 2**62
         assert len(group.moment_quanta.words) == 2
         assert group[0].identical(partial_sketch(x, fm))
 
@@ -146,20 +146,18 @@ def test_groups_are_a_commutative_monoid(distribution, data):
     fm = feature_map(data.draw(st.sampled_from(DTYPES)), distribution=distribution)
     n = len(x)
     labels = np.random.default_rng(n).integers(0, data.draw(st.integers(1, 12)), n)
-    whole = partial_groups(x, fm, labels, w, nan_policy="omit")
+    whole = partial_sketch(x, fm, w, groups=labels, nan_policy="omit")
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
     rows = np.split(np.random.default_rng(0).permutation(n), cuts)
     parts = [
-        partial_groups(x[r], fm, labels[r], None if w is None else w[r], nan_policy="omit")
+        partial_sketch(x[r], fm, None if w is None else w[r], groups=labels[r], nan_policy="omit")
         for r in rows
     ]
-    assert merge_groups(parts).identical(whole)
-    assert merge_groups(parts[::-1]).identical(whole)
+    assert merge(parts).identical(whole)
+    assert merge(parts[::-1]).identical(whole)
     assert sum(parts).identical(whole)
     half = len(parts) // 2
-    tree = merge_groups(parts[: half + 1]) + merge_groups(
-        [SketchGroup.empty(fm), *parts[half + 1 :]]
-    )
+    tree = merge(parts[: half + 1]) + merge([SketchGroup.empty(fm), *parts[half + 1 :]])
     assert tree.identical(whole)
     assert whole.merged().identical(merge(sketch for _, sketch in whole.items()))
     assert_bits(whole, x, labels, fm, w)
@@ -167,37 +165,37 @@ def test_groups_are_a_commutative_monoid(distribution, data):
 
 def test_merging_keeps_groups_that_only_one_has(rng):
     fm = feature_map()
-    a = partial_groups(rng.normal(size=(4, 3)), fm, ["ann", "bob", "ann", "bob"], dim="speaker")
-    b = partial_groups(rng.normal(size=(3, 3)), fm, ["catherine", "bob", "bob"])
+    a = partial_sketch(
+        rng.normal(size=(4, 3)), fm, groups=["ann", "bob", "ann", "bob"], dim="speaker"
+    )
+    b = partial_sketch(rng.normal(size=(3, 3)), fm, groups=["catherine", "bob", "bob"])
     both = a + b
     assert (list(both), both.dim) == (["ann", "bob", "catherine"], "speaker")
     assert both["ann"].identical(a["ann"])
     assert both["bob"].identical(a["bob"] + b["bob"])
-    assert merge_groups([a]) is a
+    assert merge([a]) is a
 
 
 def test_merging_refuses_what_does_not_fit():
     fm = feature_map()
-    a, b = (partial_groups(np.zeros((1, 3)), fm, [label]) for label in (1, "one"))
+    a, b = (partial_sketch(np.zeros((1, 3)), fm, groups=[label]) for label in (1, "one"))
     with pytest.raises(MergeError, match=r"strings and whole numbers.*one kind"):
         _ = a + b
     with pytest.raises(MergeError, match="differ in seed"):
-        _ = a + partial_groups(np.zeros((1, 3)), feature_map(seed=1), [1])
-    with pytest.raises(MergeError, match="at least one"):
-        merge_groups([])
-    with pytest.raises(MergeError, match="a list of groups, not SketchGroup"):
-        merge_groups(a)
-    with pytest.raises(MergeError, match="a list of sketches, not Sketch"):
+        _ = a + partial_sketch(np.zeros((1, 3)), feature_map(seed=1), groups=[1])
+    with pytest.raises(MergeError, match=r"sketches=\[\]"):
+        merge([])
+    with pytest.raises(MergeError, match="sketches of type SketchGroup"):
+        merge(a)
+    with pytest.raises(MergeError, match="sketches of type Sketch:"):
         merge(a.merged())
-    with pytest.raises(MergeError, match="not Sketch;"):
-        merge_groups([a, a.merged()])
+    with pytest.raises(MergeError, match="type SketchGroup and Sketch:"):
+        merge([a, a.merged()])
     with pytest.raises(TypeError):
         _ = a + 1
     heavy = SketchGroup.from_sketches({1: partial_sketch(np.ones((1500, 3)), fm).scale(2.0**32)})
-    with pytest.raises(
-        CapacityError, match=r"of a group are larger than a sketch holds.* smaller factor"
-    ):
-        merge_groups([heavy] * 30)
+    with pytest.raises(CapacityError, match="smaller factor"):
+        merge([heavy] * 30)
 
 
 LABELS = {
@@ -221,7 +219,7 @@ LABELS = {
 def test_labels_of_many_kinds(kind, rng, tmp_path):
     fm = feature_map(n_frequencies=10)
     x = rng.normal(size=(4, 3))
-    group = partial_groups(x, fm, LABELS[kind])
+    group = partial_sketch(x, fm, groups=LABELS[kind])
     labels, codes = codes_of(LABELS[kind], 4)
     assert len(group) == len(labels) == (2 if kind == "booleans" else 3)
     assert (labels[1:] > labels[:-1]).all()
@@ -229,7 +227,7 @@ def test_labels_of_many_kinds(kind, rng, tmp_path):
         assert group[label].identical(partial_sketch(x[codes == code], fm))
         assert label in group
     group.to_zarr(tmp_path / "groups.zarr")
-    again = open_group(tmp_path / "groups.zarr")
+    again = ds.open(tmp_path / "groups.zarr")
     assert again.identical(group)
     assert again.labels.dtype == group.labels.dtype
     again = pickle.loads(pickle.dumps(group))
@@ -267,14 +265,14 @@ def test_many_labels_are_numbered_as_by_sorting(rng):
 def test_rows_without_a_label_are_refused_or_left_out(labels, rng):
     fm = feature_map()
     x = rng.normal(size=(4, 3))
-    with pytest.raises(ChunkError, match=r"chunk 3: row 1 of this chunk has no label.*omit"):
-        partial_groups(x, fm, labels, label="chunk 3")
-    group = partial_groups(x, fm, labels, nan_policy="omit")
+    with pytest.raises(ChunkError, match="chunk 3: row 1 "):
+        partial_sketch(x, fm, groups=labels, label="chunk 3")
+    group = partial_sketch(x, fm, groups=labels, nan_policy="omit")
     assert (group.unlabelled, group.omitted.sum()) == (1, 0)
     np.testing.assert_array_equal(group.count, [2, 1])
     assert group.merged().identical(partial_sketch(x[[0, 2, 3]], fm))
     assert (group + group).unlabelled == 2
-    nobody = partial_groups(x[:2], fm, [None, None], nan_policy="omit")
+    nobody = partial_sketch(x[:2], fm, groups=[None, None], nan_policy="omit")
     assert (len(nobody), nobody.unlabelled) == (0, 2)
     assert (nobody + group).unlabelled == 3
 
@@ -291,7 +289,7 @@ def test_rows_without_a_label_are_refused_or_left_out(labels, rng):
 )
 def test_labels_that_cannot_be_sorted_are_refused(labels, message):
     with pytest.raises(InputError, match=message):
-        partial_groups(np.zeros((3, 3)), feature_map(), labels)
+        partial_sketch(np.zeros((3, 3)), feature_map(), groups=labels)
 
 
 NEVER = datetime.date(9999, 12, 31)  # of many a table; 1816 in nanoseconds
@@ -307,7 +305,7 @@ NEVER = datetime.date(9999, 12, 31)  # of many a table; 1816 in nanoseconds
     ],
 )
 def test_times_are_what_they_were(labels, expected, rng):
-    group = partial_groups(rng.normal(size=(2, 3)), feature_map(), labels)
+    group = partial_sketch(rng.normal(size=(2, 3)), feature_map(), groups=labels)
     kind = group.labels.dtype
     np.testing.assert_array_equal(group.labels[: len(expected)], np.array(expected, dtype=kind))
     assert group[labels[0]].count == group[labels[1]].count == 1
@@ -316,19 +314,19 @@ def test_times_are_what_they_were(labels, expected, rng):
 def test_times_of_other_units_merge_exactly(rng):
     x = rng.normal(size=(1, 3))
     recent, never, fine = (
-        partial_groups(x, feature_map(), np.array([time], dtype=f"M8[{unit}]"))
+        partial_sketch(x, feature_map(), groups=np.array([time], dtype=f"M8[{unit}]"))
         for time, unit in (("2020-05-01", "ns"), ("9999-12-31", "D"), ("2020-05-01T00", "ns"))
     )
     assert (recent + never + fine).labels.astype("M8[D]").astype(str).tolist() == [
         "2020-05-01",
         "9999-12-31",
     ]
-    finer = partial_groups(x, feature_map(), np.array([1], dtype="M8[ns]"))
+    finer = partial_sketch(x, feature_map(), groups=np.array([1], dtype="M8[ns]"))
     with pytest.raises(MergeError, match="dates: no unit holds all of them"):
         finer + never
     with pytest.raises(MergeError, match="years or months"):
-        merge_groups(
-            [partial_groups(x, feature_map(), np.array([1], dtype=f"m8[{u}]")) for u in "Ys"]
+        merge(
+            [partial_sketch(x, feature_map(), groups=np.array([1], dtype=f"m8[{u}]")) for u in "Ys"]
         )
 
 
@@ -337,7 +335,7 @@ def test_times_of_other_units_merge_exactly(rng):
 )
 def test_times_with_a_zone_are_refused(labels, rng):
     with pytest.raises(InputError, match="has a time zone: take it away"):
-        partial_groups(rng.normal(size=(1, 3)), feature_map(), labels)
+        partial_sketch(rng.normal(size=(1, 3)), feature_map(), groups=labels)
 
 
 def test_several_labels_are_not_one(speakers):
@@ -362,18 +360,18 @@ def test_the_first_bad_row_is_named(rng):
         bad[[1234, 4000], 1] = value
         for w in (None, np.ones(5000)):
             with pytest.raises(ChunkError, match=f"here: row 1234 of this chunk.*{message}"):
-                partial_groups(bad, fm, labels, w, label="here")
+                partial_sketch(bad, fm, w, groups=labels, label="here")
     w = np.ones(5000)
     w[77] = -1.0
-    with pytest.raises(ChunkError, match="weights of here: the weight of row 77 is -1"):
-        partial_groups(x, fm, labels, w, nan_policy="omit", label="here")
+    with pytest.raises(ChunkError, match=r"weights of here: row 77 has weight=-1\.0"):
+        partial_sketch(x, fm, w, groups=labels, nan_policy="omit", label="here")
     x[77] = np.nan  # is left out, whatever its weight
-    assert partial_groups(x, fm, labels, w, nan_policy="omit").omitted.sum() == 1
+    assert partial_sketch(x, fm, w, groups=labels, nan_policy="omit").omitted.sum() == 1
     w[5], x[5] = 0.0, np.inf
-    with pytest.raises(ChunkError, match="row 5 of this chunk has inf"):
-        partial_groups(x, fm, labels, np.abs(w))
+    with pytest.raises(ChunkError, match="row 5 .* inf "):
+        partial_sketch(x, fm, np.abs(w), groups=labels)
     w[77] = 1.0
-    assert partial_groups(x, fm, labels, w, nan_policy="omit").omitted.sum() == 2
+    assert partial_sketch(x, fm, w, groups=labels, nan_policy="omit").omitted.sum() == 2
 
 
 def test_phases_too_large_for_the_precision_name_the_group():
@@ -381,19 +379,19 @@ def test_phases_too_large_for_the_precision_name_the_group():
     fm = feature_map("float32", **mixed)
     x = np.zeros((4, 3))
     x[2] = 1e7
-    with pytest.raises(ChunkError, match=r"group b, holds values too large.*float64"):
-        partial_groups(x, fm, list("aabb"))
+    with pytest.raises(ChunkError, match="group=b, .* dtype='float32'"):
+        partial_sketch(x, fm, groups=list("aabb"))
 
 
 def test_arguments_are_checked():
     fm = feature_map()
     for wrong in ({"nan_policy": "skip"}, {"device": "cuda"}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))}="):
-            partial_groups(np.zeros((1, 3)), fm, [1], **wrong)
+            partial_sketch(np.zeros((1, 3)), fm, groups=[1], **wrong)
     for wrong in ([Sketch.empty(fm)], {"a": 3}):
         with pytest.raises(InputError, match="sketch"):
             SketchGroup.from_sketches(wrong)
-    nothing = partial_groups(np.zeros((0, 3)), fm, [])
+    nothing = partial_sketch(np.zeros((0, 3)), fm, groups=[])
     assert not nothing.identical(Sketch.empty(fm))
     assert not Sketch.empty(fm).identical(nothing)
     assert nothing.identical(SketchGroup.empty(fm))
@@ -405,7 +403,7 @@ def speakers(rng):
     x = draw_rows(0, 600, 3)
     names = np.array(["ann", "bob", "eve", "kim"])[rng.integers(0, 4, 600)]
     fm = feature_map("float32")
-    return x, names, fm, partial_groups(x, fm, names, dim="speaker")
+    return x, names, fm, partial_sketch(x, fm, groups=names, dim="speaker")
 
 
 def test_select_and_merge(speakers):
@@ -426,18 +424,18 @@ def test_select_and_merge(speakers):
     spoken = np.array([language[name] for name in names])
     assert_bits(by_array, x, spoken, fm)
     for wrong, message in (
-        ({"ann": "en"}, "no new label for speaker bob and 2 more"),
-        (lambda s: None, "speaker ann has no new label"),
+        ({"ann": "en"}, "speaker=bob and 2 more"),
+        (lambda s: None, "speaker=ann"),
         (["en"], "1 labels"),
     ):
         with pytest.raises(InputError, match=message):
             group.merge_by(wrong)
     for wrong in ("zoe", ["ann", "zoe"]):
-        with pytest.raises(InputError, match=r"speaker .*zoe.* is not there; there are ann, bob"):
+        with pytest.raises(InputError, match="speaker='zoe': .* ann, bob"):
             group.select(wrong)
     with pytest.raises(InputError, match="zoe"):
         _ = group["zoe"]
-    with pytest.raises(InputError, match="mask has shape"):
+    with pytest.raises(InputError, match=r"shape \(1,\)"):
         group.select([True])
     assert "zoe" not in group
     assert 3 not in group
@@ -453,7 +451,7 @@ def test_views_are_those_of_the_sketches(speakers):
     np.testing.assert_array_equal(data.z.sel(speaker="eve"), group.z[2])
     assert data["mean"].dims == ("speaker", "feature")
     assert data.attrs["digest"] == fm.digest
-    assert "4 of speaker" in repr(group)
+    assert "n_groups=4" in repr(group)
     assert "speaker" in group._repr_html_()
     assert SketchGroup.from_sketches(dict(group.items()), dim="speaker").identical(group)
     empty = SketchGroup.from_sketches({1: Sketch.empty(fm)})
@@ -464,9 +462,9 @@ def test_views_are_those_of_the_sketches(speakers):
 def test_from_sketches_refuses(speakers):
     fm = speakers[2]
     one = Sketch.empty(fm)
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="sketches={}"):
         SketchGroup.from_sketches({})
-    with pytest.raises(InputError, match="same number"):
+    with pytest.raises(InputError, match="'a', None"):
         SketchGroup.from_sketches({"a": one, None: one})
     with pytest.raises(MergeError, match="differ"):
         SketchGroup.from_sketches({"a": one, "b": Sketch.empty(feature_map("float32", seed=3))})
@@ -480,8 +478,8 @@ def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
     labels = np.arange(24_000) % 12
     x = rng.normal(size=(24_000, 2))
     x[labels == 11] += [3.0, 0.0]
-    group = partial_groups(x, fm, labels)
-    squared = group.mmd(squared=True)
+    group = partial_sketch(x, fm, groups=labels)
+    squared = ds.mmd(group, squared=True)
     a, b = group[0], group[11]
     level = sum((1 - np.vdot(s.z, s.z).real) / (s.count - 1) for s in (a, b))
     expected = np.linalg.norm(a.z - b.z) ** 2 - level
@@ -490,39 +488,33 @@ def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
     same = squared.values[:11, :11][np.triu_indices(11, 1)]
     assert abs(same.mean()) < 4 * same.std() / np.sqrt(len(same))
     assert (same < 0).any()
-    mmd = group.mmd()
+    mmd = ds.mmd(group)
     assert (mmd.name, mmd.dims) == ("mmd", ("group", "other_group"))
     np.testing.assert_allclose(mmd, np.sqrt(np.maximum(squared, 0.0)))
     assert mmd.sel(group=3).idxmax() == 11
-    single = partial_groups(x[:3], fm, [0, 1, 1]).mmd()
+    single = ds.mmd(partial_sketch(x[:3], fm, groups=[0, 1, 1]))
     assert np.isnan(single.sel(group=0)).all()
     assert single.sel(group=1, other_group=1) == 0.0
 
 
 def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
-    from dask_sketch.diagnostics import mmd as group_distances
-
     fm = FeatureMap(2, 30, scale=1.0, distribution="clustering")
-    group = partial_groups(rng.normal(size=(700, 2)), fm, np.arange(700) % 7)
-    whole = group.mmd(squared=True)
-    monkeypatch.setattr(group_distances, "_NUMBERS", 2 * 30 * 3)
-    np.testing.assert_allclose(group.mmd(squared=True), whole, rtol=1e-9, atol=1e-12)
+    group = partial_sketch(rng.normal(size=(700, 2)), fm, groups=np.arange(700) % 7)
+    whole = ds.mmd(group, squared=True)
     z, w = group.z, fm.feature_weights
     noise = (np.mean(w**2) - (np.abs(w * z) ** 2).sum(axis=1)) / (group.count - 1)
     expected = np.linalg.norm(w * (z[1] - z[5])) ** 2 - noise[1] - noise[5]
     np.testing.assert_allclose(whole[1, 5], expected, rtol=1e-9)
-    monkeypatch.setattr(
-        group_distances.psutil, "virtual_memory", lambda: type("", (), {"available": 99})
-    )
-    with pytest.raises(InputError, match=r"7 by 7 groups.*select"):
-        group.mmd()
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
+    with pytest.raises(InputError, match="7 by 7 "):
+        ds.mmd(group)
 
 
 def test_every_group_is_decoded(rng):
     fm = FeatureMap(2, 60, scale=1.0)
     labels = np.arange(6000) % 3
     x = rng.normal(size=(6000, 2)) + 6.0 * labels[:, None]
-    group = partial_groups(x, fm, labels, dim="file")
+    group = partial_sketch(x, fm, groups=labels, dim="file")
     models = decode_groups(group, 1, seed=3)
     assert list(models) == [0, 1, 2]
     for label, model in models.items():
@@ -533,7 +525,7 @@ def test_every_group_is_decoded(rng):
     with ThreadPoolExecutor(2) as pool:
         again = decode_groups(group, 1, seed=3, executor=pool)
     assert all(np.array_equal(again[label].means, models[label].means) for label in models)
-    empty = partial_groups(x[:1], fm, [5], np.zeros(1), dim="file")
+    empty = partial_sketch(x[:1], fm, np.zeros(1), groups=[5], dim="file")
     with pytest.raises(DecodeError, match="file 5: "):
         decode_groups(empty, 1)
     with pytest.raises(DecodeError, match=r"type Sketch: give a SketchGroup.*decode\(\)"):
@@ -544,7 +536,7 @@ def test_stored_groups_prove_themselves(speakers, tmp_path):
     group = speakers[3]
     place = tmp_path / "groups.zarr"
     group.to_zarr(place)
-    again = open_group(place)
+    again = ds.open(place)
     assert again.identical(group)
     assert (again.dim, again["bob"].z.tolist()) == ("speaker", group["bob"].z.tolist())
     with pytest.raises(ArtifactError, match="exists"):
@@ -552,9 +544,9 @@ def test_stored_groups_prove_themselves(speakers, tmp_path):
     group.to_zarr(place, overwrite=True)
     zarr.open_group(place, mode="r+")["count"][0] = 5
     with pytest.raises(ArtifactError, match="checksum"):
-        open_group(place)
+        ds.open(place)
     with pytest.raises(ArtifactError, match="does not exist"):
-        open_group(tmp_path / "nothing.zarr")
+        ds.open(tmp_path / "nothing.zarr")
 
 
 @pytest.mark.parametrize(
@@ -576,12 +568,9 @@ def test_stored_groups_prove_themselves(speakers, tmp_path):
     ],
 )
 def test_what_no_groups_have_is_refused(change, speakers, tmp_path):
-    from dask_sketch.sketching import group_artifact as artifact
-    from dask_sketch.storage.artifact import read_dataset, write_dataset
-
-    schema = (artifact.SCHEMA, artifact.VERSION)
+    schema = ("dask-sketch/sketch-group", 1)
     speakers[3].to_zarr(tmp_path / "fine.zarr")
-    dataset = read_dataset(tmp_path / "fine.zarr", schema[:1], schema[1])
+    dataset = read_dataset(tmp_path / "fine.zarr", dict([schema]))
     for name, changed in change.items():
         if name in dataset.attrs:
             dataset.attrs[name] = changed(dataset.attrs[name])
@@ -591,7 +580,7 @@ def test_what_no_groups_have_is_refused(change, speakers, tmp_path):
             dataset = dataset.drop_vars(name).assign({name: (dims, values)})
     write_dataset(dataset, tmp_path / "edited.zarr", *schema)
     with pytest.raises(ArtifactError, match=r"edited|damaged|unreadable"):
-        open_group(tmp_path / "edited.zarr")
+        ds.open(tmp_path / "edited.zarr")
 
 
 def test_1e5_groups_are_compact(rng):
@@ -599,7 +588,7 @@ def test_1e5_groups_are_compact(rng):
     fm = FeatureMap(12, 200, scale=1.0, distribution="sparse-sums")
     x = rng.normal(size=(n, 12)).astype(np.float32)
     labels = np.arange(n) % 100_000
-    group = partial_groups(x, fm, labels)
+    group = partial_sketch(x, fm, groups=labels)
     assert len(group) == 100_000
     # sums in 32 bits, and bounds and moments of the features
     assert group.nbytes <= 100_000 * (8 * 200 + 40 * 12 + 60)

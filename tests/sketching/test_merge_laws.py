@@ -211,16 +211,16 @@ def test_subtraction_refuses_what_was_never_part_of_it(rng):
     fm = feature_map()
     x = rng.normal(size=(30, 3))
     small, large = partial_sketch(x[:10], fm), partial_sketch(x, fm)
-    with pytest.raises(MergeError, match="30 samples"):
+    with pytest.raises(MergeError, match="count=30"):
         _ = small - large
     omitted = partial_sketch([[np.nan] * 3], fm, nan_policy="omit")
-    with pytest.raises(MergeError, match="1 omitted"):
+    with pytest.raises(MergeError, match="omitted=1"):
         _ = large - omitted
     # fewer rows, but of more weight than there is
-    with pytest.raises(MergeError, match="weight"):
+    with pytest.raises(MergeError, match="total_weight="):
         _ = large - partial_sketch(x[:10], fm, np.full(10, 50.0))
     # as many rows, but of another weight
-    with pytest.raises(MergeError, match="weight"):
+    with pytest.raises(MergeError, match="total_weight="):
         _ = large.scale(2.0) - large
 
 
@@ -240,7 +240,7 @@ def test_subtraction_tells_one_step_where_nothing_is_left(rng):
         off = steps + one
         other = replace(large, **{name: off})
         for one, two in ((large, other), (other, large)):
-            with pytest.raises(MergeError, match="never part of it"):
+            with pytest.raises(MergeError, match="cannot subtract"):
                 _ = one - two
     assert (large - replace(large)).identical(Sketch.empty(fm))
 
@@ -250,14 +250,14 @@ def test_subtraction_tells_what_cannot_be_left(rng):
     x = rng.normal(size=(30, 3))
     large = partial_sketch(x, fm)
     # other rows: out of bounds; then within, but so alike that what is left has no modulus
-    with pytest.raises(MergeError, match="never part of it"):
+    with pytest.raises(MergeError, match="cannot subtract"):
         _ = large - partial_sketch(x[:5] + 100.0, fm)
-    with pytest.raises(MergeError, match="never part of it"):
+    with pytest.raises(MergeError, match="cannot subtract"):
         _ = large - partial_sketch(np.tile(x[:1], (29, 1)), fm)
     # squares under zero
     wide = partial_sketch([[5.0] * 3, [-5.0] * 3, [0.0] * 3], fm)
     bound = replace(partial_sketch([[5.0] * 3, [4.0] * 3], fm), tight_bounds=False)
-    with pytest.raises(MergeError, match="never part of it"):
+    with pytest.raises(MergeError, match="cannot subtract"):
         _ = partial_sketch([[5.0] * 3, [0.0] * 3, [0.0] * 3], fm) - bound
     assert (wide - partial_sketch([[5.0] * 3], fm)).count == 2
 
@@ -278,14 +278,14 @@ def test_more_than_fits_is_refused():
     assert 0.95 < most.total_weight / 2**47 < 1.0
     assert abs(most.z - part.z).max() < 1e-15
     for more in ([most] * 2, [most] * 1000):
-        with pytest.raises(CapacityError, match=r"larger than a sketch holds.* smaller factor"):
+        with pytest.raises(CapacityError, match="smaller factor"):
             merge(more)
-    with pytest.raises(CapacityError, match=r"larger than a sketch holds.* smaller factor"):
+    with pytest.raises(CapacityError, match="smaller factor"):
         most.scale(2.0)
-    with pytest.raises(CapacityError, match=r"total weight is 1\.4.*e\+14, over the 1\.40.*factor"):
+    with pytest.raises(CapacityError, match=r"total_weight=1\.4\d*e\+14 .* 1\.40"):
         replace(most, weight_quanta=2**127)
     far = partial_sketch(np.full((1, 3), 2.0**25), fm).scale(2.0**5)
-    with pytest.raises(CapacityError, match=r"larger than a sketch holds.* smaller factor"):
+    with pytest.raises(CapacityError, match="smaller factor"):
         merge([far] * 3)
 
 
@@ -401,9 +401,9 @@ def test_merging_mixtures_of_distributions_names_their_weights():
 
 
 def test_merge_refuses_nothing_and_other_things():
-    with pytest.raises(MergeError, match="at least one"):
+    with pytest.raises(MergeError, match=r"sketches=\[\]"):
         merge([])
-    with pytest.raises(MergeError, match="not int"):
+    with pytest.raises(MergeError, match="type int"):
         merge([Sketch.empty(feature_map()), 3])
     for wrong in (lambda s: s + 1, lambda s: 1 + s, lambda s: s - 1):
         with pytest.raises(TypeError):

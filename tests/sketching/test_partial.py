@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import assert_same_sketch, draw_rows, feature_map
 
-from dask_sketch import FeatureMap, Sketch, estimate_scale, partial_sketch
+from dask_sketch import FeatureMap, Sketch, partial_sketch
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features.scale import estimate_scale
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows
 
 
@@ -53,24 +54,24 @@ def test_the_first_bad_row_is_named(value, row, rng):
 def test_bad_weights_are_named_under_both_policies(value, row, policy):
     w = np.ones(6000)
     w[row] = value
-    with pytest.raises(ChunkError, match=f"weights of samples: the weight of row {row} is"):
+    with pytest.raises(ChunkError, match=f"weights of samples: row {row} has weight="):
         partial_sketch(np.zeros((6000, 3)), feature_map(), w, nan_policy=policy)
 
 
 @pytest.mark.parametrize(
     ("x", "w", "message"),
     [
-        (np.zeros((5, 4)), None, "4 features; the feature map has n_features=3"),
-        (np.zeros(()), None, "0 features"),
-        (np.zeros(4), None, "4 features"),
-        ([], None, "0 features"),
+        (np.zeros((5, 4)), None, r"shape=\(5, 4\): .* n_features=3"),
+        (np.zeros(()), None, r"shape=\(\)"),
+        (np.zeros(4), None, r"shape=\(4,\)"),
+        ([], None, r"shape=\(0,\)"),
         (np.array([["a", "b", "c"]]), None, "not real numbers"),
-        (np.zeros((2, 3), dtype=complex), None, "not real numbers"),
-        (np.zeros((2, 3), dtype="M8[s]"), None, "not real numbers"),
-        (np.zeros((2, 3), dtype=object), None, "not real numbers"),
-        (np.zeros((5, 3)), np.ones(4), "length 4, the samples have 5 rows"),
-        (np.zeros((5, 3)), 1.0, "length 1, the samples have 5 rows"),
-        (np.zeros((1, 3)), ["heavy"], "weights of samples are of type"),
+        (np.zeros((2, 3), dtype=complex), None, "dtype=complex128"),
+        (np.zeros((2, 3), dtype="M8[s]"), None, "dtype=datetime64"),
+        (np.zeros((2, 3), dtype=object), None, "dtype=object"),
+        (np.zeros((5, 3)), np.ones(4), "size=4: .* 5 rows"),
+        (np.zeros((5, 3)), 1.0, "size=1: .* 5 rows"),
+        (np.zeros((1, 3)), ["heavy"], "weights of samples have dtype="),
     ],
 )
 def test_what_does_not_fit_is_refused(x, w, message):
@@ -104,7 +105,7 @@ def test_phases_too_large_for_the_precision_are_refused(value):
     x = np.zeros((20, 3))
     x[13] = value
     mixed = {"scale": None, "covariances": [[1.0] * 3, [1e-66] * 3]}  # frequencies up to 1e33
-    with pytest.raises(ChunkError, match=r"values too large for features in float32.*float64"):
+    with pytest.raises(ChunkError, match="dtype='float32'"):
         partial_sketch(x, feature_map("float32", **mixed))
     without = partial_sketch(x, feature_map("float32", **mixed), np.arange(20) != 13)
     assert abs(without.moment_sum - 19).max() == 0

@@ -16,10 +16,11 @@ from dask_sketch.errors import ArtifactError, DecodeError, InputError, LedgerErr
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching import privacy
-from dask_sketch.sketching.artifact import to_dataset
+from dask_sketch.sketching.artifact import stored_sketch
 from dask_sketch.sketching.discrete_noise import RandomBits, discrete_gaussian, discrete_laplace
 from dask_sketch.sketching.privacy import calibrated, gaussian_delta, gaussian_shift
 from dask_sketch.sketching.privatise import _noisy
+from dask_sketch.storage.artifact import write_dataset
 
 BOUNDS = [[-12.0, -12.0], [12.0, 12.0]]
 TRUTH = random_mixture(3, 2, seed=5)
@@ -309,9 +310,9 @@ def test_nothing_else_of_the_data_is_told():
     assert not (steps % 2 ** (FRACTION - sums.digits)).any()  # on the grid of the noise
     assert not private.weight_quanta % 2 ** (WEIGHT_FRACTION - weight.digits)
     for name in ("mean", "variance"):
-        with pytest.raises(InputError, match="private sketch holds no"):
+        with pytest.raises(InputError, match="privacy: "):
             getattr(private, name)
-    text = json.dumps(to_dataset(private).to_dict(), default=str)
+    text = json.dumps(private.to_xarray().to_dict(), default=str)
     for value in (*sketch.minimum, *sketch.maximum, *sketch.mean):
         assert str(value)[:8] not in text
 
@@ -340,9 +341,9 @@ def test_seeds():
 def test_weights():
     x, w = TRUTH.sample(2000, seed=1), np.random.default_rng(0).uniform(0.2, 2.0, 2000)
     sketch = ds.partial_sketch(x, MAP, w)
-    with pytest.raises(InputError, match="max_weight is needed"):
+    with pytest.raises(InputError, match="max_weight=None"):
         ds.privatise(sketch, 1.0)
-    with pytest.raises(InputError, match="less than the weights are"):
+    with pytest.raises(InputError, match=r"max_weight=0\.5"):
         ds.privatise(sketch, 1.0, max_weight=0.5)
     private = ds.privatise(sketch, 1.0, 1e-5, max_weight=2.0, group_size=2, bounds=BOUNDS)
     assert private.privacy.max_weight == 4.0
@@ -416,7 +417,7 @@ def test_merging_is_counted(sketch):
 
 def test_what_private_sketches_do_not_do(sketch):
     private = ds.privatise(sketch, 1.0, bounds=BOUNDS)
-    with pytest.raises(MergeError, match="some of the sketches are private and others are not"):
+    with pytest.raises(MergeError, match="privacy: "):
         _ = private + sketch
     for difference in (
         lambda: private - private,
@@ -444,11 +445,11 @@ def test_a_ledger_takes_none(sketch):
 def test_round_trip(sketch, tmp_path):
     private = ds.privatise(sketch, 0.3, 1e-7, bounds=BOUNDS)
     private.to_zarr(tmp_path / "p.zarr")
-    again = ds.open_sketch(tmp_path / "p.zarr")
+    again = ds.open(tmp_path / "p.zarr")
     assert again.identical(private)
     assert again.privacy == private.privacy
     sketch.to_zarr(tmp_path / "s.zarr")
-    assert ds.open_sketch(tmp_path / "s.zarr").privacy is None
+    assert ds.open(tmp_path / "s.zarr").privacy is None
 
 
 @pytest.mark.parametrize(
@@ -460,16 +461,12 @@ def test_round_trip(sketch, tmp_path):
     ids=str,
 )  # fmt: skip
 def test_edited_records(changes, sketch, tmp_path):
-    from dask_sketch.sketching.artifact import SCHEMA, VERSION, stored
-    from dask_sketch.storage.artifact import write_dataset
-
-    dataset = stored(ds.privatise(sketch, 0.3, bounds=BOUNDS))
+    dataset = stored_sketch(ds.privatise(sketch, 0.3, bounds=BOUNDS))
     record = json.loads(dataset.attrs["privacy"]) | changes
-    write_dataset(
-        dataset.assign_attrs(privacy=json.dumps(record)), tmp_path / "p.zarr", SCHEMA, VERSION
-    )
+    dataset = dataset.assign_attrs(privacy=json.dumps(record))
+    write_dataset(dataset, tmp_path / "p.zarr", "dask-sketch/sketch", 2)
     with pytest.raises(ArtifactError, match=r"p\.zarr"):
-        ds.open_sketch(tmp_path / "p.zarr")
+        ds.open(tmp_path / "p.zarr")
 
 
 # -- decoding ------------------------------------------------------------------------------------
@@ -563,7 +560,7 @@ def test_the_command(sketch, tmp_path):
     answer = json.loads(done.stdout)
     assert answer["privacy"]["epsilon"] == 1.0
     assert answer["mean"] is None
-    found = ds.open_sketch(out)
+    found = ds.open(out)
     assert found.privacy.mechanism == "gaussian"
     assert not found.privacy.seeded
     np.testing.assert_array_equal([found.minimum, found.maximum], [[-9, -9], [9, 10]])
@@ -573,7 +570,7 @@ def test_the_command(sketch, tmp_path):
     done = call("-o", out, "--overwrite", "--epsilon", 1, "--seed", 3)
     assert done.exit_code == 0
     assert "not private" in done.output
-    assert "whoever knows the seed" in done.output
+    assert "knows the seed" in done.output
     for wrong in (["--low", 1], ["--low", "1,2,3", "--high", 5], ["--low", "a", "--high", 5]):
         assert call("-o", tmp_path / "x", "--epsilon", 1, *wrong).exit_code == 2
     assert call("-o", tmp_path / "x", "--epsilon", 0).exit_code == 1

@@ -49,7 +49,7 @@ def test_identical_sees_every_field(sample, rng):
 @pytest.mark.parametrize("name", ["z", "characteristic", "mean", "variance", "noise_level"])
 def test_an_empty_sketch_says_so(name):
     empty = Sketch.empty(feature_map())
-    with pytest.raises(InputError, match="the sketch is empty: total weight 0, 0 samples"):
+    with pytest.raises(InputError, match="total_weight=0, count=0, omitted=0"):
         getattr(empty, name)
     assert empty.effective_count == 0.0
 

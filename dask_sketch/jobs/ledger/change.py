@@ -31,7 +31,8 @@ from dask_sketch.jobs.ledger.manifest import Manifest
 from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition
 from dask_sketch.jobs.ledger.reader import Index
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
 
 # Small batches are merged into larger ones, so that there are few after years of nights.
 

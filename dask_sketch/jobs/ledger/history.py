@@ -99,7 +99,7 @@ def write_record(
     return (*kept, write_group(place, fresh_name(RUNS_FOLDER, number), {}, attributes))
 
 
-# Models in a ledger: ordinary artifacts, which ``open_model`` reads where they lie.
+# Models in a ledger: ordinary artifacts, which ``dask_sketch.open`` reads in place.
 
 MODELS_FOLDER = "models"
 _OBJECTS, _LIMIT = 64, 2**28  # of a model, and bytes of one of them
@@ -127,7 +127,7 @@ def read_model(place: Place, name: str) -> GaussianMixture | Centroids:
     import zarr
     from zarr.buffer import cpu
 
-    from dask_sketch.models.artifact import open_model
+    from dask_sketch.models.open import open_model
 
     names = place.find(name)
     if not names or len(names) > _OBJECTS:

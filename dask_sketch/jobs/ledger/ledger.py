@@ -20,7 +20,7 @@ from dask_sketch.jobs.ledger.lock import STALE_AFTER, Lock
 from dask_sketch.jobs.ledger.manifest import Manifest, publish, read_root, write_root
 from dask_sketch.jobs.ledger.partitions import Partition
 from dask_sketch.jobs.ledger.reader import LedgerReader
-from dask_sketch.sketching.partial import require_feature_map
+from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:

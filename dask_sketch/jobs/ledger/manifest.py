@@ -24,7 +24,7 @@ from dask_sketch.jobs.ledger.objects import (
     unsealed,
     write_group,
 )
-from dask_sketch.storage.artifact import MAX_BYTES
+from dask_sketch.storage.artifact_reader import MAX_BYTES
 
 logger = logging.getLogger(__name__)
 FOLDER = "commits"

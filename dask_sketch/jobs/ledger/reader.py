@@ -21,7 +21,8 @@ from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
-from dask_sketch.sketching.sketch import Sketch, merge
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from dask_sketch import FeatureMap, estimate_scale, sketch
+from dask_sketch import FeatureMap, sketch
+from dask_sketch.features.scale import estimate_scale
 from dask_sketch.models import random_mixture
 from tests.benchmarks.paper.mixtures import (
     EFFICIENT,

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_sketch import FeatureMap, GaussianMixture, Sketch, decode, estimate_scale
+from dask_sketch import FeatureMap, GaussianMixture, Sketch, decode
+from dask_sketch.features.scale import estimate_scale
 from dask_sketch.models import symmetric_kl
 from tests.benchmarks.paper import rivals
 from tests.benchmarks.paper.records import Run, Setting, timed

@@ -53,7 +53,7 @@ def decode_sketch(
     store: Path, n_frequencies: int, n_components: int, kind: str, refine: str | None
 ) -> tuple[ds.GaussianMixture | ds.Centroids, dict[str, Any]]:
     """A model from a kept sketch, in this process, and what it took."""
-    sketch = ds.open_sketch(sketch_file(store, n_frequencies))
+    sketch = ds.open(sketch_file(store, n_frequencies))
     method = "splitting" if kind == "gaussian" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -1,0 +1,118 @@
+"""Open stored models: Gaussian mixtures and centroids."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.models.artifact import CENTROIDS, LAYOUTS, MIXTURE, SCHEMAS, STDERR, VERSION
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.storage.artifact_reader import read_dataset
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_CLASSES: dict[str, type[GaussianMixture] | type[Centroids]] = {
+    MIXTURE: GaussianMixture,
+    CENTROIDS: Centroids,
+}
+_NUMBERS = ("cost", "noise_level", "seconds")
+_COUNTS = ("seed", "replicates", "n_evaluations")
+_MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
+
+
+def open_model(
+    store: Any, *, storage_options: dict[str, Any] | None = None
+) -> GaussianMixture | Centroids:
+    """Open a model, and refuse other artifacts.
+
+    Parameters
+    ----------
+    store
+        Path, URL or Zarr store.
+    storage_options
+        Options of the file system of a URL.
+
+    Returns
+    -------
+    model
+        Model with the same bits as the one stored, and its decoding record.
+
+    Raises
+    ------
+    ArtifactError
+        If there is none, or it is truncated, edited or of another schema; the message says which.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.zarr"
+    >>> Centroids([1.0], [[0.0, 1.0]]).to_zarr(path)
+    >>> open_model(path).centers
+    array([[0., 1.]])
+    """
+    versions = dict.fromkeys(SCHEMAS, VERSION)
+    dataset = read_dataset(store, versions, storage_options=storage_options)
+    return model_from_dataset(dataset, dataset.attrs["schema"], store)
+
+
+def model_from_dataset(
+    dataset: xr.Dataset, schema: str = MIXTURE, store: object = "the dataset"
+) -> GaussianMixture | Centroids:
+    """Rebuild a model from its stored dataset.
+
+    Parameters
+    ----------
+    dataset
+        Stored arrays and attributes.
+    schema
+        Name of the layout.
+    store
+        Name of the store for messages.
+
+    Raises
+    ------
+    ArtifactError
+        If a variable or attribute is missing, or is not that of such a model.
+    """
+    meaning, model = LAYOUTS[schema].meaning, _CLASSES[schema]
+    noun = schema.rsplit("/", 1)[-1].replace("-", " ")
+    try:
+        record = _record(dataset.attrs["decoding"])
+        arrays: dict[str, Any] = {name: dataset[name].values for name in meaning}
+        if model is GaussianMixture and "means" + STDERR in dataset:
+            arrays["stderr"] = StandardErrors(
+                **{name: dataset[name + STDERR].values for name in meaning}
+            )
+        return model(**arrays, decoding=record)
+    except InputError as error:
+        raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ArtifactError(
+            f"store={str(store)!r} is not a {noun}: {error!r} is missing or unreadable. Restore "
+            "it from a copy, or decode it again."
+        ) from error
+
+
+def _record(text: str) -> Decoding | None:
+    """Parse the decoding record, and check the types of its values, which are shown and used."""
+    found = json.loads(text)
+    if found is None:
+        return None
+    names = found.get("feature_names")
+    tuples = {"trace": tuple(found["trace"]), "feature_names": names and tuple(names)}
+    record = Decoding(**(found | tuples))
+    texts = [record.method, record.model, record.message, record.refine or "", *(names or ())]
+    numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
+    numbers += [x for x in (record.variance_floor, record.searched) if x is not None]
+    if (
+        not all(isinstance(value, str) and len(value) <= _MAX_TEXT for value in texts)
+        or not all(type(value) in (int, float) for value in numbers)
+        or not all(type(getattr(record, name)) is int for name in _COUNTS)
+        or type(record.converged) is not bool
+    ):
+        raise InputError("decoding has values of other types than those of a decoding record.")
+    return record

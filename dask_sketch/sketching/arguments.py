@@ -1,0 +1,175 @@
+"""Validate the arguments of partial sketches, and refuse rows that cannot be summed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.fixed_point import LEAST, MOST, is_weight
+from dask_sketch.features.kernels.row_loop import FARTHEST
+from dask_sketch.validation.arrays import require_memory, require_unmasked
+from dask_sketch.validation.device import device_array, on_device
+
+NanPolicy = Literal["raise", "omit"]
+NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
+Device = Literal["cuda"]
+DEVICES: tuple[str, ...] = get_args(Device)
+
+
+def require_nan_policy(nan_policy: object) -> None:
+    """Raise InputError unless ``nan_policy`` is one of ``NAN_POLICIES``."""
+    if nan_policy not in NAN_POLICIES:
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+
+
+def require_feature_map(feature_map: object) -> None:
+    """Raise InputError unless ``feature_map`` is a FeatureMap."""
+    if not isinstance(feature_map, FeatureMap):
+        raise InputError(
+            f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
+        )
+
+
+def require_device(device: object) -> None:
+    """Raise InputError unless ``device`` is None or one of ``DEVICES``."""
+    if device is not None and device not in DEVICES:
+        raise InputError(
+            f"device={device!r}: give 'cuda' to copy chunks to the GPU, or leave it out to sketch "
+            "each chunk in the memory that holds it."
+        )
+
+
+def checked_rows(
+    samples: Any, weights: Any, feature_map: FeatureMap, label: str
+) -> tuple[Any, Any]:
+    """Validate samples and weights without copying them.
+
+    Parameters
+    ----------
+    samples, weights, feature_map, label
+        Arguments of :func:`~dask_sketch.partial_sketch`.
+
+    Returns
+    -------
+    x, w
+        Samples of shape (n, n_features), and weights of shape (n,) or None, on the device that
+        holds them.
+
+    Raises
+    ------
+    InputError
+        If shapes or types do not fit, or values are masked or lazy.
+    """
+    require_feature_map(feature_map)
+    require_memory(samples, "samples", "sketch() is for whole data sets; give a chunk in memory.")
+    require_unmasked(samples, "samples", f"the values of {label}")
+    x = device_array(samples) if on_device(samples) else np.asarray(samples)
+    if x.dtype.kind not in "fiub":
+        raise InputError(
+            f"{label} has dtype={x.dtype}, not real numbers. Select numeric columns, or convert "
+            "them."
+        )
+    if x.ndim < 1 or x.shape[-1] != feature_map.n_features:
+        raise InputError(
+            f"{label} has shape={x.shape}: give (..., {feature_map.n_features}), for the feature "
+            f"map has n_features={feature_map.n_features}."
+        )
+    x = x.reshape(-1, x.shape[-1])
+    if weights is None:
+        return x, None
+    require_unmasked(weights, "weights", f"weights of {label}")
+    w = device_array(weights) if on_device(weights) else np.asarray(weights)
+    if w.dtype.kind not in "fiub":
+        raise InputError(f"weights of {label} have dtype={w.dtype}: give real numbers.")
+    if w.size != len(x):
+        raise InputError(
+            f"weights of {label} have size={w.size}: give one weight for each of the {len(x)} rows."
+        )
+    return x, w.reshape(-1)
+
+
+def refuse_row(
+    row: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    position: int,
+    start: int,
+    label: str,
+    feature_map: FeatureMap,
+) -> NoReturn:
+    """Raise the error of the first bad row of a block.
+
+    Parameters
+    ----------
+    row
+        Values of the row, shape (n_features,).
+    weights
+        Weights of the block, or None.
+    position
+        Position of the row in the block.
+    start
+        Position of the block in the chunk.
+    label
+        Name of the chunk for messages.
+    feature_map
+        Feature map of the sketch.
+
+    Raises
+    ------
+    ChunkError
+        If the weight is out of range, or a value is NaN, infinite or too far from the center.
+    """
+    finite, number = np.isfinite(row), start + position
+    if finite.all() and weights is not None and not is_weight(weights[position]):
+        weight = weights[position]
+        raise ChunkError(
+            f"weights of {label}: row {number} has weight={weight}; "
+            + (
+                f"give zero, or a number from 2**{LEAST} to 2**{MOST}. One factor for all weights "
+                "changes no average."
+                if 0 < weight < np.inf
+                else "give finite weights of at least zero."
+            )
+        )
+    if finite.all():
+        units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
+        feature = int(np.argmax(np.abs(units)))
+        raise ChunkError(
+            f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}, "
+            f"{abs(units[feature]):.3g} times the scale of the feature map from its center; the "
+            f"limit of exact sums is {FARTHEST:.3g}. Remove fill values, use another unit, or "
+            "design a feature map for these data."
+        )
+    feature = int(np.argmin(finite))
+    raise ChunkError(
+        f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}. Clean the "
+        "data, or pass nan_policy='omit' to leave such rows out and count them.",
+        parameter="nan_policy",
+    )
+
+
+def refuse_phases(
+    feature_map: FeatureMap,
+    minimum: NDArray[np.float64],
+    maximum: NDArray[np.float64],
+    label: str,
+) -> NoReturn:
+    """Raise the error of values whose phases overflow the precision of the feature map.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of the sketch.
+    minimum, maximum
+        Bounds of the values, shape (n_features,).
+    label
+        Name of the chunk for messages.
+    """
+    raise ChunkError(
+        f"{label} holds values from {minimum.min():g} to {maximum.max():g}, too large for features "
+        f"with dtype={feature_map.dtype!r}. Use another unit, or a feature map with "
+        "dtype='float64'."
+    )

@@ -1,0 +1,271 @@
+"""Open any artifact: a sketch, a group of sketches, a model or a feature map."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ArtifactError, SketchError
+from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
+from dask_sketch.models.artifact import SCHEMAS as MODELS
+from dask_sketch.models.artifact import VERSION as MODEL_VERSION
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.open import model_from_dataset
+from dask_sketch.sketching.artifact import GROUP, SKETCH, STACKS, SUMS, VERSIONS, WEIGHTS
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.privacy import Privacy
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.storage.artifact_reader import read_dataset
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Artifact = Sketch | SketchGroup | GaussianMixture | Centroids | FeatureMap
+ALL_VERSIONS = VERSIONS | dict.fromkeys(MODELS, MODEL_VERSION)
+_MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
+_TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
+
+
+def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifact:
+    """Open an artifact of any kind: sketch, group of sketches, model or feature map.
+
+    Parameters
+    ----------
+    store
+        Path or URL of a file ``.json`` with the text of :meth:`FeatureMap.to_json`; or path, URL
+        or Zarr store that ``to_zarr`` of a sketch, a group or a model wrote.
+    storage_options
+        Options of the file system of a URL.
+
+    Returns
+    -------
+    artifact
+        :class:`Sketch`, :class:`SketchGroup`, :class:`GaussianMixture`, :class:`Centroids` or
+        :class:`FeatureMap`, with the same bits as the one stored. Frequencies are verified against
+        the stored digest.
+
+    Raises
+    ------
+    ArtifactError
+        If the store does not exist, is of another kind or version, or was truncated or edited; the
+        message says which.
+    InputError
+        If the file of a feature map cannot be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import dask_sketch as ds
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> sketch = ds.partial_sketch(np.zeros((5, 2)), ds.FeatureMap(2, 20, scale=1.0))
+    >>> sketch.to_zarr(folder / "sketch.zarr")
+    >>> ds.open(folder / "sketch.zarr").identical(sketch)
+    True
+    >>> _ = (folder / "map.json").write_text(sketch.feature_map.to_json())
+    >>> ds.open(folder / "map.json") == sketch.feature_map
+    True
+    """
+    if isinstance(store, (str, os.PathLike)) and is_feature_map(store):
+        return open_feature_map(os.fspath(store), storage_options)
+    dataset = read_dataset(store, ALL_VERSIONS, storage_options=storage_options)
+    schema = dataset.attrs["schema"]
+    if schema in MODELS:
+        return model_from_dataset(dataset, schema, store)
+    return sketch_from_dataset(dataset, store) if schema == SKETCH else _group(dataset, store)
+
+
+def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
+    """Open a sketch, and refuse other artifacts; arguments and errors as of :func:`open`."""
+    versions = {SKETCH: VERSIONS[SKETCH]}
+    return sketch_from_dataset(
+        read_dataset(store, versions, storage_options=storage_options), store
+    )
+
+
+def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:
+    """Open a group of sketches, and refuse other artifacts; arguments as of :func:`open`."""
+    versions = {GROUP: VERSIONS[GROUP]}
+    return _group(read_dataset(store, versions, storage_options=storage_options), store)
+
+
+def is_feature_map(path: str | os.PathLike[str]) -> bool:
+    """Whether a path or URL names the JSON file of a feature map.
+
+    Examples
+    --------
+    >>> is_feature_map("s3://bucket/map.json"), is_feature_map("sketch.zarr")
+    (True, False)
+    """
+    return os.fspath(path).rstrip("/").lower().endswith(".json")
+
+
+def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> Sketch:
+    """Rebuild a sketch from its stored dataset.
+
+    Parameters
+    ----------
+    dataset
+        Result of :meth:`Sketch.to_xarray`, or the stored part of it.
+    store
+        Name of the store for messages.
+
+    Raises
+    ------
+    ArtifactError
+        If a variable or attribute is missing or has another shape, if the digest does not match
+        the frequencies, or if no samples can have such sums.
+    """
+    attrs = dataset.attrs
+    try:
+        feature_map = _feature_map(dataset)
+        d, m = feature_map.n_features, feature_map.n_frequencies
+        bounds: Any = {
+            name: _array(dataset, name, (d,), (np.float64,)) for name in ("minimum", "maximum")
+        }
+        units = _array(dataset, "unit", (d,), (np.float64,))
+        sums: dict[str, Any] = {}
+        for name, (_, attribute) in SUMS.items():
+            shape = (2, m) if name == "moment" else (d,)
+            words = [_array(dataset, f"{name}_{w}", shape, (np.int64,)) for w in ("high", "low")]
+            sums[attribute] = FixedPoint(*words)
+        integers: dict[str, Any] = {
+            attribute: int(attrs[name]) for name, attribute in WEIGHTS.items()
+        } | {name: int(attrs[name]) for name in ("count", "omitted")}
+        privacy = attrs.get("privacy")
+        sketch = Sketch(
+            feature_map=feature_map,
+            tight_bounds=bool(attrs["tight_bounds"]),
+            privacy=None if privacy is None else Privacy(**json.loads(privacy)),
+            **bounds,
+            **sums,
+            **integers,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _refusal(store, "sketch", error) from error
+    possible = all(quanta.is_canonical() for quanta in sums.values())
+    if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
+        raise ArtifactError(
+            f"store={str(store)!r}: no samples have these sums, weights or counts; the sketch was "
+            "edited or is damaged. Restore it from a copy."
+        )
+    return sketch
+
+
+def _group(dataset: xr.Dataset, store: Any) -> SketchGroup:
+    try:
+        return _group_from_dataset(dataset)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _refusal(store, "group of sketches", error) from error
+
+
+def _refusal(store: object, noun: str, error: Exception) -> ArtifactError:
+    if isinstance(error, SketchError):
+        return ArtifactError(f"store={str(store)!r}: {error}")
+    return ArtifactError(
+        f"store={str(store)!r} is not a {noun}: {error!r} is missing or unreadable. Restore it "
+        "from a copy, or make it again."
+    )
+
+
+def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
+    attrs = dataset.attrs
+    feature_map = _feature_map(dataset)
+    d, m = feature_map.n_features, feature_map.n_frequencies
+    labels = _as_labels(dataset["labels"].values, str(attrs["label_type"]))
+    n = len(labels)
+    integer, real = (np.int64,), (np.float64,)
+    rows: dict[str, Any] = {
+        "count": _array(dataset, "count", (n,), integer),
+        "omitted": _array(dataset, "omitted", (n,), integer),
+        "minimum": _array(dataset, "minimum", (n, d), real),
+        "maximum": _array(dataset, "maximum", (n, d), real),
+        "tight_bounds": _array(dataset, "tight_bounds", (n,), (np.bool_,)),
+    }
+    shifts = json.loads(attrs["shifts"])
+    shapes = {"moment_steps": (2, m), "first_steps": (d,), "second_steps": (d,)}
+    stacks: dict[str, Any] = {}
+    for name, attribute in STACKS.items():
+        words = dataset[name].values
+        words = _array(dataset, name, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64))
+        stack = _stack(name, words, int(shifts[name]))
+        negative = name in WEIGHTS and words[-1].min(initial=0) < 0
+        if negative or (stack.largest << stack.shift).bit_length() > _MAX_BITS.get(name, 118):
+            raise _damaged(name)
+        stacks[attribute] = stack
+    unlabelled = int(attrs["unlabelled"])
+    if min(unlabelled, *(rows[name].min(initial=0) for name in ("count", "omitted"))) < 0:
+        raise _damaged("count")
+    if not np.array_equal(_array(dataset, "unit", (d,), real), moment_units(feature_map)):
+        raise _damaged("unit")
+    return SketchGroup(
+        feature_map=feature_map,
+        labels=labels,
+        unlabelled=unlabelled,
+        dim=str(attrs["dim"]),
+        **rows,
+        **stacks,
+    )
+
+
+def _feature_map(dataset: xr.Dataset) -> FeatureMap:
+    attrs = dataset.attrs
+    return FeatureMap.from_spec(
+        attrs["feature_map"], attrs["digest"], dataset["frequencies"].values
+    )
+
+
+def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:
+    """Validate words of untrusted content as stacked sums."""
+    lower, top = words[:-1], words[-1]
+    fine = 1 <= len(words) <= 4 and 0 <= shift <= 240 and (len(words) == 1 or top.itemsize == 8)
+    if not fine or lower.min(initial=0) < 0 or lower.max(initial=0) >> LOW_BITS:
+        raise _damaged(name)
+    if max(int(top.max(initial=0)), -int(top.min(initial=0))) >= 2**62:
+        raise _damaged(name)
+    largest = 2 ** (LOW_BITS * (len(words) - 1) + 62) - 1
+    return StackedFixedPoint(words, shift, largest).tight()
+
+
+def _array(
+    dataset: xr.Dataset, name: str, shape: tuple[int, ...], dtypes: tuple[Any, ...]
+) -> NDArray[Any]:
+    values = np.array(dataset[name].values)
+    if values.shape != shape or values.dtype not in dtypes:
+        raise ArtifactError(
+            f"{name} has shape={values.shape}, dtype={values.dtype}, expected {shape} and "
+            f"{' or '.join(np.dtype(dtype).name for dtype in dtypes)}; it was edited or is damaged."
+        )
+    return values
+
+
+def _damaged(name: str) -> ArtifactError:
+    return ArtifactError(f"{name} holds values that no group has; it was edited or is damaged.")
+
+
+def _as_labels(numbers: NDArray[Any], label_type: str) -> NDArray[Any]:
+    """Decode labels, and check that they are sorted and distinct."""
+    if label_type in ("U", "S"):
+        if numbers.ndim != 2 or numbers.dtype != (np.uint32 if label_type == "U" else np.uint8):
+            raise _damaged("labels")
+        if label_type == "U" and numbers.max(initial=0) > 0x10FFFF:
+            raise _damaged("labels")
+        text = np.ascontiguousarray(numbers).view(f"{label_type}{numbers.shape[1]}")
+        labels = text.reshape(len(numbers))
+    elif _TIMES.fullmatch(label_type) and numbers.dtype == np.int64:
+        labels = np.array(numbers).view(label_type)
+    elif label_type in ("i", "f", "b") and numbers.dtype in (np.int64, np.float64, np.bool_):
+        labels = np.array(numbers)
+    else:
+        raise _damaged("labels")
+    if labels.ndim != 1 or not (labels[1:] > labels[:-1]).all():
+        raise _damaged("labels")
+    return labels

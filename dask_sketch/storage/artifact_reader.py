@@ -1,0 +1,142 @@
+"""Read and verify the Zarr groups that :mod:`dask_sketch.storage.artifact` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import zarr
+from zarr.errors import ContainsArrayError
+
+from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.artifact import checksum, first_line
+from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.untrusted import guarded
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate more
+_REMEDIES = {
+    "dask-sketch/sketch-group": "It holds a sketch for each of several groups: "
+    "dask_sketch.open(store)[label] is that of one group, --group LABEL in the shell.",
+}
+
+
+def read_dataset(
+    store: Any,
+    versions: Mapping[str, int],
+    *,
+    storage_options: dict[str, Any] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> xr.Dataset:
+    """Read a dataset written by :func:`~dask_sketch.storage.artifact.write_dataset`.
+
+    Parameters
+    ----------
+    store
+        Path, URL or Zarr store.
+    versions
+        Accepted schemas, and the version of each; the attribute ``schema`` of the dataset names
+        the one found.
+    storage_options
+        Options of the file system of a URL.
+    max_bytes
+        Largest accepted size in bytes, compared with the metadata before anything is loaded.
+
+    Raises
+    ------
+    ArtifactError
+        If the store does not exist, has another schema, is larger than ``max_bytes``, or was
+        truncated or edited; the message says which.
+    """
+    noun = " or ".join(_noun(schema) for schema in versions)
+    try:
+        # Only format 3 is read: codecs of format 2 can hold pickle.
+        source = guarded(store, storage_options)
+        group = zarr.open_group(source, mode="r", zarr_format=3)
+        schema, version = group.attrs.get("schema"), group.attrs.get("schema_version")
+    except ContainsArrayError as error:
+        raise ArtifactError(
+            f"store={str(store)!r} holds an array, not a {noun}. Use sketch() for samples."
+        ) from error
+    except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
+        path = local_path(store)
+        state = "does not exist" if path is not None and not path.exists() else "cannot be read"
+        raise ArtifactError(
+            f"store={str(store)!r} {state}, expected a {noun} ({first_line(error)}). Check the "
+            "path or the URL."
+        ) from error
+    if schema not in versions:
+        raise ArtifactError(
+            f"store={str(store)!r} is not a {noun}: schema={schema!r}, expected "
+            f"{' or '.join(map(repr, versions))}. "
+            + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
+        )
+    if version != versions[str(schema)]:
+        raise ArtifactError(
+            f"store={str(store)!r} is a {_noun(str(schema))} of schema_version={version!r}; this "
+            f"version of dask-sketch reads {versions[str(schema)]}. Upgrade the older side."
+        )
+    try:
+        dataset = _load(store, source, group, max_bytes)
+    except ArtifactError:
+        raise
+    except Exception as error:  # damaged bytes surface as errors of many types
+        raise ArtifactError(
+            f"store={str(store)!r}: the {_noun(str(schema))} is truncated or damaged "
+            f"({first_line(error)}). Restore it from a copy, or make it again."
+        ) from error
+    if dataset.attrs.pop("checksum", None) != checksum(dataset):
+        raise ArtifactError(
+            f"store={str(store)!r}: the {_noun(str(schema))} does not match its checksum; it was "
+            "truncated or edited. Restore it from a copy, or make it again."
+        )
+    return dataset
+
+
+def _load(store: Any, source: Any, group: zarr.Group, max_bytes: int) -> xr.Dataset:
+    """Load a group whose arrays are small, numeric and of one chunk each."""
+    import xarray as xr
+
+    size = 0
+    for name, array in group.arrays():
+        size += array.nbytes
+        if array.dtype.kind not in "fiubc":
+            raise ArtifactError(
+                f"store={str(store)!r}: {name} has dtype={array.dtype}, expected numbers. Restore "
+                "the store from a copy."
+            )
+        if array.chunks != tuple(max(n, 1) for n in array.shape):
+            raise ArtifactError(
+                f"store={str(store)!r}: {name} has chunks={array.chunks}, expected one chunk. "
+                "Restore the store from a copy."
+            )
+    available = psutil.virtual_memory().available
+    if size > min(max_bytes, available // 2):
+        raise ArtifactError(
+            f"store={str(store)!r} has {size:,} bytes of content, over the limit of "
+            f"{max_bytes:,} or half of the {available:,} bytes of free memory. Free memory, or "
+            "check that the store is what you expect."
+        )
+    with xr.open_zarr(
+        source,
+        chunks=None,
+        consolidated=False,
+        zarr_format=3,
+        mask_and_scale=False,
+        decode_times=False,
+    ) as opened:
+        return opened.load()
+
+
+def _noun(schema: str) -> str:
+    """Name of the kind of artifact in words.
+
+    Examples
+    --------
+    >>> _noun("dask-sketch/gaussian-mixture")
+    'gaussian mixture'
+    """
+    return schema.rsplit("/", 1)[-1].replace("-", " ")
