@@ -403,7 +403,7 @@ def test_merging_mixtures_of_distributions_names_their_weights():
 def test_merge_refuses_nothing_and_other_things():
     with pytest.raises(MergeError, match=r"sketches=\[\]"):
         merge([])
-    with pytest.raises(MergeError, match="type int"):
+    with pytest.raises(MergeError, match="type Sketch and int"):
         merge([Sketch.empty(feature_map()), 3])
     for wrong in (lambda s: s + 1, lambda s: 1 + s, lambda s: s - 1):
         with pytest.raises(TypeError):

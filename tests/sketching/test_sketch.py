@@ -64,12 +64,12 @@ def test_size_is_true(sample):
 
 def test_texts(sample):
     text = repr(sample)
-    assert text.startswith("<Sketch: samples 100, omitted 0, total weight 100, |z| ")
+    assert text.startswith("<Sketch: count=100, omitted=0, total_weight=100, noise_level=")
     assert "digest=" in text
     html = sample._repr_html_()
     assert "100 samples of 3 features" in html
-    assert "noise of z" in html
-    assert "samples 0" in repr(Sketch.empty(feature_map()))
+    assert "noise_level" in html
+    assert "count=0" in repr(Sketch.empty(feature_map()))
     assert "Sketch" in Sketch.empty(feature_map())._repr_html_()
 
 
