@@ -62,7 +62,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "merge": (
-        ["sketching/sketch.py", "sketching/group.py", "sketching/group_merge.py"],
+        ["sketching/sketch.py", "sketching/group.py", "sketching/merge.py"],
         [
             *("sketching/test_sketch.py", "sketching/test_statistics.py", "compatibility"),
             *("sketching/test_merge_laws.py", "sketching/test_groups.py"),
