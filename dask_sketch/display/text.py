@@ -88,9 +88,10 @@ def describe(values: Mapping[str, object]) -> dict[str, str]:
             texts[name] = f"{value:,.6g}"
         elif isinstance(value, str):
             texts[name] = value[:12] if name == "digest" else value
-        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-            more = "..." if len(value) > _MAX_ITEMS else ""
-            texts[name] = ", ".join([*value[:_MAX_ITEMS], *filter(None, [more])])
+        elif isinstance(value, tuple):
+            items = [item if isinstance(item, str) else f"{item:.4g}" for item in value]
+            more = ["..."] if len(items) > _MAX_ITEMS else []
+            texts[name] = ", ".join(items[:_MAX_ITEMS] + more)
     return texts
 
 

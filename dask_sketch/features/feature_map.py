@@ -395,12 +395,14 @@ class FeatureMap:
             f"seed={self.seed}, dtype={self.dtype!r}, digest={self.digest[:12]})"
         )
 
+    def _scale_range(self) -> tuple[float, float]:
+        """Smallest and largest standard deviation of the distributions."""
+        variances = self.distribution_variances
+        return float(np.sqrt(variances.min())), float(np.sqrt(variances.max()))
+
     def _scales(self) -> str:
         """Range of the standard deviations as text."""
-        low, high = (
-            np.sqrt(self.distribution_variances.min()),
-            np.sqrt(self.distribution_variances.max()),
-        )
+        low, high = self._scale_range()
         distributions = (
             f" in {len(self.distribution_variances)} distributions"
             if len(self.distribution_variances) > 1
@@ -417,6 +419,7 @@ class FeatureMap:
             "feature_names": self.feature_names,
             "distribution": self.distribution,
             "scale": self.scale,
+            "scale_range": None if self.covariances is None else self._scale_range(),
             "mean_variances": self.mean_variances,
             "whitened": self.whitening is not None,
             "seed": self.seed,
