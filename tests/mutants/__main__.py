@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import json
 import os
 import random
 import resource
@@ -21,9 +22,11 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.mutate import Mutant, mutants
 
@@ -102,7 +105,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 MAY_SURVIVE = 1 / 12
-CPU, WALL = 5, 20  # times what the tests took before, and then a mutant hangs, which counts
+CPU, WALL = 5, 20  # times the seconds of the unchanged tree: then it hangs, and counts as killed
 MEMORY = 12 * 2**30  # bytes of address space
 PRELOADED = ("numba", "scipy.optimize", "scipy.special", "scipy.stats", "dask.array", "xarray")
 PRELOADED += ("zarr", "fsspec", "pytest", "pandas", "pyarrow.parquet", "distributed")
@@ -110,13 +113,30 @@ PRELOADED += ("zarr", "fsspec", "pytest", "pandas", "pyarrow.parquet", "distribu
 
 @dataclass(frozen=True)
 class Run:
-    """The end of some tests: whether they passed, which did not and why, and seconds."""
+    """The end of some tests: whether they passed, which did not, why, and seconds of each file."""
 
     passed: bool
     failures: list[str]
     reason: str
-    seconds: float
-    cpu_seconds: float
+    seconds: dict[str, float]
+
+    def total(self, tests: list[str]) -> float:
+        """Seconds of some files or folders."""
+        return sum(s for name, s in self.seconds.items() if name.startswith(tuple(tests)))
+
+
+class Timer:
+    """A plugin of pytest, which notes the seconds of each file."""
+
+    def __init__(self, target: Path):
+        self._target = target
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        self._target.write_text(json.dumps(self._seconds), encoding="utf-8")
 
 
 class Copy:
@@ -125,6 +145,7 @@ class Copy:
     def __init__(self, root: Path, folder: Path):
         self.root = folder / "tree"
         self._log = folder / "log"
+        self._seconds = folder / "seconds.json"
         self._warm = folder / "compiled"
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -146,19 +167,18 @@ class Copy:
 
     def test(self, arguments: list[str], cpu: float = 3600.0, wall: float = 3600.0) -> Run:
         """Run tests."""
-        started, before = time.monotonic(), _cpu()
+        self._seconds.write_text("{}")
         child = os.fork()
         if child == 0:
             self._run_pytest(arguments, cpu)
         status = _wait(child, wall)
-        seconds, used = time.monotonic() - started, _cpu() - before
         log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         failed = [line for line in log if line.startswith(("FAILED ", "ERROR "))]
         failures = [line.partition(" ")[2].partition(" - ")[0] for line in failed]
         reason = (failures or log or ["nothing"])[0 if failures else -1]
         if status is None or os.WIFSIGNALED(status):
             reason = "it hung" if status is None else f"signal {os.WTERMSIG(status)}"
-        return Run(status == 0, failures, reason, seconds, used)
+        return Run(status == 0, failures, reason, json.loads(self._seconds.read_text()))
 
     def _run_pytest(self, arguments: list[str], cpu: float) -> None:
         code = 99
@@ -173,7 +193,8 @@ class Copy:
 
             options = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
             options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the preloaded
-            code = pytest.main([*options, "-m", "not slow", *arguments])
+            options += ["-m", "not slow"]
+            code = pytest.main([*options, *arguments], plugins=[Timer(self._seconds)])
         except BaseException:
             traceback.print_exc()
         finally:
@@ -203,7 +224,8 @@ class Copy:
             path.write_bytes(mutant.apply(source))
             os.utime(path, (times.st_atime, times.st_mtime + 10 * (number + 1)))
             arguments = ["-x", *(f"--deselect={name}" for name in usual.failures), *tests]
-            return self.test(arguments, CPU * usual.cpu_seconds + 120, WALL * usual.seconds + 120)
+            seconds = usual.total(tests)
+            return self.test(arguments, CPU * seconds + 120, WALL * seconds + 120)
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # the compiled files know it
@@ -223,11 +245,6 @@ def _wait(child: int, wall: float) -> int | None:
     if status is None:
         os.waitpid(child, 0)
     return status
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _importers(root: Path) -> dict[Path, set[Path]]:
@@ -299,21 +316,23 @@ Numbered = tuple[int, tuple[str, Mutant]]
 
 
 def _try_all(tree: Copy, sample: list[Numbered]) -> list[Numbered]:
-    usual: dict[str, Run] = {}
     tests = {part: [f"tests/{name}" for name in PARTS[part][1]] for part in PARTS}
-    for part in dict.fromkeys(part for _, (part, _) in sample):
-        run = usual[part] = tree.test(tests[part])
-        _say(f"{part}: as it is, {run.seconds:.0f} s, {run.cpu_seconds:.0f} of CPU; {run.reason}")
-        if not run.passed:
-            _say(f"left out, as they fail without any change: {run.failures}")
-            if not run.failures or any("::" not in name for name in run.failures):
-                sys.exit(f"the tests of {part} cannot be run")
+    parts = {part for _, (part, _) in sample}
+    usual = tree.test(
+        list(dict.fromkeys(name for part in tests if part in parts for name in tests[part]))
+    )
+    _say(f"the tree as it is: {sum(usual.seconds.values()):.0f} s of tests; {usual.reason}")
+    if not usual.passed:
+        _say(f"left out, as they fail without any change: {usual.failures}")
+        if not usual.failures or any("::" not in name for name in usual.failures):
+            sys.exit("the tests cannot be run")
     tree.keep_compiled()
     survivors = []
     for number, (part, mutant) in sample:
-        run = tree.try_mutant(mutant, number, tests[part], usual[part])
-        fate = f"killed by {run.reason}" if not run.passed else "SURVIVED"
-        _say(f"\n{number} {part} {mutant.diff(tree.root)}\n  {fate}; {run.seconds:.0f} s")
+        run = tree.try_mutant(mutant, number, tests[part], usual)
+        fate = "SURVIVED" if run.passed else f"killed by {run.reason}"
+        _say(f"\n{number} {part} {mutant.diff(tree.root)}")
+        _say(f"  {fate}; {sum(run.seconds.values()):.0f} s")
         if run.passed:
             survivors.append((number, (part, mutant)))
     return survivors
