@@ -32,76 +32,106 @@ from tests.mutants.mutate import Mutant, mutants
 
 # Modules of each part under dask_sketch, and the tests that should notice a change of them, those
 # first that notice most in the least time.
-PARTS: dict[str, tuple[list[str], list[str]]] = {
+PARTS = {
     "kernel": (
-        [
-            *("features/kernels/dense.py", "features/kernels/structured.py"),
-            *("features/kernels/structured_code.py", "features/kernels/row_loop.py"),
-            *("features/kernels/row_reader.py", "features/kernels/whitened_rows.py"),
-            *("features/kernels/grouped.py", "features/kernels/grouped_loops.py"),
-        ],
-        [
-            *(
-                "features/kernels/test_dense.py",
-                "features/kernels/test_structured.py",
-                "features/kernels/test_row_reader.py",
-            ),
-            *("sketching/test_partial.py", "compatibility", "sketching/test_groups.py"),
-            "features/kernels/test_prepared.py",
-        ],
+        """
+        features/kernels/dense.py
+        features/kernels/structured.py
+        features/kernels/structured_code.py
+        features/kernels/row_loop.py
+        features/kernels/row_reader.py
+        features/kernels/whitened_rows.py
+        features/kernels/grouped.py
+        features/kernels/grouped_loops.py
+        """,
+        """
+        compatibility
+        features/kernels/test_row_reader.py
+        sketching/test_partial.py
+        features/kernels/test_dense.py
+        features/kernels/test_structured.py
+        sketching/test_groups.py
+        features/kernels/test_prepared.py
+        """,
     ),
     "sums": (
-        [
-            *("features/kernels/fixed_point.py", "features/kernels/stacked_fixed_point.py"),
-            *("sketching/accumulator.py", "sketching/partial.py"),
-        ],
-        [
-            *(
-                "features/kernels/test_fixed_point.py",
-                "features/kernels/test_stacked_fixed_point.py",
-            ),
-            *("sketching/test_partial.py", "sketching/test_groups.py", "compatibility"),
-            *("features/kernels/test_prepared.py", "sketching/test_merge_laws.py"),
-        ],
+        """
+        features/kernels/fixed_point.py
+        features/kernels/stacked_fixed_point.py
+        sketching/accumulator.py
+        sketching/partial.py
+        """,
+        """
+        features/kernels/test_fixed_point.py
+        features/kernels/test_stacked_fixed_point.py
+        compatibility
+        sketching/test_partial.py
+        sketching/test_groups.py
+        features/kernels/test_prepared.py
+        sketching/test_merge_laws.py
+        """,
     ),
     "merge": (
-        ["sketching/sketch.py", "sketching/group.py", "sketching/merge.py"],
-        [
-            *("sketching/test_sketch.py", "sketching/test_statistics.py", "compatibility"),
-            *("sketching/test_merge_laws.py", "sketching/test_groups.py"),
-        ],
+        """
+        sketching/sketch.py
+        sketching/group.py
+        sketching/group_merge.py
+        """,
+        """
+        sketching/test_sketch.py
+        sketching/test_statistics.py
+        compatibility
+        sketching/test_merge_laws.py
+        sketching/test_groups.py
+        """,
     ),
     "objective": (
-        [
-            *("decoders/objective.py", "decoders/atoms.py", "decoders/atom_kernels.py"),
-            *("decoders/normal_equations.py", "decoders/support.py"),
-        ],
-        [
-            *("decoders/test_objective.py", "decoders/test_support.py"),
-            *(
-                "decoders/test_non_negative.py",
-                "decoders/test_tiled.py",
-                "decoders/test_threads.py",
-            ),
-            *("decoders/test_descent.py", "decoders/test_decode.py"),
-        ],
+        """
+        decoders/objective.py
+        decoders/atoms.py
+        decoders/atom_kernels.py
+        decoders/normal_equations.py
+        decoders/support.py
+        """,
+        """
+        decoders/test_objective.py
+        decoders/test_support.py
+        decoders/test_non_negative.py
+        decoders/test_tiled.py
+        decoders/test_threads.py
+        decoders/test_descent.py
+        decoders/test_decode.py
+        """,
     ),
     "refinement": (
-        ["decoders/efficient.py", "decoders/noise_covariance.py"],
-        [
-            *("decoders/test_covariance.py", "decoders/test_noise.py"),
-            *("decoders/test_efficient.py", "decoders/test_decode.py"),
-        ],
+        """
+        decoders/efficient.py
+        decoders/noise_covariance.py
+        """,
+        """
+        decoders/test_covariance.py
+        decoders/test_noise.py
+        decoders/test_efficient.py
+        decoders/test_decode.py
+        """,
     ),
     "ledger": (
-        [
-            *("jobs/ledger/ledger.py", "jobs/ledger/change.py", "jobs/ledger/reader.py"),
-            *("jobs/ledger/batch.py", "jobs/ledger/manifest.py", "jobs/ledger/garbage.py"),
-        ],
-        [
-            *("ledger/test_ledger.py", "ledger/test_forgetting.py", "ledger/test_verification.py"),
-            *("ledger/test_damage.py", "ledger/test_failures.py", "compatibility"),
-        ],
+        """
+        jobs/ledger/ledger.py
+        jobs/ledger/change.py
+        jobs/ledger/reader.py
+        jobs/ledger/batch.py
+        jobs/ledger/manifest.py
+        jobs/ledger/garbage.py
+        """,
+        """
+        ledger/test_ledger.py
+        ledger/test_forgetting.py
+        ledger/test_verification.py
+        ledger/test_damage.py
+        ledger/test_failures.py
+        compatibility
+        """,
     ),
 }
 MAY_SURVIVE = 1 / 12
@@ -273,7 +303,9 @@ def sampled(root: Path, parts: list[str], size: int, seed: int) -> Iterator[tupl
     """Mutants of each part, as many of each, in the order of files and lines."""
     each = -(-size // len(PARTS))
     for part in parts:
-        pool = [m for name in PARTS[part][0] for m in mutants(root, Path("dask_sketch") / name)]
+        pool = [
+            m for name in PARTS[part][0].split() for m in mutants(root, Path("dask_sketch") / name)
+        ]
         chosen = random.Random(f"{part} {seed}").sample(range(len(pool)), min(each, len(pool)))
         yield from ((part, pool[place]) for place in sorted(chosen))
 
@@ -300,8 +332,8 @@ def main() -> int:
             _say(f"{number} {part} {mutant.diff(root)}")
         return 0
     for modules, tests in PARTS.values():
-        missing = [t for t in tests if not (root / "tests" / t).exists()]
-        assert not missing, f"no such tests, change PARTS: {missing} of {modules}"
+        missing = [t for t in tests.split() if not (root / "tests" / t).exists()]
+        assert not missing, f"no such tests, change PARTS: {missing} of {modules.split()}"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         survivors = _try_all(Copy(root, Path(folder).resolve()), sample)
     _say(f"\n{len(sample) - len(survivors)} of {len(sample)} mutants were killed.")
@@ -316,7 +348,7 @@ Numbered = tuple[int, tuple[str, Mutant]]
 
 
 def _try_all(tree: Copy, sample: list[Numbered]) -> list[Numbered]:
-    tests = {part: [f"tests/{name}" for name in PARTS[part][1]] for part in PARTS}
+    tests = {part: [f"tests/{name}" for name in PARTS[part][1].split()] for part in PARTS}
     parts = {part for _, (part, _) in sample}
     usual = tree.test(
         list(dict.fromkeys(name for part in tests if part in parts for name in tests[part]))
