@@ -125,11 +125,11 @@ PARTS = {
         jobs/ledger/garbage.py
         """,
         """
-        ledger/test_ledger.py
-        ledger/test_forgetting.py
-        ledger/test_verification.py
-        ledger/test_damage.py
-        ledger/test_failures.py
+        jobs/ledger/test_ledger.py
+        jobs/ledger/test_forgetting.py
+        jobs/ledger/test_verification.py
+        jobs/ledger/test_damage.py
+        jobs/ledger/test_failures.py
         compatibility
         """,
     ),

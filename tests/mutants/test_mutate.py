@@ -3,7 +3,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from mutants.mutate import mutants
+from tests.mutants.__main__ import PARTS
+from tests.mutants.mutate import mutants
 
 SOURCE = '''
 """A docstring with 1 number."""
@@ -50,3 +51,12 @@ def test_the_diff_shows_the_lines_that_change(tmp_path):
     assert found[-1].diff(tmp_path) == (
         "module.py:12\n    -    return x * 2\n    +    return x * 3"
     )
+
+
+def test_modules_and_tests_are_where_they_should_be():
+    root = Path(__file__).parents[2]
+    for modules, tests in PARTS.values():
+        assert [
+            name for name in modules.split() if not (root / "dask_sketch" / name).exists()
+        ] == []
+        assert [name for name in tests.split() if not (root / "tests" / name).exists()] == []
