@@ -75,7 +75,7 @@ PARTS = {
         """
         sketching/sketch.py
         sketching/group.py
-        sketching/group_merge.py
+        sketching/merge.py
         """,
         """
         sketching/test_sketch.py
