@@ -1,7 +1,7 @@
-"""A night after the first: one partition more, in CPU seconds beside the run that read all.
+"""Cost of a night that adds one partition, compared with the first run over all partitions.
 
 `python -m tests.benchmarks.append PARTITIONS ROWS M K`; each run is a process of its own, as it is
-every night, and what it takes to import the package is told apart.
+every night, and the time to import the package is reported separately.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def two_runs(folder: Path, n_partitions: int, rows: int, m: int, k: int) -> list
 
 
 def text(runs: list[dict[str, Any]]) -> str:
-    """What both cost."""
+    """Cost of both runs, as text."""
     lines = ["run      samples        read MB   CPU s   imports s   steps"]
     for name, one in zip(("first", "second"), runs, strict=True):
         steps = ", ".join(f"{step} {wall:.2f}" for step, wall in one["seconds"].items())

@@ -12,7 +12,7 @@ FACTOR = 1.3
 
 
 def key(one: Row) -> tuple[str, str, str]:
-    """What makes two rows of two runs the same case."""
+    """Key by which rows of two runs are matched."""
     return one["case"], one["unit"], one["against"]
 
 

@@ -95,9 +95,9 @@ def at_size(
     n_samples, n_frequencies, n_cores
         Size of the pass.
     n_chunks
-        Where it is given and not chosen.
+        Number of chunks, where it is given.
     chunk_size
-        What a task reads; that of the configuration by default.
+        Bytes that a task reads; the configured value by default.
     """
     step = row_step(n_samples, STORED_ROWS, ROW_BYTES, chunk_size)
     n = -(-n_samples // step) if n_chunks is None else n_chunks
@@ -205,7 +205,7 @@ def validation_table(found: Sequence[Validation]) -> str:
 
 
 def assumptions(rates: Calibration) -> str:
-    """What the table stands on."""
+    """Assumptions of the table, as text."""
     store = ", ".join(f"{rate / 1e9:g} GB/s for {n:,} cores" for n, rate in BANDWIDTHS.items())
     return (
         f"measured (m={FREQUENCIES[0]:,}): {rates}\n"

@@ -105,7 +105,7 @@ def moments(
 
 
 def variants(cp: Any, pairs: float, m: int = 4096) -> list[Row]:
-    """What costs something more, against the plain pass over a chunk on the GPU."""
+    """Cost of weights, whitening and other options, relative to the plain pass on the GPU."""
     d = 12
     x = drawn(max(int(pairs / m), 64), d)
     there, weights = cp.asarray(x), cp.asarray(np.random.default_rng(1).random(len(x)))

@@ -1,4 +1,4 @@
-"""What the scheduler gets for a pass, beside the same sums written with Dask alone."""
+"""Graphs of a pass, compared with those of the same sums written with Dask alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plain(x: da.Array) -> da.Array:
 
 
 def tasks_of(lazy: Any) -> dict[Any, Any]:
-    """What is left after Dask's own optimisation."""
+    """Tasks that remain after Dask's optimisation."""
     (optimised,) = dask.optimize(lazy)
     return dict(optimised.__dask_graph__())
 

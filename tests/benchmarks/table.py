@@ -1,4 +1,4 @@
-"""What a benchmark gives, how it is printed, and where it is written."""
+"""Rows of benchmarks: compute, print and write them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def more_is_better(unit: str) -> bool:
 
 
 def times_better(new: float, old: float, unit: str) -> float:
-    """How many times better ``new`` is than ``old``: above one is better."""
+    """Ratio by which ``new`` is better than ``old``; above one is better."""
     good, bad = (new, old) if more_is_better(unit) else (old, new)
     if good == bad:
         return 1.0
@@ -131,7 +131,7 @@ def _version(name: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine and of the software."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

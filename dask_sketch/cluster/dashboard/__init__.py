@@ -1,7 +1,7 @@
-"""A page of ours on Dask's dashboard: how far a pass is, how fast, and how good its sketch is yet.
+"""Add a page on passes to Dask's dashboard: progress, rate, and noise of the sketch.
 
-``install(client)`` adds it to a cluster that runs; ``dask scheduler --preload
-dask_sketch.cluster.dashboard`` to one that starts. Clusters that are made here have it.
+``install(client)`` adds it to a running cluster, ``dask scheduler --preload
+dask_sketch.cluster.dashboard`` to a new one. Clusters started by this package have it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import importlib.util
 import logging
 from typing import Any
 
+from dask_sketch.cluster.dashboard.passes import PAGE
 from dask_sketch.errors import InputError
 
 __all__ = ["address", "install"]
 logger = logging.getLogger(__name__)
-PAGE = "sketch"  # beside Dask's own "status"
 _MISSING = "the dashboard needs the package bokeh: pip install 'dask-sketch[dashboard]'"
 
 
 def install(client: Any = None) -> str:
-    """Add the page to the dashboard of a cluster; again is no harm.
+    """Add the page to the dashboard of a cluster, unless it has it already.
 
-    Passes that were announced before are on it too.
+    Passes reported earlier are shown as well.
 
     Parameters
     ----------
@@ -31,12 +31,12 @@ def install(client: Any = None) -> str:
     Returns
     -------
     address
-        Of the page.
+        URL of the page.
 
     Raises
     ------
     InputError
-        If there is no client, or bokeh is missing here or where the scheduler runs.
+        If there is no client, or bokeh is missing here or in the scheduler's environment.
 
     Examples
     --------
@@ -52,8 +52,8 @@ def install(client: Any = None) -> str:
         client = active_client()
     if client is None:
         raise InputError(
-            "client=None: the page is one of the dashboard of a cluster. Make a "
-            "distributed.Client first."
+            "client=None: there is no active client, and the page belongs to the dashboard of a "
+            "cluster. Create a distributed.Client first."
         )
     _require_bokeh()
     from dask_sketch.cluster.dashboard.plugin import SketchPage
@@ -63,14 +63,14 @@ def install(client: Any = None) -> str:
 
 
 def address(client: Any) -> str:
-    """Where to look: our page, or Dask's own where bokeh is missing."""
+    """URL of the page, or of Dask's dashboard where bokeh is missing."""
     if importlib.util.find_spec("bokeh") is None:
         return str(client.dashboard_link)
     return install(client)
 
 
 async def dask_setup(scheduler: Any) -> None:
-    """What Dask calls for ``--preload`` and the setting ``distributed.scheduler.preload``."""
+    """Add the page to a scheduler, called by Dask for ``--preload``."""
     try:
         _require_bokeh()
     except InputError as error:

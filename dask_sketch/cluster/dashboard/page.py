@@ -1,6 +1,6 @@
-"""The page: four numbers, two curves and the passes before, drawn with Bokeh (extra ``dashboard``).
+"""Dashboard page with numbers, curves and earlier passes, drawn by Bokeh (extra ``dashboard``).
 
-Colours follow the scheme of the browser: those of text by variables of the page, which reach into
+Colours follow the colour scheme of the browser: those of text by CSS variables, which reach into
 Bokeh's shadow roots, those of the curves by a few lines of JavaScript.
 """
 
@@ -18,8 +18,7 @@ from bokeh.plotting import figure
 from distributed.dashboard.core import BokehApplication
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dask_sketch.cluster.dashboard import PAGE
-from dask_sketch.cluster.dashboard.passes import Pass, Passes
+from dask_sketch.cluster.dashboard.passes import PAGE, Pass, Passes
 from dask_sketch.display.theme import BLUE, ORANGE, SCHEMES
 
 REDRAW = 1000  # milliseconds
@@ -40,9 +39,9 @@ def serve(scheduler: Any, passes: Passes) -> None:
     Parameters
     ----------
     scheduler
-        Whose ``http_application`` takes another one.
+        Scheduler with an ``http_application``.
     passes
-        What is shown.
+        Passes to show.
     """
     routes = {f"/{PAGE}": partial(_document, passes)}
     prefix = getattr(next(iter(scheduler.http_application.applications), None), "prefix", "/")
@@ -67,14 +66,14 @@ def _document(passes: Passes, scheduler: Any, extra: dict[str, Any], document: A
 
 
 class SketchComponent:
-    """What one browser sees.
+    """Bokeh models of one browser session.
 
     Attributes
     ----------
     roots
-        Bokeh models, by the names that the template gives places to.
+        Bokeh models, named as in the template.
     figures
-        Those of them that are curves.
+        Models that are curves.
     """
 
     def __init__(self, passes: Passes):
@@ -89,22 +88,22 @@ class SketchComponent:
         self.update()
 
     def update(self) -> None:
-        """Show how far it is now."""
+        """Show the current progress."""
         shown = self._passes.shown
         self._numbers.text = _numbers(shown)
         self._before.text = _before(self._passes)
-        looks = [] if shown is None else shown.looks
+        polls = [] if shown is None else shown.polls
         self._curves.data = {
-            "seconds": [look.seconds for look in looks],
-            "rate": [look.rate / 1e9 for look in looks],
-            "limit": [look.limit / 1e9 for look in looks],
-            "noise": [look.noise for look in looks],
+            "seconds": [poll.seconds for poll in polls],
+            "rate": [poll.rate / 1e9 for poll in polls],
+            "limit": [poll.limit / 1e9 for poll in polls],
+            "noise": [poll.noise for poll in polls],
         }
         rates, noises = self.figures
-        rates.x_range.end = noises.x_range.end = max([look.seconds for look in looks] + [1.0])
+        rates.x_range.end = noises.x_range.end = max([poll.seconds for poll in polls] + [1.0])
         highest = [value for key in ("rate", "limit") for value in self._curves.data[key]]
         rates.y_range.end = 1.1 * max([value for value in highest if value > 0] or [1.0])
-        known = [look.noise for look in looks if look.noise > 0]
+        known = [poll.noise for poll in polls if poll.noise > 0]
         noises.y_range.start = 0.7 * min(known or [0.1])
         noises.y_range.end = 1.4 * max(known or [1.0])
 
@@ -134,7 +133,7 @@ def _figure(name: str, label: str, **more: Any) -> Any:
         sizing_mode="stretch_width",
         tools="",
         toolbar_location=None,
-        border_fill_color=None,  # the paper of the page shows through
+        border_fill_color=None,  # transparent, to show the background of the page
         background_fill_color=None,
         x_range=Range1d(0, 1),
         y_range=Range1d(0, 1),
@@ -157,7 +156,7 @@ def _numbers(shown: Pass | None) -> str:
             "<code>dask-sketch run</code> on this cluster are shown here.</p>"
         )
     total = shown.n_samples
-    read = "of a number that only the pass can tell" if total is None else f"of {total:,}"
+    read = "of an unknown number" if total is None else f"of {total:,}"
     limited = not math.isnan(shown.limit) and shown.limit > 0
     share = shown.rate / shown.limit if limited else None
     return (
@@ -178,12 +177,12 @@ def _numbers(shown: Pass | None) -> str:
         + _tile(
             "partial sketches merged",
             f"{shown.partials:,}",
-            f"{shown.n_chunks:,} chunks, fan-in by fan-in",
+            f"{shown.n_chunks:,} chunks",
         )
         + _tile(
             "noise of |z|",
             "" if math.isnan(shown.noise) else f"{shown.noise:.1e}",
-            "1/√rows: what is smaller in the sketch says nothing",
+            "1/√rows: smaller values in the sketch are not significant",
         )
         + "</div>"
     )
@@ -192,7 +191,7 @@ def _numbers(shown: Pass | None) -> str:
 def _limit(shown: Pass, share: float | None) -> str:
     if share is not None:
         return f"{share:.0%} of {_big(shown.limit)}, the calibrated limit"
-    if not shown.looks:
+    if not shown.polls:
         return ""
     return "limit not calibrated: ds.plan(..., calibrate=True) measures it"
 

@@ -1,4 +1,4 @@
-"""How far each pass is and how fast: what the scheduler knows of them, once a second."""
+"""Progress and rate of each pass, polled from the scheduler once a second."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 
 from dask_sketch.graph.telemetry import MERGED, PAIRS, PARTIALS, ROWS, SKETCHED
 
-MOST_PASSES = 20  # that are remembered
-MOST_LOOKS = 600  # of one pass; then every second one is dropped
-RATE_SECONDS = 10.0  # over which a rate is taken: a chunk is reported when it is done
-LATE_SECONDS = 30.0  # in which numbers may come after the last task: with the next heartbeats
+PAGE = "sketch"  # path of the page on the dashboard, beside Dask's "status"
+MAX_PASSES = 20  # passes in memory
+MAX_POLLS = 600  # polls of one pass; then every second one is dropped
+RATE_SECONDS = 10.0  # window of the rate: a chunk is reported when it is done
+LATE_SECONDS = 30.0  # time in which heartbeats may report numbers after the last task
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look at a pass.
+class Poll:
+    """State of a pass at one poll.
 
     Attributes
     ----------
     seconds
-        Since the pass was announced.
+        Time since the pass was reported.
     rows, pairs
-        Sketched until now.
+        Rows and (row, frequency) pairs sketched so far.
     rate
-        Pairs a second, over the last ten seconds.
+        Pairs per second over the last ten seconds.
     limit
-        Pairs a second that the threads there are can do by calibration; NaN if there is none.
+        Pairs per second that all threads can reach by calibration; NaN if there is none.
     noise
         Noise of |z|: ``1 / sqrt(rows)``; NaN before the first row.
     """
@@ -44,27 +45,27 @@ class Look:
 
 @dataclass
 class Pass:
-    """One pass, and what has been seen of it.
+    """Pass and its progress.
 
     Attributes
     ----------
     span
-        Of its tasks.
+        Identifier of the span of its tasks.
     source
         Name of the input.
     n_samples, n_chunks
-        As announced; samples are ``None`` where only the pass can tell.
+        Numbers of samples and chunks, as reported; the former is ``None`` if unknown.
     n_features, n_frequencies, digest
-        Of the feature map.
+        Sizes and digest of the feature map.
     started
-        When it was announced, in seconds since the epoch.
+        Time of the report, in seconds since the epoch.
     ended
-        When its last task ended; ``None`` as long as there are others.
+        Time when the last task ended; ``None`` while tasks run.
     rows, pairs, partials
-        Rows and (row, frequency) pairs sketched, and partial sketches merged by the tree; those
-        that were lost with a worker and done again count twice.
-    looks
-        The course of it.
+        Rows and (row, frequency) pairs sketched, and partial sketches merged by the tree. Tasks
+        repeated after the loss of a worker count twice.
+    polls
+        States at the polls.
     """
 
     span: str
@@ -79,28 +80,28 @@ class Pass:
     rows: int = 0
     pairs: int = 0
     partials: int = 0
-    looks: list[Look] = field(default_factory=list)
-    _every: int = 1  # so many looks are one
+    polls: list[Poll] = field(default_factory=list)
+    _every: int = 1  # polls per entry of `polls`
     _skipped: int = 0
 
     @property
     def seconds(self) -> float:
-        """Since it was announced, until its end or the last look."""
+        """Time from the report until the end or the last poll."""
         if self.ended is not None:
             return self.ended - self.started
-        return self.looks[-1].seconds if self.looks else 0.0
+        return self.polls[-1].seconds if self.polls else 0.0
 
     @property
     def rate(self) -> float:
-        """Pairs a second: of late, and of the whole pass when it is over."""
+        """Pairs per second: recently, or over the whole pass if it has ended."""
         if self.ended is not None:
             return self.pairs / max(self.seconds, 1e-9)
-        return self.looks[-1].rate if self.looks else 0.0
+        return self.polls[-1].rate if self.polls else 0.0
 
     @property
     def limit(self) -> float:
-        """Pairs a second by calibration; NaN if there is none."""
-        return self.looks[-1].limit if self.looks else math.nan
+        """Pairs per second by calibration; NaN if there is none."""
+        return self.polls[-1].limit if self.polls else math.nan
 
     @property
     def noise(self) -> float:
@@ -108,33 +109,33 @@ class Pass:
         return 1.0 / math.sqrt(self.rows) if self.rows else math.nan
 
     def count(self, metrics: Mapping[Any, float]) -> None:
-        """Take in the numbers of the workers, by context, task, activity and unit."""
+        """Update the counts from the metrics of the workers."""
         self.rows = _sum(metrics, SKETCHED, ROWS)
         self.pairs = _sum(metrics, SKETCHED, PAIRS)
         self.partials = _sum(metrics, MERGED, PARTIALS)
 
-    def see(self, limit: float, now: float) -> None:
-        """Note how far it is now."""
+    def poll(self, limit: float, now: float) -> None:
+        """Record the current state."""
         self._skipped += 1
         if self._skipped < self._every:
             return
         self._skipped = 0
         seconds = now - self.started
-        before = (one for one in reversed(self.looks) if one.seconds <= seconds - RATE_SECONDS)
+        before = (one for one in reversed(self.polls) if one.seconds <= seconds - RATE_SECONDS)
         first = next(before, None)
         pairs, spent = (0, seconds) if first is None else (first.pairs, seconds - first.seconds)
         rate = (self.pairs - pairs) / max(spent, 1e-9)
-        self.looks.append(Look(seconds, self.rows, self.pairs, rate, limit, self.noise))
-        if len(self.looks) > MOST_LOOKS:
-            self.looks = self.looks[::2]
+        self.polls.append(Poll(seconds, self.rows, self.pairs, rate, limit, self.noise))
+        if len(self.polls) > MAX_POLLS:
+            self.polls = self.polls[::2]
             self._every *= 2
 
 
 class Passes:
-    """The passes that were announced, the latest last."""
+    """Reported passes, the latest last."""
 
     def __init__(self) -> None:
-        self._passes: deque[Pass] = deque(maxlen=MOST_PASSES)
+        self._passes: deque[Pass] = deque(maxlen=MAX_PASSES)
         self._thread_rates: dict[str, float] = {}  # by digest of the feature map
 
     def __len__(self) -> int:
@@ -145,13 +146,13 @@ class Passes:
 
     @property
     def shown(self) -> Pass | None:
-        """The latest that runs; if none does, the latest."""
+        """Latest running pass, or the latest pass if none runs."""
         running = [one for one in self._passes if one.ended is None]
         latest = running or list(self._passes)
         return latest[-1] if latest else None
 
-    def hear(self, message: Any, time: float) -> None:
-        """Take in what a client announced; what is no such thing is not ours."""
+    def receive(self, message: Any, time: float) -> None:
+        """Process an event of a client; ignore events of other kinds."""
         if not isinstance(message, Mapping):
             return
         found = dict(message)
@@ -164,17 +165,17 @@ class Passes:
         except (TypeError, KeyError, ValueError):  # of another version of this package
             return
 
-    def look(self, find: Callable[[str], Any], n_threads: int, now: float) -> None:
-        """See how far those are that run, or ended a moment ago.
+    def poll(self, find: Callable[[str], Any], n_threads: int, now: float) -> None:
+        """Poll the passes that run or have just ended.
 
         Parameters
         ----------
         find
-            Gives the span of an identifier, or ``None`` if no task of it has come.
+            Function from an identifier to its span, or ``None`` if it has no task yet.
         n_threads
-            Of all workers.
+            Number of threads of all workers.
         now
-            In seconds since the epoch.
+            Time in seconds since the epoch.
         """
         for one in self._passes:
             if one.ended is not None and now > one.ended + LATE_SECONDS:
@@ -186,7 +187,7 @@ class Passes:
                 continue
             one.count(span.cumulative_worker_metrics)
             if one.ended is None:
-                one.see(self._thread_rates.get(one.digest, math.nan) * n_threads, now)
+                one.poll(self._thread_rates.get(one.digest, math.nan) * n_threads, now)
             one.ended = span.stop if span.done else None
 
 

@@ -1,4 +1,4 @@
-"""What lives on the scheduler: it notes the passes, looks once a second, and serves the page."""
+"""Scheduler plugin that records passes, polls them once a second, and serves the page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dask_sketch.cluster.dashboard.passes import Passes
 from dask_sketch.errors import InputError
 from dask_sketch.graph.telemetry import TOPIC
 
-LOOK = 1000  # milliseconds between two looks
+POLL_INTERVAL = 1000  # milliseconds
 
 
 class SketchPage(SchedulerPlugin):
-    """Adds the page to the HTTP server of a scheduler."""
+    """Plugin that adds the page to the HTTP server of a scheduler."""
 
     name = "dask-sketch-page"
     idempotent = True
@@ -22,18 +22,18 @@ class SketchPage(SchedulerPlugin):
     def __init__(self) -> None:
         self.passes = Passes()
         self._scheduler: Any = None
-        self._looking: Any = None
+        self._poller: Any = None
 
     async def start(self, scheduler: Any) -> None:
-        """Begin to look, and serve.
+        """Start polling, and serve the page.
 
         Raises
         ------
         InputError
-            If bokeh is missing where the scheduler runs, or is too old for Dask.
+            If bokeh is missing in the scheduler's environment, or is too old for Dask.
         """
         try:
-            from dask_sketch.cluster.dashboard.page import serve
+            from dask_sketch.cluster.dashboard.page import serve  # needs bokeh
         except ImportError as error:
             raise InputError(
                 f"the scheduler cannot serve the page ({error}): pip install "
@@ -43,27 +43,27 @@ class SketchPage(SchedulerPlugin):
 
         self._scheduler = scheduler
         for time, message in scheduler.get_events(TOPIC):
-            self.passes.hear(message, time)
+            self.passes.receive(message, time)
         serve(scheduler, self.passes)
-        self._looking = PeriodicCallback(self.look, LOOK)
-        self._looking.start()
+        self._poller = PeriodicCallback(self.poll, POLL_INTERVAL)
+        self._poller.start()
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Note what a client announces."""
+        """Process an event of a client."""
         if topic == TOPIC:
             from distributed.metrics import time
 
-            self.passes.hear(msg, time())
+            self.passes.receive(msg, time())
 
-    def look(self) -> None:
-        """Read how far the passes are."""
+    def poll(self) -> None:
+        """Poll the passes."""
         from distributed.metrics import time
 
         spans = self._scheduler.extensions.get("spans")
         if spans is not None:
-            self.passes.look(spans.spans.get, self._scheduler.total_nthreads, time())
+            self.passes.poll(spans.spans.get, self._scheduler.total_nthreads, time())
 
     async def close(self) -> None:
-        """End with the scheduler."""
-        if self._looking is not None:
-            self._looking.stop()
+        """Stop polling."""
+        if self._poller is not None:
+            self._poller.stop()

@@ -17,7 +17,7 @@ from tests.benchmarks.paper.tables import beside_of, number
 
 @dataclass(frozen=True)
 class Goal:
-    """What a method must reach: a statistic of ``least`` to ``most``, from a reference on."""
+    """Goal of a method: a statistic between ``least`` and ``most``, relative to a reference."""
 
     method: str
     most: float = float("inf")

@@ -27,7 +27,7 @@ def by_decode(summary: Sketch, data: Clusters, seed: int, **options: Any) -> np.
 def by_shifting(
     summary: Sketch, data: Clusters, seed: int, n_starts: int, **options: Any
 ) -> np.ndarray:
-    """Centres by Algorithm 2 with ``L = n_starts``, which the door keeps at 100."""
+    """Centres by Algorithm 2 with ``L = n_starts``, which ``decode`` keeps at 100."""
     found = sketch_and_shift(
         summary,
         data.n_clusters,

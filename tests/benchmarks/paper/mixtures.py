@@ -1,4 +1,4 @@
-"""What the experiments of Keriven et al. share: maps, decoders, and distances to the truth."""
+"""Feature maps, decoders and distances for the experiments of Keriven et al."""
 
 from __future__ import annotations
 

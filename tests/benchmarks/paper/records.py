@@ -93,7 +93,7 @@ def select(runs: Iterable[Run], **setting: Any) -> list[Run]:
 
 
 def timed(fit: Callable[[], T]) -> tuple[T, float]:
-    """What ``fit`` returns, and the process CPU seconds that it took."""
+    """Call ``fit``; return its result and the process CPU seconds that it took."""
     start = time.process_time()
     result = fit()
     return result, time.process_time() - start

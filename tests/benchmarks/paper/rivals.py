@@ -1,4 +1,4 @@
-"""What our decoders are held against: EM and Lloyd's algorithm of scikit-learn, on all the data."""
+"""Baselines of the decoders: EM and Lloyd's algorithm of scikit-learn, on all the data."""
 
 from __future__ import annotations
 

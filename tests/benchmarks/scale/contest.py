@@ -31,7 +31,7 @@ LEAST = 10_000
 def rival_entries(
     python: Path, store: Path, n_samples: int, heldout: NDArray[np.floating], cap: float
 ) -> Iterator[dict[str, Any]]:
-    """What each rival found, held out, and what it cost; or why there is none.
+    """Held-out score and cost of each rival, or the reason why there is none.
 
     Parameters
     ----------

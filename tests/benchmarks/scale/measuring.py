@@ -1,6 +1,6 @@
-"""What a pass costs: time of every process, memory, bytes, tasks, and the kernel's share.
+"""Measure a pass: time of every process, memory, bytes, tasks, and share of the kernel.
 
-On Linux, since all but the clocks is read from /proc.
+On Linux only, since all but the clocks is read from /proc.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLOCK = {"kernel": 0.0}
 
 @dataclass(frozen=True)
 class Cost:
-    """What one pass took, between the graph's making and the sketch in hand.
+    """Cost of one pass, from building the graph to the merged sketch.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What it costs to merge the partial sketches of very many chunks."""
+"""Cost of merging the partial sketches of very many chunks."""
 
 from __future__ import annotations
 

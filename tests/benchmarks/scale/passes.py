@@ -19,7 +19,7 @@ PAIRS = 4e9  # (sample, frequency) pairs with which the machine is tried: second
 
 
 def sketch_file(store: Path, n_frequencies: int, distribution: str | None = None) -> Path:
-    """Where the sketch of a store is kept."""
+    """Path of the sketch of a store."""
     return store.with_name(f"{store.stem}-{distribution or 'default'}-{n_frequencies}.sketch")
 
 

@@ -24,7 +24,7 @@ _ROW_BYTES = 4 * N_FEATURES
 
 
 def truth(seed: int = 0) -> GaussianMixture:
-    """What the samples are drawn from: the mixtures of Keriven et al. (2018), section 5.1.
+    """Distribution of the samples: the mixtures of Keriven et al. (2018), section 5.1.
 
     64 components of 12 features with equal weights, variances ``U(0.25, 1.75)`` and means
     ``N(0, 64**(2 / 12) I)``.
@@ -49,9 +49,9 @@ def write_store(
     Parameters
     ----------
     folder
-        Where stores are kept; this one is ``<n_samples>.zarr``.
+        Folder of the stores; this one is ``<n_samples>.zarr``.
     n_samples, seed, chunk_rows
-        What to write.
+        Number of samples, their seed, and rows of a chunk.
     client
         Client of the cluster that writes.
 

@@ -31,16 +31,16 @@ from tests.benchmarks.table import machine
 
 @dataclass
 class Walk:
-    """One store, what is done with it, and what came of it.
+    """Measurements on one store, and their results.
 
     Attributes
     ----------
     folder
-        Of stores, sketches and results.
+        Folder of stores, sketches and results.
     n_samples
         Size of the store.
     seed
-        Of its samples.
+        Seed of the samples.
     rivals
         Interpreter of the rivals' environment.
     cap
@@ -82,7 +82,7 @@ class Walk:
         return self.folder / f"results-{self.n_samples}.json"
 
     def read(self) -> dict[str, Any]:
-        """What was measured so far, by part."""
+        """Results so far, by part."""
         return json.loads(self.results.read_text()) if self.results.exists() else {}
 
     def do(self, part: str) -> None:

@@ -32,13 +32,13 @@ class Entry:
     Attributes
     ----------
     name
-        What it is called.
+        Name of the system.
     rates
         Error rates in each split.
     seconds
         Processor time of the fit, all threads together, in each split.
     n_bytes
-        Of what the fit needs once the frames are read.
+        Bytes that the fit needs once the frames are read.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """What :func:`compare_universal_models` gives; prints as a table.
+    """Result of :func:`compare_universal_models`; prints as a table.
 
     Attributes
     ----------
@@ -164,13 +164,13 @@ def compare_universal_models(
     speakers
         Who speaks in each of ``frames.recordings``.
     n_components
-        Of all universal models.
+        Number of components of all universal models.
     sizes
         Numbers of frequencies.
     n_splits
         Random splits.
     seed
-        Of splits, frequencies, decoders and scikit-learn.
+        Seed of splits, frequencies, decoders and scikit-learn.
     say
         Called with each line of the story.
 

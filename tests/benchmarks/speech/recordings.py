@@ -53,7 +53,7 @@ def run_recordings(
     directory
         Keep features, sketch and model here; deleted by default in the end.
     report
-        Where to write the report.
+        Path of the report.
     n_components, n_frequencies
         Sizes; ``5 (2 d + 1) K`` frequencies by default.
     seed
@@ -66,8 +66,8 @@ def run_recordings(
     Returns
     -------
     comparison
-        Of ours, scikit-learn's and a single Gaussian, on every fifth recording; the others were
-        fitted to.
+        Scores of ours, scikit-learn's and a single Gaussian on every fifth recording; the others
+        are fitted to.
 
     Raises
     ------

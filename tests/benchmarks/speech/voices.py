@@ -108,9 +108,9 @@ def generate_voices(
     Parameters
     ----------
     folder
-        Where to. Recordings that the same call made there before are kept.
+        Folder to write to. Recordings that the same call made there before are kept.
     n_voices
-        From 2 to 72.
+        Number of voices, from 2 to 72.
     n_repeats
         Recordings of each digit by each voice, ``>= 1``.
     seed

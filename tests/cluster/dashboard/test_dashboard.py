@@ -52,7 +52,7 @@ def settled(client, n_rows):
 
 
 async def look(page):
-    page.look()
+    page.poll()
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_the_limit_is_that_of_the_plan(client, monkeypatch):
     page = page_of(client)
     end = time.monotonic() + 60
     shown = settled(client, len(X))[-1]
-    while not shown.looks and time.monotonic() < end:
+    while not shown.polls and time.monotonic() < end:
         time.sleep(0.05)
     assert shown.limit == pytest.approx(plan.calibration.pairs_per_second * 2)  # two threads
     from dask_sketch.cluster.dashboard.page import SketchComponent
@@ -172,7 +172,7 @@ def test_clusters_made_here_have_it():
 
 def test_no_client_and_no_bokeh(monkeypatch):
     monkeypatch.setattr("dask_sketch.graph.executors.active_client", lambda: None)
-    with pytest.raises(InputError, match=r"Make a distributed.Client first"):
+    with pytest.raises(InputError, match="client=None"):
         dashboard.install()
     monkeypatch.setattr(dashboard.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'dask-sketch\[dashboard\]'"):
@@ -195,12 +195,12 @@ def test_a_scheduler_without_bokeh_says_so(monkeypatch):
     from dask_sketch.cluster.dashboard.plugin import SketchPage
 
     monkeypatch.setitem(sys.modules, "dask_sketch.cluster.dashboard.page", None)
-    with pytest.raises(InputError, match="the scheduler cannot serve the page"):
+    with pytest.raises(InputError, match="scheduler"):
         asyncio.run(SketchPage().start(None))
 
 
 class Span:
-    """A pass that does a thousand rows a second, for as long as it is told to."""
+    """Span of a pass with a thousand rows a second."""
 
     def __init__(self):
         self.rows, self.done, self.stop = 0, False, 0.0
@@ -230,46 +230,46 @@ def announced(**more):
     } | more
 
 
-def test_rates_are_of_late_and_looks_are_thinned(monkeypatch):
-    monkeypatch.setattr(numbers, "MOST_LOOKS", 40)
+def test_rates_are_of_late_and_polls_are_thinned(monkeypatch):
+    monkeypatch.setattr(numbers, "MAX_POLLS", 40)
     found, span = Passes(), Span()
-    found.hear({"event": "calibration", "digest": "d", "pairs_per_second": 1e5}, 0.0)
-    found.hear(announced(), 100.0)
-    found.hear({"event": "pass", "more": 1}, 0.0)  # of another version
-    found.hear("nonsense", 0.0)
+    found.receive({"event": "calibration", "digest": "d", "pairs_per_second": 1e5}, 0.0)
+    found.receive(announced(), 100.0)
+    found.receive({"event": "pass", "more": 1}, 0.0)  # of another version
+    found.receive("nonsense", 0.0)
     one = found.shown
     for second in range(1, 301):
         span.rows += 1000 if second <= 200 else 2000
-        found.look({"s": span}.get, 3, 100.0 + second)
+        found.poll({"s": span}.get, 3, 100.0 + second)
     assert one.rows == 200_000 + 200_000
     assert one.partials == 20_000
     assert one.rate == pytest.approx(2000 * 50, rel=0.3)  # and not the mean of all
     assert one.limit == 3e5
-    assert len(one.looks) <= 40
-    assert [look.seconds for look in one.looks] == sorted(look.seconds for look in one.looks)
+    assert len(one.polls) <= 40
+    assert [poll.seconds for poll in one.polls] == sorted(poll.seconds for poll in one.polls)
     span.done, span.stop = True, 400.0
-    found.look({"s": span}.get, 3, 401.0)
+    found.poll({"s": span}.get, 3, 401.0)
     assert one.seconds == 300.0
     span.rows += 500  # with the last heartbeats
-    found.look({"s": span}.get, 3, 402.0)
+    found.poll({"s": span}.get, 3, 402.0)
     assert one.rows == 400_500
     assert one.rate == pytest.approx(one.pairs / 300.0)
     span.rows += 500  # and after them nobody looks
-    found.look({"s": span}.get, 3, 500.0)
+    found.poll({"s": span}.get, 3, 500.0)
     assert one.rows == 400_500
 
 
 def test_what_runs_is_shown_and_what_was_refused_ends():
     found = Passes()
     assert found.shown is None
-    found.hear(announced(span="a"), 0.0)
-    found.hear(announced(span="b"), 1.0)
+    found.receive(announced(span="a"), 0.0)
+    found.receive(announced(span="b"), 1.0)
     running, done = Span(), Span()
     done.done, done.stop = True, 2.0
-    found.look({"a": running, "b": done}.get, 1, 3.0)
+    found.poll({"a": running, "b": done}.get, 1, 3.0)
     assert found.shown.span == "a"
-    found.hear(announced(span="never"), 4.0)
-    found.look({"a": running, "b": done}.get, 1, 60.0)
+    found.receive(announced(span="never"), 4.0)
+    found.poll({"a": running, "b": done}.get, 1, 60.0)
     assert found[-1].ended == 4.0
     assert found.shown.span == "a"
 
@@ -280,7 +280,7 @@ def test_names_of_others_are_text():
     found = Passes()
     component = SketchComponent(found)
     assert "No pass yet" in component.roots[0].text
-    found.hear(announced(source="<script>alert(1)</script>"), 0.0)
+    found.receive(announced(source="<script>alert(1)</script>"), 0.0)
     component.update()
     for root in (component.roots[0], component.roots[-1]):
         assert "<script>" not in root.text
