@@ -77,20 +77,11 @@ def run_recordings(
         If a recording cannot be used; the message names it.
     """
     require_extras()
-    paths = [recording.path for recording in list_recordings(data)]
-    if len(paths) < HOLD_OUT:
-        raise InputError(
-            f"{data} holds {len(paths)} recordings: give at least {HOLD_OUT}, of which every "
-            f"{HOLD_OUT}th is held out."
-        )
-    held = set(range(HOLD_OUT - 1, len(paths), HOLD_OUT))
-    parts = {
-        "train.zarr": [path for i, path in enumerate(paths) if i not in held],
-        "heldout.zarr": [path for i, path in enumerate(paths) if i in held],
-    }
+    parts = _split(data)
+    n_recordings = sum(map(len, parts.values()))
     with working_folder(directory, *parts) as folder:
         pipeline = Pipeline(folder, seed, progress, say)
-        with pipeline.step("features", f"features of {len(paths):,} recordings"):
+        with pipeline.step("features", f"features of {n_recordings:,} recordings"):
             # speakers play no part here, so files may have any name
             summaries = {
                 name: write_features(files, folder / name, speaker=None)
@@ -100,11 +91,8 @@ def run_recordings(
         train = _rows(store)
         heldout = _rows(folder / "heldout.zarr")
         d = train.shape[1]
-        fitted = pipeline.fit(
-            store,
-            n_components,
-            n_frequencies or default_n_frequencies(d, n_components),
-        )
+        size = n_frequencies or default_n_frequencies(d, n_components)
+        fitted = pipeline.fit(store, n_components, size)
         with pipeline.step("scikit-learn", "fitting scikit-learn's to the same frames"):
             reference, seconds, n_iter = fit_reference(train, n_components, seed)
         single = single_gaussian(fitted.sketch.mean, fitted.sketch.variance)
@@ -138,10 +126,10 @@ def run_recordings(
                 report,
                 fitted.sketch,
                 fitted.model,
-                title=f"{len(paths):,} recordings to {n_components} Gaussians",
+                title=f"{n_recordings:,} recordings to {n_components} Gaussians",
                 source={
                     "source": str(data),
-                    "recordings": f"{len(paths):,}, every {HOLD_OUT}th held out",
+                    "recordings": f"{n_recordings:,}, every {HOLD_OUT}th held out",
                     "audio": f"{audio / 60:.1f} minutes",
                     "features": f"{d} mel-frequency cepstral coefficients, frames of 23 ms",
                 },
@@ -156,6 +144,21 @@ def run_recordings(
             )
         say("")
     return comparison
+
+
+def _split(data: str | Path) -> dict[str, list[str]]:
+    """Paths of the recordings to fit to and of those held out, by the name of their store."""
+    paths = [recording.path for recording in list_recordings(data)]
+    if len(paths) < HOLD_OUT:
+        raise InputError(
+            f"data={str(data)!r} holds {len(paths)} recordings: give at least {HOLD_OUT}, of which "
+            f"every {HOLD_OUT}th is held out."
+        )
+    held = set(range(HOLD_OUT - 1, len(paths), HOLD_OUT))
+    return {
+        "train.zarr": [path for i, path in enumerate(paths) if i not in held],
+        "heldout.zarr": [path for i, path in enumerate(paths) if i in held],
+    }
 
 
 def _rows(store: Path) -> Any:
