@@ -43,6 +43,11 @@ numpydoc_show_class_members = False
 nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks
 myst_heading_anchors = 3
 
+# References of docstrings to names of this package must resolve. Types in signatures need not: the
+# pages leave internal classes out, and there is no inventory of other packages.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!dask_sketch).*"), ("py:class", r"dask_sketch(\.\w+){2,}")]
+
 # Pages
 highlight_language = "none"
 html_theme = "pydata_sphinx_theme"

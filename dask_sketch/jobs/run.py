@@ -92,7 +92,7 @@ def run_job(
     Parameters
     ----------
     path
-        Path of the job file; see :func:`~dask_sketch.jobs.job_file.read_job`.
+        Path of the job file; see ``dask_sketch.jobs.job_file.read_job``.
     progress
         Whether to show progress on the standard error stream.
     log

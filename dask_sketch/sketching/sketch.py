@@ -78,7 +78,7 @@ class Sketch(Rebuilt):
         ``first_moment`` in multiples of ``2**-62`` units, ``second_moment`` in multiples of
         ``2**-62`` squared units, shape (n_features,). The unit of each feature is a power of two
         near the scale of the feature map,
-        :func:`~dask_sketch.features.feature_map.moment_units`.
+        ``dask_sketch.features.feature_map.moment_units``.
     tight_bounds
         False after a subtraction: the bounds then contain the data, but may be too wide.
     privacy

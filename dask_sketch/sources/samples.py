@@ -69,7 +69,7 @@ class Samples:
         without the others.
     origin
         What each chunk reads of which files, for sources that have files; see
-        :func:`dask_sketch.jobs.ledger.partitions.partitions_of`.
+        ``dask_sketch.jobs.ledger.partitions.partitions_of``.
     """
 
     blocks: da.Array | db.Bag
