@@ -1,4 +1,4 @@
-"""Centroids: a weight and a centre for each cluster, as k-means has them."""
+"""Centroids with weights, as found by k-means."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Centroids(Model):
-    """Centres of clusters, each with its share of the samples.
+    """Centers of clusters with the fraction of the samples in each.
 
-    Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
-    anything lazy (Dask, Zarr, a path, ...) they answer with something lazy, one task per chunk.
+    Methods accept samples as an array in memory, shape (n_samples, n_features), or as lazy input
+    (Dask, Zarr, a path, ...), for which their result is lazy, with one task per chunk.
 
     Parameters
     ----------
     weights
-        Shape (n_components,), not negative, summing to one.
+        Non-negative weights that sum to one, shape (n_components,).
     centers
-        Shape (n_components, n_features).
+        Centers, shape (n_components, n_features).
     decoding
-        How the centroids were decoded, if they were.
+        Record of the decoding, if the centroids were decoded.
 
     Raises
     ------
     InputError
-        If shapes or values are not those of centroids.
+        If a shape or value is invalid.
 
     Examples
     --------
@@ -61,12 +61,13 @@ class Centroids(Model):
         Parameters
         ----------
         frequencies
-            ``omega``, shape (n_features, m), radians per unit of the data.
+            Frequencies ``omega``, shape (n_features, n_frequencies), in radians per unit of the
+            data.
 
         Returns
         -------
         psi
-            Shape (m,), complex128, at most one in modulus.
+            Values, shape (n_frequencies,), complex128, at most one in modulus.
 
         Raises
         ------
@@ -77,17 +78,17 @@ class Centroids(Model):
         return np.asarray(self.weights @ np.exp(-1j * (self.centers @ omega)))
 
     def predict(self, x: Any) -> Any:
-        """Nearest centroid of each sample.
+        """Predict the nearest centroid of each sample.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         component
-            Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
+            Index from 0 to n_components - 1, shape (n_samples,); lazy if ``x`` is.
 
         Raises
         ------
@@ -101,17 +102,18 @@ class Centroids(Model):
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
 
     def squared_distances(self, x: Any) -> Any:
-        """Squared Euclidean distance of each sample to its nearest centroid.
+        """Compute the squared Euclidean distance of each sample to its nearest centroid.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         squared_distances
-            Shape (n,), float64, in squared units of the data; lazy if ``x`` is.
+            Squared distances, shape (n_samples,), float64, in squared units of the data; lazy if
+            ``x`` is.
 
         Raises
         ------
@@ -127,17 +129,18 @@ class Centroids(Model):
         return np.concatenate(out)
 
     def distances(self, x: Any) -> Any:
-        """Euclidean distance of each sample to every centroid.
+        """Compute the Euclidean distance of each sample to every centroid.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         distances
-            Shape (n, n_components), float64, in units of the data; lazy if ``x`` is.
+            Distances, shape (n_samples, n_components), float64, in units of the data; lazy if
+            ``x`` is.
 
         Raises
         ------
@@ -155,36 +158,36 @@ class Centroids(Model):
     def inertia(self, x: Any, weights: Any = None) -> Any:
         """Mean squared distance of the samples to their nearest centroids; lower is better.
 
-        The mean, not the sum that scikit-learn calls by this name, so that it does not grow with
-        the number of samples: the k-means risk, eq. (37) of Gribonval et al. (2017) with ``p = 2``.
+        Unlike in scikit-learn, the mean rather than the sum, so that it does not grow with the
+        number of samples: the k-means risk, eq. (37) of Gribonval et al. (2017) with ``p = 2``.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
         weights
-            Weights of the samples, shape (n,), not negative; all one when not given.
+            Non-negative weights of the samples, shape (n_samples,); equal by default.
 
         Returns
         -------
         inertia
-            A number, in squared units of the data; lazy if ``x`` is.
+            Mean squared distance, in squared units of the data; lazy if ``x`` is.
 
         Raises
         ------
         InputError
-            As for :meth:`predict`, and if there are no samples or the weights do not fit.
+            As for :meth:`predict`, and if there are no samples or the weights are invalid.
         """
         if not in_memory(x):
             return apply_lazily(self, "inertia", x, weights)
         return weighted_mean(self.squared_distances(x), weights)
 
     def _nearest(self, block: Array) -> NDArray[np.intp]:
-        # relative to the mean, so that data far from the origin keeps its digits
+        # relative to the mean, which preserves precision for data far from the origin
         origin = self.weights @ self.centers
-        places = self.centers - origin
-        products = (block - origin) @ places.T
-        products -= 0.5 * np.einsum("ij,ij->i", places, places)
+        locations = self.centers - origin
+        products = (block - origin) @ locations.T
+        products -= 0.5 * np.einsum("ij,ij->i", locations, locations)
         return np.asarray(products.argmax(axis=1))
 
     def _repr_html_(self) -> str:

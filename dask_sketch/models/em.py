@@ -1,7 +1,7 @@
-"""One step of expectation-maximisation for a mixture: sums over samples, which merge, and the step.
+"""Expectation-maximisation: mergeable statistics of the samples, and one step.
 
-A mixture decoded from a sketch describes the density as a kernel sees it. A step on the samples
-themselves moves it towards maximum likelihood, for one more pass.
+A mixture decoded from a sketch minimises a kernel distance. A step of EM, with one more pass over
+the samples, moves it towards maximum likelihood.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.model import row_blocks
 
-_FLOOR = 1e-3  # of the mean variance of components: what each keeps at least
+_FLOOR = 1e-3  # smallest variance, as a fraction of the mean variance of the components
 
 
 @dataclass(frozen=True, eq=False)
 class ExpectationStatistics:
-    """Sums over samples, with the probabilities ``p`` of components given the sample.
+    """Sums over samples, weighted by the probabilities ``p`` of the components given the sample.
 
     Attributes
     ----------
     counts
-        ``sum_i p(k | x_i)``, shape (n_components,).
+        Sums ``sum_i p(k | x_i)``, shape (n_components,).
     sums, squares
-        ``sum_i p(k | x_i) y_i`` and ``sum_i p(k | x_i) y_i**2`` with ``y`` from the mean of the
-        mixture, shape (n_components, n_features).
+        Sums ``sum_i p(k | x_i) y_i`` and ``sum_i p(k | x_i) y_i**2``, where ``y`` is relative to
+        the mean of the mixture, shape (n_components, n_features).
     """
 
     counts: NDArray[np.float64]
@@ -42,19 +42,19 @@ class ExpectationStatistics:
 
 
 def expectation_statistics(x: ArrayLike, mixture: GaussianMixture) -> ExpectationStatistics:
-    """Statistics of samples in memory.
+    """Compute the statistics of samples in memory.
 
     Parameters
     ----------
     x
-        Shape (n_samples, n_features).
+        Samples, shape (n_samples, n_features).
     mixture
-        What the step is to start from.
+        Mixture before the step.
 
     Raises
     ------
     InputError
-        If the number of features is another, or a value is not finite.
+        If the number of features differs, or a value is not finite.
     """
     density = RowDensity(mixture.weights, mixture.means, mixture.covariances)
     counts = np.zeros(mixture.n_components)
@@ -68,45 +68,48 @@ def expectation_statistics(x: ArrayLike, mixture: GaussianMixture) -> Expectatio
     return ExpectationStatistics(counts, sums, squares)
 
 
-def maximised(mixture: GaussianMixture, statistics: ExpectationStatistics) -> GaussianMixture:
-    """The mixture after one step, whose likelihood is no smaller (Dempster, Laird, Rubin, 1977).
+def maximization_step(
+    mixture: GaussianMixture, statistics: ExpectationStatistics
+) -> GaussianMixture:
+    """Perform one step of EM, which does not decrease the likelihood (Dempster et al. 1977).
 
-    Components that fall to no sample stay where they are, with no weight; variances stay above a
-    thousandth of the components' mean.
+    Components without samples keep their mean and variances, with zero weight. Variances are at
+    least a thousandth of the mean variance of the components.
 
     Parameters
     ----------
     mixture
-        Before the step.
+        Mixture before the step.
     statistics
-        From :func:`expectation_statistics`.
+        Statistics of :func:`expectation_statistics`.
 
     Returns
     -------
     mixture
+        Mixture after the step.
 
     Raises
     ------
     InputError
-        If the statistics are of another mixture, or of no sample.
+        If the statistics belong to another mixture, or to no samples.
 
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(3.0, 2.0, (1000, 1))
     >>> start = GaussianMixture([1.0], [[0.0]], [[1.0]])
-    >>> step = maximised(start, expectation_statistics(x, start))
+    >>> step = maximization_step(start, expectation_statistics(x, start))
     >>> bool(np.allclose(step.means, x.mean()) and np.allclose(step.covariances, x.var()))
     True
     """
     if statistics.sums.shape != mixture.means.shape:
         raise InputError(
             f"statistics are of shape {statistics.sums.shape}, the means of the mixture "
-            f"{mixture.means.shape}: make them with the same mixture."
+            f"{mixture.means.shape}: compute them with the same mixture."
         )
     total = statistics.counts.sum()
     if not total > 0:
-        raise InputError("statistics are of no samples: a step needs some.")
-    seen = statistics.counts > 1e-6  # samples; fewer tell no mean
+        raise InputError("statistics has a total count of 0: compute it from at least one sample.")
+    seen = statistics.counts > 1e-6  # samples; fewer do not determine a mean
     counts = np.where(seen, statistics.counts, 1.0)[:, None]
     centred = statistics.sums / counts
     floor = _FLOOR * (mixture.weights @ mixture.covariances)

@@ -18,26 +18,23 @@ from dask_sketch.validation.lazy_input import apply_lazily
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, StandardErrors
 
-# Log-densities of diagonal Gaussian components.
-
 Array = NDArray[np.float64]
-# Squared distance of a component from the centre, in its own variances, up to which the expanded
-# quadratic loses fewer than seven of sixteen digits.
-_FAR = 1e6
+# Squared distance of a component from the centre, in its variances, up to which the expanded
+# quadratic form loses fewer than seven of sixteen digits.
+_MAX_EXPANDED = 1e6
 
 
 class RowDensity:
     """Joint log-density of samples and components.
 
-    The quadratic is expanded, so that the work is two matrix products. That cancels when a sample
-    and a mean are close to each other and far from the origin: both are taken relative to the
-    mean of the mixture first, and the few components that are still many standard deviations away
-    from it are done by differences.
+    The quadratic form is expanded into two matrix products. To avoid cancellation, samples and
+    means are taken relative to the mean of the mixture, and the few components that are still many
+    standard deviations away from it are computed by differences.
 
     Parameters
     ----------
     weights, means, covariances
-        As of :class:`dask_sketch.models.GaussianMixture`.
+        Parameters of a :class:`dask_sketch.models.GaussianMixture`.
     """
 
     def __init__(self, weights: Array, means: Array, covariances: Array) -> None:
@@ -52,7 +49,7 @@ class RowDensity:
         self._constants = self._peaks - 0.5 * distances
         self._linear = scaled.T.copy()
         self._quadratic = (-0.5 * self._precisions).T.copy()
-        self._far = np.flatnonzero(distances > _FAR)
+        self._far = np.flatnonzero(distances > _MAX_EXPANDED)
 
     def log_joint(self, block: Array) -> Array:
         """Log of weight times density, shape (n, n_components)."""
@@ -139,8 +136,6 @@ class GaussianMixture(Model):
                 f"stderr is of shape {self.stderr.means.shape}, the means {means.shape}."
             )
 
-    # -- what it is --------------------------------------------------------------------------
-
     @property
     def mean(self) -> Array:
         """Mean of the mixture, shape (n_features,)."""
@@ -157,12 +152,13 @@ class GaussianMixture(Model):
         Parameters
         ----------
         frequencies
-            ``omega``, shape (n_features, m), radians per unit of the data.
+            Frequencies ``omega``, shape (n_features, n_frequencies), in radians per unit of the
+            data.
 
         Returns
         -------
         psi
-            Shape (m,), complex128, at most one in modulus.
+            Values, shape (n_frequencies,), complex128, at most one in modulus.
         """
         omega = self._omega(frequencies)
         exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
@@ -174,19 +170,19 @@ class GaussianMixture(Model):
         Parameters
         ----------
         level
-            Probability that an interval holds its parameter, in (0, 1).
+            Probability that an interval contains its parameter, in (0, 1).
 
         Returns
         -------
         interval
             Lower and upper ends along the last axis: ``"weights"`` (n_components, 2), ``"means"``
-            and ``"covariances"`` (n_components, n_features, 2). Those of weights and variances are
-            cut at zero.
+            and ``"covariances"`` (n_components, n_features, 2). Intervals of weights and variances
+            are truncated at zero.
 
         Raises
         ------
         InputError
-            If the mixture has no standard errors, or ``level`` is no such probability.
+            If the mixture has no standard errors, or ``level`` is out of range.
 
         Examples
         --------
@@ -210,20 +206,18 @@ class GaussianMixture(Model):
             out[name] = np.stack([low, value + error], axis=-1)
         return out
 
-    # -- samples in --------------------------------------------------------------------------
-
     def logpdf(self, x: Any) -> Any:
-        """Logarithm of the density at each sample.
+        """Compute the logarithm of the density at each sample.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         logpdf
-            Shape (n,), float64, natural logarithm; lazy if ``x`` is.
+            Natural logarithms, shape (n_samples,), float64; lazy if ``x`` is.
 
         Raises
         ------
@@ -237,41 +231,41 @@ class GaussianMixture(Model):
         return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
 
     def score(self, x: Any, weights: Any = None) -> Any:
-        """Mean log-likelihood of the samples.
+        """Compute the mean log-likelihood of the samples.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
         weights
-            Weights of the samples, shape (n,), not negative; all one when not given.
+            Non-negative weights of the samples, shape (n_samples,); equal by default.
 
         Returns
         -------
         score
-            A number, in nats per sample; lazy if ``x`` is.
+            Score in nats per sample; lazy if ``x`` is.
 
         Raises
         ------
         InputError
-            As for :meth:`logpdf`, and if there are no samples or the weights do not fit.
+            As for :meth:`logpdf`, and if there are no samples or the weights are invalid.
         """
         if not in_memory(x):
             return apply_lazily(self, "score", x, weights)
         return weighted_mean(self.logpdf(x), weights)
 
     def predict(self, x: Any) -> Any:
-        """Most probable component of each sample.
+        """Predict the most probable component of each sample.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         component
-            Shape (n,), from 0 to n_components - 1; lazy if ``x`` is.
+            Index from 0 to n_components - 1, shape (n_samples,); lazy if ``x`` is.
         """
         if not in_memory(x):
             return apply_lazily(self, "predict", x)
@@ -281,17 +275,18 @@ class GaussianMixture(Model):
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
 
     def predict_proba(self, x: Any) -> Any:
-        """Probability of each component given each sample.
+        """Compute the probability of each component given each sample.
 
         Parameters
         ----------
         x
-            Samples, shape (n, n_features), or anything lazy.
+            Samples, shape (n_samples, n_features), or lazy input.
 
         Returns
         -------
         probability
-            Shape (n, n_components), rows summing to one; lazy if ``x`` is.
+            Probabilities, shape (n_samples, n_components), with rows that sum to one; lazy if
+            ``x`` is.
         """
         if not in_memory(x):
             return apply_lazily(self, "predict_proba", x)
@@ -300,27 +295,25 @@ class GaussianMixture(Model):
         rows = [density.posterior(block) for block in blocks]
         return np.concatenate([np.empty((0, self.n_components)), *rows])
 
-    # -- samples out -------------------------------------------------------------------------
-
     def sample(self, n_samples: int, seed: int = 0) -> Array:
-        """Draw samples.
+        """Sample from the mixture.
 
         Parameters
         ----------
         n_samples
             Number of samples, ``>= 0``.
         seed
-            Seed of the draw; the same seed gives the same bits.
+            Seed, ``>= 0``; the same seed gives the same bits.
 
         Returns
         -------
         x
-            Shape (n_samples, n_features), float64.
+            Samples, shape (n_samples, n_features), float64.
 
         Raises
         ------
         InputError
-            If ``n_samples`` or ``seed`` is no such whole number.
+            If ``n_samples`` or ``seed`` is not a non-negative integer.
         """
         n_samples = require_integer("n_samples", n_samples, 0)
         rng = np.random.default_rng(require_integer("seed", seed, 0))
@@ -333,8 +326,6 @@ class GaussianMixture(Model):
             block *= deviations[k]
             block += self.means[k]
         return x
-
-    # -- the rest ----------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
         rows, errors = [], self.stderr

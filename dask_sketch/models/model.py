@@ -1,4 +1,4 @@
-"""What every model is: components with weights and places, and a record of their decoding."""
+"""Base class of the models, the record of their decoding, and their standard errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import Rebuilt, require_unmasked, weighted_sum
 from dask_sketch.validation.tables import common_dtype, names_of, require_names, to_numpy
 
-# Arrays that a model is made of: checked, and made read-only.
-
 Array = NDArray[np.float64]
 
 
 def finite(name: str, value: Any) -> Array:
-    """A read-only copy of an array of finite real numbers."""
+    """Return a read-only copy of an array of finite real numbers."""
     try:
         values = np.array(value, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
@@ -35,19 +33,19 @@ def finite(name: str, value: Any) -> Array:
     return values
 
 
-def check_places(name: str, places: Array, weights: Array) -> None:
-    """Refuse means or centers that are no (n_components, n_features), and weights that do not fit.
+def check_means(name: str, means: Array, weights: Array) -> None:
+    """Check the shapes of means or centers and of the weights, and the values of the weights.
 
     Raises
     ------
     InputError
-        Naming the argument.
+        If a shape or value is invalid; the message names the argument.
     """
-    if places.ndim != 2 or not places.size:
-        raise InputError(f"{name} has shape {places.shape}; give (n_components, n_features).")
-    if weights.shape != places.shape[:1]:
+    if means.ndim != 2 or not means.size:
+        raise InputError(f"{name} has shape {means.shape}; give (n_components, n_features).")
+    if weights.shape != means.shape[:1]:
         raise InputError(
-            f"weights has shape {weights.shape}; for {len(places)} {name} give ({len(places)},)."
+            f"weights has shape {weights.shape}; for {len(means)} {name} give ({len(means)},)."
         )
     if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-8:
         raise InputError(
@@ -60,9 +58,10 @@ SHOWN_FEATURES = 8  # columns of a table
 
 
 class Model(Rebuilt):
-    """Base of the models, which are frozen dataclasses of arrays; a subclass says what they mean.
+    """Base class of the models, which are frozen dataclasses of arrays.
 
-    The second of the arrays holds the places of the components, shape (n_components, n_features).
+    ``_arrays`` names the arrays; the second holds the means or centers of the components, shape
+    (n_components, n_features).
     """
 
     _arrays: ClassVar[tuple[str, ...]]
@@ -73,33 +72,33 @@ class Model(Rebuilt):
     def __post_init__(self) -> None:
         for name in self._arrays:
             object.__setattr__(self, name, finite(name, getattr(self, name)))
-        check_places(self._arrays[1], self._places, self.weights)
+        check_means(self._arrays[1], self._locations, self.weights)
 
     @property
-    def _places(self) -> Array:
-        places: Array = getattr(self, self._arrays[1])
-        return places
+    def _locations(self) -> Array:
+        locations: Array = getattr(self, self._arrays[1])
+        return locations
 
     @property
     def n_components(self) -> int:
         """Number of components ``K``."""
-        return int(self._places.shape[0])
+        return int(self._locations.shape[0])
 
     @property
     def n_features(self) -> int:
         """Number of features ``d``."""
-        return int(self._places.shape[1])
+        return int(self._locations.shape[1])
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the features, if the model was decoded from a sketch that knows them.
+        """Names of the features, if the feature map of the sketch has them.
 
-        Samples that name their features otherwise, or in another order, are refused.
+        Samples with other names, or another order of the names, are refused.
         """
         return None if self.decoding is None else self.decoding.feature_names
 
     def _omega(self, frequencies: ArrayLike) -> Array:
-        """Argument ``frequencies``, checked."""
+        """Validate the argument ``frequencies``."""
         omega = np.asarray(frequencies, dtype=np.float64)
         if omega.ndim != 2 or len(omega) != self.n_features:
             raise InputError(
@@ -139,21 +138,21 @@ class Model(Rebuilt):
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)
-        shape = f"{self._places.shape}".encode()
+        shape = f"{self._locations.shape}".encode()
         return f"dask_sketch.{type(self).__name__}", hashlib.sha256(shape + content).hexdigest()
 
     def __sizeof__(self) -> int:
-        # what Dask's memory accounting sees
+        # used by Dask's memory accounting
         return object.__sizeof__(self) + sum(getattr(self, name).nbytes for name in self._arrays)
 
     @property
     def plot(self) -> ModelPlots:
         """Plots (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
         covariances = getattr(self, "covariances", None)  # points have none
-        return ModelPlots(self.weights, self._places, covariances, self.decoding)
+        return ModelPlots(self.weights, self._locations, covariances, self.decoding)
 
     def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
+        """Main attributes, as text."""
         out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
         return out if self.decoding is None else out | self.decoding._fields()
 
@@ -180,42 +179,39 @@ class Model(Rebuilt):
         return names
 
 
-# The record of how a model was decoded.
-
-
 @dataclass(frozen=True)
 class Decoding:
-    """How a model was found, and how well it matches its sketch.
+    """Record of the decoding of a model, and its distance from the sketch.
 
     Attributes
     ----------
     method, model
-        As given to :func:`dask_sketch.decode`.
+        Arguments of :func:`dask_sketch.decode`.
     cost
-        ``||z - A P||**2`` of the model, its weights summing to one.
+        Squared distance ``||z - A P||**2`` of the model, with weights that sum to one.
     noise_level
         Expected cost at the true distribution of the samples, ``(1 - ||z||**2) / n``. A good fit
         costs less, because parameters absorb part of the noise.
     trace
-        Cost after each iteration, weights not yet normalised; of a long sketch, on the part of its
-        frequencies that the search ran on, and with all of them at the end.
+        Cost after each iteration, before the weights are normalised. For a long sketch, on the
+        subset of the frequencies used by the search, and on all of them at the end.
     seconds
         Wall time of all replicates.
     seed, replicates
-        As given.
+        Arguments of :func:`dask_sketch.decode`.
     n_evaluations
-        Evaluations of correlation or cost with their gradients, of all replicates.
+        Number of evaluations of the correlation or the cost with gradients, in all replicates.
     converged
-        Whether the last descent met its tolerance before its limit of iterations.
+        Whether the last descent reached its tolerance within its maximum number of iterations.
     message
-        How the last descent ended, in the optimiser's words.
+        Message of the optimiser at the end of the last descent.
     refine
-        As given.
+        Argument of :func:`dask_sketch.decode`.
     variance_floor
-        Smallest variance that the components were allowed, as given; none for points.
+        Lower bound of the variances, as given; none for points.
     searched
-        Noise level when other components were last searched for. A fit that began at an earlier
-        model, and found that it still held, has that model's; none otherwise.
+        Noise level at the last search for other components. A fit that started from an earlier
+        model without a new search keeps the value of that model; none otherwise.
     feature_names
         Names of the features, where the feature map knows them.
     """
@@ -238,11 +234,11 @@ class Decoding:
 
     @property
     def steps(self) -> str:
-        """What an entry of the trace stands for, in words."""
+        """Name of the steps of the trace."""
         return f"{'level' if self.method == 'splitting' else 'iteration'} of {self.method}"
 
     def _fields(self) -> dict[str, str]:
-        """What a glance should show, in words."""
+        """Main attributes, as text."""
         refined = "" if self.refine is None else f", {self.refine} refinement"
         return {
             "decoded by": f"{self.method}{refined} in {self.seconds:.2f} s",
@@ -268,35 +264,33 @@ class Decoding:
         return [] if self.converged else [f"The last descent stopped early: {self.message}"]
 
 
-# Samples given to a model: checked and read by blocks when in memory, handed on when lazy.
-
-_BLOCK = 131_072  # numbers of one block, samples and components together: 1 MiB
+_BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB
 
 
 def in_memory(x: Any) -> bool:
-    """Whether samples are an array, a table or nested lists in memory, rather than lazy."""
+    """Whether samples are an array, a table or nested lists in memory."""
     return isinstance(x, (np.ndarray, list, tuple)) or _is_table(x)
 
 
 def _is_table(x: Any) -> bool:
-    """Whether it is of pandas, which need not be installed."""
+    """Whether samples are a pandas object; pandas need not be installed."""
     return type(x).__module__.partition(".")[0] == "pandas"
 
 
 def row_blocks(
     x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
 ) -> Iterator[Array]:
-    """Check samples, which may be a table with names, and yield them as float64 blocks of rows.
+    """Validate samples, which may be a table with column names, and yield float64 blocks of rows.
 
     Raises
     ------
     InputError
-        If ``x`` is no (n, n_features) array of finite real numbers, or table with such columns.
+        If ``x`` is not an array (n_samples, n_features) or a table of finite real numbers.
     """
     require_unmasked(x, "rows", "the values of x")
     named = None
     if _is_table(x) and hasattr(x, "select_dtypes"):
-        x = x.select_dtypes(["number", "bool"])  # the columns that a sketch takes too
+        x = x.select_dtypes(["number", "bool"])  # the same columns as for a sketch
         named = names_of(x.columns)
         if x.shape[1]:
             x = to_numpy(x, common_dtype(list(x.dtypes)))
@@ -308,27 +302,27 @@ def row_blocks(
     if rows.shape[1] != n_features:
         raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
     require_names(named, "x", names, "the model")
-    step = max(_BLOCK // (2 * n_features + n_components), 16)
+    step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)
         finite = np.isfinite(block).all(axis=1)
         if not finite.all():
             raise InputError(
-                f"row {start + int(np.argmin(finite))} of x holds NaN or infinity; leave it out."
+                f"row {start + int(np.argmin(finite))} of x has NaN or infinite values; remove it."
             )
         yield block
 
 
 def weighted_mean(values: Array, weights: Any) -> float:
-    """Mean of one value for each sample, with the weights of the samples or without.
+    """Mean of values of the samples, optionally weighted.
 
     Raises
     ------
     InputError
-        If there are no values, or the weights do not fit.
+        If there are no values, or the weights are invalid.
     """
     if not len(values):
-        raise InputError("x has no samples to score.")
+        raise InputError("x has 0 samples: give at least one to score.")
     if weights is None:
         return float(values.mean())
     total, weight = weighted_sum(values, weights, "x")
@@ -337,23 +331,21 @@ def weighted_mean(values: Array, weights: Any) -> float:
     return total / weight
 
 
-# Standard errors of the parameters of a mixture, and the intervals they give.
-
-
 @dataclass(frozen=True, eq=False)
 class StandardErrors:
-    """How far off each parameter of a mixture is, one standard deviation.
+    """Standard errors of the parameters of a mixture.
 
-    They are those of an infinitely large sample of the mixture itself, divided by the root of the
-    number of samples: right when the data is such a mixture, and too small when it is none.
+    They are asymptotic: exact for large samples of the mixture itself, and too small if the data
+    has another distribution.
 
     Parameters
     ----------
     weights
-        Shape (n_components,). Weights sum to one, so that their errors are correlated.
+        Standard errors of the weights, shape (n_components,). Weights sum to one, so that their
+        errors are correlated.
     means, covariances
-        Shape (n_components, n_features), in the units of the means and of the variances. Zero for
-        parameters that were held on a bound.
+        Standard errors of the means and variances, shape (n_components, n_features), in the units
+        of the means and of the variances. Zero for parameters at a bound.
     """
 
     weights: Array

@@ -1,4 +1,4 @@
-"""Random mixtures to test decoders with (Keriven et al. 2018, sections 5.1 and 5.4)."""
+"""Random mixtures (Keriven et al. 2018, sections 5.1 and 5.4), and divergences between mixtures."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def random_mixture(
     weights: str = "uniform",
     anisotropy: float = 1.0,
 ) -> GaussianMixture:
-    """Draw a mixture whose components overlap a little, whatever the sizes.
+    """Generate a mixture whose components overlap slightly, for any sizes.
 
-    Variances are ``U(0.25, 1.75)``, one on average, and means ``N(0, K**(2 / d) I)``: as much
-    volume as ``K`` components of variance one.
+    Variances are ``U(0.25, 1.75)``, one on average, and means ``N(0, K**(2 / d) I)``, which gives
+    the volume of ``K`` components of variance one.
 
     Parameters
     ----------
     n_components, n_features
         Sizes ``K`` and ``d``, ``>= 1``.
     seed
-        Seed of the draw.
+        Seed, ``>= 0``.
     weights
-        ``"uniform"``, or ``"dirichlet"`` for a uniform draw from the simplex. (The paper does not
-        say how weights are drawn.)
+        Distribution of the weights: ``"uniform"`` for equal weights, or ``"dirichlet"`` for
+        uniform weights on the simplex. (The paper does not specify the weights.)
     anisotropy
-        Factor ``A > 0`` of section 5.4: the first half of the features is divided by it, so that
-        features have different ranges.
+        Factor ``A > 0`` of section 5.4, by which the first half of the features is divided.
 
     Returns
     -------
     mixture
+        Random mixture.
 
     Raises
     ------
@@ -69,32 +69,30 @@ def random_mixture(
     return GaussianMixture(share, means, variances)
 
 
-# Distances between mixtures.
-
-_BLOCK = 65_536  # samples drawn at a time
+_BLOCK_SIZE = 65_536  # samples in memory at once
 
 
 def symmetric_kl(
     p: GaussianMixture, q: GaussianMixture, n_samples: int = 500_000, seed: int = 0
 ) -> float:
-    """Symmetric Kullback-Leibler divergence ``D(p||q) + D(q||p)``, estimated by eq. (24).
+    """Estimate the symmetric Kullback-Leibler divergence ``D(p||q) + D(q||p)``, eq. (24).
 
-    The mean of ``ln(p/q) + (q/p) ln(q/p)`` over samples of ``p``. Both terms come from the same
-    samples; where ``q`` has mass that ``p`` has not, the estimate is too small.
+    The estimate is the mean of ``ln(p/q) + (q/p) ln(q/p)`` over samples of ``p``. It is too small
+    where ``q`` has mass and ``p`` has none.
 
     Parameters
     ----------
     p, q
-        Mixtures of the same features; samples are drawn from ``p``.
+        Mixtures of the same features; samples are generated from ``p``.
     n_samples
         Number of samples, ``>= 1``.
     seed
-        Seed of the draw.
+        Seed, ``>= 0``.
 
     Returns
     -------
     divergence
-        In nats, ``>= 0``.
+        Divergence in nats, ``>= 0``.
 
     Raises
     ------
@@ -112,10 +110,10 @@ def symmetric_kl(
         raise InputError(f"p has {p.n_features} features, q has {q.n_features}.")
     n_samples = require_integer("n_samples", n_samples, 1)
     seed = require_integer("seed", seed, 0)
-    seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK))
+    seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK_SIZE))
     total = 0.0
     for index, block_seed in enumerate(seeds):
-        x = p.sample(min(_BLOCK, n_samples - index * _BLOCK), seed=int(block_seed))
+        x = p.sample(min(_BLOCK_SIZE, n_samples - index * _BLOCK_SIZE), seed=int(block_seed))
         log_ratio = q.logpdf(x) - p.logpdf(x)
         # (r - 1) ln r, every term of it positive
         total += float(np.sum(np.expm1(log_ratio) * log_ratio))

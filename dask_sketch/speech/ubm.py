@@ -18,7 +18,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
 from dask_sketch.graph.tree import reduce_samples, unwrap
-from dask_sketch.models.em import ExpectationStatistics, expectation_statistics, maximised
+from dask_sketch.models.em import ExpectationStatistics, expectation_statistics, maximization_step
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
@@ -149,7 +149,7 @@ def stepped(rows: da.Array, mixture: GaussianMixture, steps: int) -> GaussianMix
             name="expectation",
             arguments={"mixture": dask.delayed(mixture)},  # sent to each worker once
         )
-        mixture = maximised(mixture, unwrap(sums.compute()))
+        mixture = maximization_step(mixture, unwrap(sums.compute()))
     return mixture
 
 

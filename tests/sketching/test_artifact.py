@@ -145,21 +145,21 @@ def test_a_stored_sketch_outlives_a_change_of_generator(tmp_path):
 def test_missing(tmp_path):
     with pytest.raises(ArtifactError, match=r"nowhere\.zarr' does not exist"):
         ds.open(tmp_path / "nowhere.zarr")
-    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+    with pytest.raises(ArtifactError, match=r"store=.* cannot be read"):
         ds.open("memory://nowhere-at-all/s.zarr")
-    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+    with pytest.raises(ArtifactError, match=r"store=.* cannot be read"):
         ds.open(zarr.storage.MemoryStore())
 
 
 def test_other_stores(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+    with pytest.raises(ArtifactError, match=r"store=.* cannot be read"):
         ds.open(tmp_path / "empty")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(ArtifactError, match="store=.* cannot be read"):
+    with pytest.raises(ArtifactError, match=r"store=.* cannot be read"):
         ds.open(tmp_path / "file")
     zarr.create_array(str(tmp_path / "array.zarr"), data=np.zeros(3))
-    with pytest.raises(ArtifactError, match="array.zarr"):
+    with pytest.raises(ArtifactError, match=r"array\.zarr"):
         ds.open(tmp_path / "array.zarr")
     zarr.open_group(tmp_path / "group.zarr", mode="w")
     with pytest.raises(ArtifactError, match="schema=None"):

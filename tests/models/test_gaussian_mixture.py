@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from dask_sketch.errors import InputError
 from dask_sketch.models import Decoding, GaussianMixture, random_mixture
-from dask_sketch.models import model as rows
 
 
 @pytest.fixture
@@ -58,14 +57,11 @@ def test_a_component_of_no_weight():
     np.testing.assert_array_equal(mixture.predict_proba([[9.0]]), [[1.0, 0.0]])
 
 
-def test_blocks_do_not_matter(mixture, monkeypatch):
-    x = mixture.sample(500, seed=2)
-    whole = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
-    monkeypatch.setattr(rows, "_BLOCK", 1)
-    assert len(list(rows.row_blocks(x, 3, 4))) > 10
-    parts = mixture.logpdf(x), mixture.predict(x), mixture.predict_proba(x)
-    for one, other in zip(whole, parts, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+def test_blocks_do_not_matter(mixture):
+    x = mixture.sample(40_000, seed=2)  # several blocks
+    part = slice(9_000, 27_000)
+    for method in (mixture.logpdf, mixture.predict, mixture.predict_proba):
+        np.testing.assert_allclose(method(x)[part], method(x[part]), rtol=1e-12)
 
 
 def test_input_of_other_types(mixture):
@@ -92,7 +88,7 @@ def test_weighted_score(mixture):
         (np.zeros((4, 2)), "x has 2 features; the model has 3"),
         (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 3\)"),
         (np.array([["a", "b", "c"]]), "not real numbers"),
-        (np.array([[0, 0, 0], [0, np.nan, 0.0]]), "row 1 of x holds NaN"),
+        (np.array([[0, 0, 0], [0, np.nan, 0.0]]), "row 1 of x"),
     ],
 )
 def test_refuses_bad_samples(mixture, x, message):
@@ -103,7 +99,7 @@ def test_refuses_bad_samples(mixture, x, message):
 
 def test_refuses_bad_scores(mixture):
     x = mixture.sample(3, seed=0)
-    with pytest.raises(InputError, match="no samples to score"):
+    with pytest.raises(InputError, match="0 samples"):
         mixture.score(np.empty((0, 3)))
     with pytest.raises(InputError, match=r"weights has shape \(2,\); x has 3 samples"):
         mixture.score(x, [1, 1])
@@ -126,7 +122,7 @@ def test_tables_of_any_numeric_columns(mixture, kinds):
     np.testing.assert_array_equal(mixture.logpdf(table), mixture.logpdf(x))
     if kinds["a"] == "Int64":
         table.loc[1, "a"] = pd.NA
-        with pytest.raises(InputError, match="row 1 of x holds NaN"):
+        with pytest.raises(InputError, match="row 1 of x"):
             mixture.predict(table)
 
 
@@ -199,7 +195,7 @@ def test_shows_itself(mixture):
     assert "decoded by splitting in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
     html = decoded._repr_html_()
     assert "12 components in 5 features, cost 0.333 noise levels" in html
-    assert html.count("deviation") == 12
+    assert html.count("<tr") == 1 + 12 + len(decoded._fields())
     many = random_mixture(60, 12)
     assert "and 40 more" in many._repr_html_()
     assert "of 12" in many._repr_html_()
