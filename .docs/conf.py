@@ -32,6 +32,10 @@ templates_path = ["templates"]
 
 # Docstrings
 autosummary_generate = True
+autosummary_filename_map = {  # file systems may ignore case, and there are pages of Plan and Sketch
+    "dask_sketch.plan": "dask_sketch.plan-function",
+    "dask_sketch.sketch": "dask_sketch.sketch-function",
+}
 autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Array": "NDArray[np.float64]"}
 python_maximum_signature_line_length = 80
 python_trailing_comma_in_multi_line_signatures = False
@@ -90,13 +94,16 @@ CHANGELOG
 # Packages of the reference. Names that `dask_sketch` has as well are listed there alone.
 PACKAGES = {
     "dask_sketch": "Public names of the package, ``import dask_sketch as ds``.",
+    "dask_sketch.graph": "Lazy results of ``sketch``.",
     "dask_sketch.features": "Feature maps: frequencies, their distributions and their scale.",
     "dask_sketch.models": "Decoded models and simulated mixtures.",
     "dask_sketch.diagnostics": "Quality of a fit and model selection.",
     "dask_sketch.speech": "Speaker verification. Needs the extra ``speech`` to read recordings.",
     "dask_sketch.jobs": "The nightly job.",
     "dask_sketch.jobs.ledger": "The ledger: one stored sketch for each partition of the data.",
+    "dask_sketch.xarray": "Accessor of xarray objects, after ``import dask_sketch.xarray``.",
     "dask_sketch.cluster.dashboard": "The page on Dask's dashboard. Needs the extra ``dashboard``.",
+    "dask_sketch.errors": "Exceptions. All of them are a ``SketchError``.",
 }
 SECTION = """
 {title}
@@ -119,7 +126,12 @@ def reference() -> str:
     sections, listed = [], set()
     for package, text in PACKAGES.items():
         module = importlib.import_module(package)
-        found = {name: getattr(module, name) for name in module.__all__}
+        public = getattr(module, "__all__", None) or [
+            name
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", None) == package and not name.startswith("_")
+        ]
+        found = {name: getattr(module, name) for name in public}
         names = [
             name
             for name, value in found.items()
