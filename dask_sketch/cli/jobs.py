@@ -93,17 +93,17 @@ def run(run: Run, job: str, dry_run: bool) -> None:
 
 
 @click.command(
-    epilog=examples("verify job.toml", "verify job.toml --share 1") + "\n\n" + CODES,
+    epilog=examples("verify job.toml", "verify job.toml --fraction 1") + "\n\n" + CODES,
 )
 @click.argument("job")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.05,
-              show_default=True, metavar="S",
+@click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.05,
+              show_default=True, metavar="F",
               help="Fraction of the partitions; 1 also compares the total.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="Seed of the choice; by default another one each time.")  # fmt: skip
 @run_options
 @with_codes
-def verify(run: Run, job: str, share: float, seed: int | None) -> None:
+def verify(run: Run, job: str, fraction: float, seed: int | None) -> None:
     """Sketch a random fraction of the partitions of JOB again, and compare with its ledger.
 
     Partitions that were changed or deleted since the last run are left out, because `run` updates
@@ -111,7 +111,7 @@ def verify(run: Run, job: str, share: float, seed: int | None) -> None:
     """
     from dask_sketch.jobs.verify import verify_job
 
-    found = verify_job(job, share, seed, progress=run.progress)
+    found = verify_job(job, fraction, seed, progress=run.progress)
     run.answer(found.as_dict(), str(found))
     if not found.is_sound:
         raise click.exceptions.Exit(1)

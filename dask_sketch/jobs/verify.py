@@ -25,7 +25,7 @@ _MAX_SEED = 2**32
 
 
 @dataclass(frozen=True)
-class Verification:
+class JobVerification:
     """Result of :func:`verify_job`.
 
     Attributes
@@ -83,15 +83,15 @@ class Verification:
 
 
 def verify_job(
-    path: str | Path, share: float, seed: int | None = None, *, progress: bool = False
-) -> Verification:
+    path: str | Path, fraction: float, seed: int | None = None, *, progress: bool = False
+) -> JobVerification:
     """Sketch a random fraction of the partitions in a ledger again, and compare all bits.
 
     Parameters
     ----------
     path
         Path of the job file.
-    share
+    fraction
         Fraction of the partitions, in (0, 1].
     seed
         Seed of the choice; random by default, so that in time all partitions are checked.
@@ -141,8 +141,8 @@ def verify_job(
                             unreadable.append(part.key)
             return made
 
-        found = ledger.verify(share, seed, resketch)
-    return Verification(
+        found = ledger.verify(fraction, seed, resketch)
+    return JobVerification(
         checked=len(found.checked),
         differing=found.differing,
         unreadable=tuple(sorted(unreadable)),

@@ -10,10 +10,10 @@ import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.jobs.ledger.partitions import StoredFiles
 from dask_sketch.sources.chunking import target_bytes
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
+from dask_sketch.sources.origin import Part, StoredFiles
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.tables import common_dtype
 
@@ -25,14 +25,6 @@ LARGEST = (
     2**32
 )  # bytes that the rows of one part may have: a few bytes on disk can state any number
 _LABEL_BYTES = 16  # of one label in memory: text that occurs again is there once
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one task reads: some row groups of one file, or all of it."""
-
-    path: str
-    row_groups: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dask_sketch.validation.tables import require_names
 if TYPE_CHECKING:
     import dask.bag as db
 
-    from dask_sketch.jobs.ledger.partitions import StoredChunks, StoredFiles
+    from dask_sketch.sources.origin import StoredChunks, StoredFiles
 
 Cut = tuple[da.Array, "da.Array | None", "da.Array | None"]
 

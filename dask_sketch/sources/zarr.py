@@ -18,9 +18,9 @@ from dask.base import tokenize
 from zarr.storage import LocalStore
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.jobs.ledger.partitions import StoredChunks
 from dask_sketch.sources.chunking import row_step
 from dask_sketch.sources.group_labels import Groups, looked_up
+from dask_sketch.sources.origin import StoredChunks
 from dask_sketch.sources.samples import Cut, Samples, array_samples
 from dask_sketch.sources.stored_labels import StoredGroups, named, stored_groups
 from dask_sketch.storage.untrusted import LARGEST_CHUNK, GuardedStore, guarded

@@ -76,9 +76,9 @@ def test_history_by_job_file_and_by_ledger(make_place: Make) -> None:
 def test_verify(make_place: Make) -> None:
     place = make_place(10)
     call("run", place.file)
-    told = answer("verify", place.file, "--share", 1)
+    told = answer("verify", place.file, "--fraction", 1)
     assert (told["checked"], told["differing"], told["total_differs"]) == (10, [], False)
-    told = answer("verify", place.file, "--share", 0.3, "--seed", 1)
+    told = answer("verify", place.file, "--fraction", 0.3, "--seed", 1)
     assert (told["checked"], told["total_differs"], told["seed"]) == (3, None, 1)
     # a change that size and time do not tell
     before = (place.store / "c/4/0").stat()
@@ -86,12 +86,12 @@ def test_verify(make_place: Make) -> None:
     store[4 * ROWS : 5 * ROWS] = store[4 * ROWS : 5 * ROWS][::-1] + 1.0
     assert (place.store / "c/4/0").stat().st_size == before.st_size
     os.utime(place.store / "c/4/0", ns=(before.st_atime_ns, before.st_mtime_ns))
-    told = answer("verify", place.file, "--share", 1, code=FAILED)
+    told = answer("verify", place.file, "--fraction", 1, code=FAILED)
     assert (told["checked"], told["differing"], told["is_sound"]) == (10, ["data/[80:100]"], False)
-    assert "1: data/[80:100]" in call("verify", place.file, "--share", 1).stdout
+    assert "1: data/[80:100]" in call("verify", place.file, "--fraction", 1).stdout
     # one that they do tell is for the next run to see
     store[4 * ROWS : 5 * ROWS] = 1.0
-    told = answer("verify", place.file, "--share", 1)
+    told = answer("verify", place.file, "--fraction", 1)
     assert (told["checked"], told["left_out"], told["is_sound"]) == (9, 1, True)
 
 

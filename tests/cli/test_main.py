@@ -49,7 +49,7 @@ def call(*arguments: object) -> Result:
 
 
 def answer(*arguments: object) -> dict[str, object]:
-    """What a command that must succeed writes to standard output with --json."""
+    """JSON on standard output of a command that must succeed."""
     result = call(*arguments, "--json")
     assert result.exit_code == 0, result.output
     parsed = json.loads(result.stdout)

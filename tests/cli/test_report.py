@@ -45,15 +45,13 @@ def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
     text = Path(json.loads(done.stdout)["report"]).read_text()
     for expected in (
         "2,000 samples with 2 features each",
-        "How good the fit is",
-        "The model is one of 2 Gaussians.",
+        "2 Gaussians",
         f"dask-sketch report {kept} -o",
         "model.zarr",
     ):
         assert expected in text, expected
     assert "frames.zarr" not in text
     text = report_run(str(kept / "sketch.zarr"), tmp_path / "s.html").read_text()
-    assert "How good the fit is" not in text
     text = report_run(str(kept / "model.zarr"), tmp_path / "m.html").read_text()
     assert "2 features each" not in text
     done = invoke(
@@ -62,7 +60,7 @@ def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     text = (tmp_path / "b.html").read_text()
-    assert "squared held-out discrepancy" in text
+    assert "held-out" in text
     assert "left" in text
 
 
@@ -129,7 +127,6 @@ def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None
     assert drop_seconds(written.read_text()) == drop_seconds(first)
     for expected in (
         "nightly: run 2, done",
-        "In short",
         "Alarm: the data has changed by more than the threshold.",
         "Plan and outcome",
         '<th scope="row">new partitions</th><td data-name="plan">5</td>'
@@ -212,6 +209,5 @@ def test_a_browser_sees_it(place: Place, kept: Path, tmp_path: Path) -> None:
                     seen = visit(port, path.as_uri(), dark=dark, width=width, seconds=0.5)
                     assert seen.complaints == []
                     assert seen.judged == []
-                    assert "In short" in seen.text
                     assert all(url.startswith(("file:", "data:")) for url in seen.requests)
                     assert seen.picture.startswith(b"\x89PNG")

@@ -13,7 +13,7 @@ from jobs.places import ROWS, Place, rows_of, write_rows
 
 from dask_sketch import Sketch
 from dask_sketch.jobs.job_file import read_job
-from dask_sketch.jobs.ledger.backends import place_of
+from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import commit_numbers
 from dask_sketch.jobs.open import ledger_of
 
@@ -60,7 +60,7 @@ class Job:
 
     def commits(self) -> int:
         """Number of the last commit that has left a trace."""
-        place = place_of(str(self.ledger))
+        place = open_backend(str(self.ledger))
         return max(commit_numbers(place), default=0) if self.ledger.exists() else 0
 
     def new_ledger(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Sketches of partitions on disk: nothing is read twice, nothing lost, nothing counted twice."""
+"""Ledger of sketches of partitions on disk, with exact totals and atomic commits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a ledger lies: small objects under one root, on a local disk or at an fsspec URL.
+"""Storage backends of a ledger: small objects under one root, on a local disk or an fsspec URL.
 
-An object is written whole or not at all, never changed under its name (but for the lock), and is
-on the disk when the call returns. Reading takes a limit: nothing larger is allocated.
+An object is written completely or not at all, never changed under its name (except the lock), and
+is on the disk when the call returns. Reading takes a limit, so that nothing larger is allocated.
 """
 
 from __future__ import annotations
@@ -22,44 +22,52 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.storage.overwrite import local_path
 
 
-class Place(Protocol):
-    """What a ledger asks of its file system. Names are relative, with ``/`` between folders."""
+class Backend(Protocol):
+    """Operations of a file system that a ledger needs.
+
+    Names of objects are relative to the root, with ``/`` between folders.
+
+    Attributes
+    ----------
+    label
+        Path or URL of the root, for messages.
+    """
 
     label: str
 
     def read(self, name: str, limit: int) -> bytes:
-        """Content of an object; ``FileNotFoundError`` if there is none, refused over ``limit``."""
+        """Read an object of at most ``limit`` bytes; ``FileNotFoundError`` if there is none."""
 
     def read_many(self, limits: Mapping[str, int]) -> dict[str, bytes]:
-        """Contents of several objects by name, each with its limit; all must exist."""
+        """Read several objects by name, each with its limit; all must exist."""
 
     def write(self, objects: Mapping[str, bytes]) -> None:
-        """Write objects under names that nothing refers to yet."""
+        """Write objects under new names."""
 
     def write_new(self, name: str, content: bytes) -> None:
-        """Write an object that must not exist; ``FileExistsError`` if it does."""
+        """Write an object that must not exist yet; ``FileExistsError`` if it does."""
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write an object over the one that is there."""
+        """Replace an object."""
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted; none if there is no such folder."""
+        """List the names in a folder, sorted; none if the folder does not exist."""
 
     def find(self, folder: str) -> list[str]:
-        """Names of all objects below a folder, relative to it, sorted."""
+        """List the names of all objects below a folder, relative to it, sorted."""
 
     def remove(self, name: str) -> None:
-        """Remove an object or a folder with all that is in it; nothing if it is gone."""
+        """Remove an object or a folder with its content, if it exists."""
 
-    def guard(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps other processes out for a moment, where the file system can."""
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """Exclude other processes for a moment, if the file system can."""
 
-    def settle(self, seconds: float) -> None:
-        """Wait until a write can be seen, where it is not at once."""
+    def wait_until_visible(self, seconds: float) -> None:
+        """Wait until a write is visible to others, if it is not at once."""
 
 
-def place_of(url: Any, storage_options: dict[str, Any] | None = None) -> Place:
-    """The place at a path or URL.
+def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Backend:
+    """Open the backend at a path or URL.
 
     Parameters
     ----------
@@ -68,10 +76,14 @@ def place_of(url: Any, storage_options: dict[str, Any] | None = None) -> Place:
     storage_options
         Options of the file system of a URL.
 
+    Returns
+    -------
+    backend
+
     Raises
     ------
     LedgerError
-        If it is neither, or the file system cannot be used.
+        If ``url`` is neither a path nor a URL, or its file system cannot be used.
     """
     path = local_path(url) if url else None
     if path is not None:
@@ -86,22 +98,22 @@ def place_of(url: Any, storage_options: dict[str, Any] | None = None) -> Place:
 
 
 @contextlib.contextmanager
-def _told(what: str, label: str, kinds: type[Exception]) -> Iterator[None]:
-    """Errors of the file system in words of ours; whether a thing exists is left to the caller."""
+def _errors(operation: str, label: str, kinds: type[Exception]) -> Iterator[None]:
+    """Raise errors of the file system as ``LedgerError``, except whether an object exists."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, LedgerError):
         raise
     except kinds as error:
         raise LedgerError(
-            f"{label} could not be {what}: {type(error).__name__}: {error}. What was committed "
-            "stands as it is; put the cause right and run again."
+            f"{label} could not be {operation}: {type(error).__name__}: {error}. Commits are not "
+            "affected; remove the cause and run again."
         ) from error
 
 
 def _require(content: bytes, limit: int, name: str) -> bytes:
     if len(content) > limit:
-        raise LedgerError(f"{name} is larger than the {limit:,} bytes that it should have.")
+        raise LedgerError(f"{name} has more than the {limit:,} bytes that are expected.")
     return content
 
 
@@ -114,7 +126,7 @@ class _Local:
 
     def read(self, name: str, limit: int) -> bytes:
         path = self.root / name
-        with _told("read", str(path), OSError), path.open("rb") as handle:
+        with _errors("read", str(path), OSError), path.open("rb") as handle:
             return _require(handle.read(limit + 1), limit, str(path))
 
     def read_many(self, limits: Mapping[str, int]) -> dict[str, bytes]:
@@ -124,21 +136,21 @@ class _Local:
         folders: set[Path] = set()
         for name, content in objects.items():
             path = self.root / name
-            with _told("written", str(path), OSError):
+            with _errors("written", str(path), OSError):
                 folders |= _make_folders(path.parent)
                 folders.add(path.parent)
-                with _beside(path, content) as scratch:
+                with _temporary(path, content) as scratch:
                     scratch.replace(path)
         for folder in sorted(folders):
-            with _told("written", str(folder), OSError):
+            with _errors("written", str(folder), OSError):
                 _sync_folder(folder)
 
     def write_new(self, name: str, content: bytes) -> None:
         path = self.root / name
-        with _told("written", str(path), OSError):
+        with _errors("written", str(path), OSError):
             folders = _make_folders(path.parent)
-            with _beside(path, content) as scratch:
-                os.link(scratch, path)  # whole at once, and refused where something stands
+            with _temporary(path, content) as scratch:
+                os.link(scratch, path)  # atomic, and refused if the path exists
             for folder in {path.parent, *folders}:
                 _sync_folder(folder)
 
@@ -147,7 +159,7 @@ class _Local:
 
     def names(self, folder: str) -> list[str]:
         path = self.root / folder
-        with _told("listed", str(path), OSError):
+        with _errors("listed", str(path), OSError):
             try:
                 return sorted(entry.name for entry in path.iterdir())
             except FileNotFoundError:
@@ -155,38 +167,38 @@ class _Local:
 
     def find(self, folder: str) -> list[str]:
         path = self.root / folder
-        with _told("listed", str(path), OSError):
+        with _errors("listed", str(path), OSError):
             return sorted(
                 found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file()
             )
 
     def remove(self, name: str) -> None:
         path = self.root / name
-        with _told("removed", str(path), OSError), contextlib.suppress(FileNotFoundError):
+        with _errors("removed", str(path), OSError), contextlib.suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
 
     @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         try:
             handle = os.open(self.root, os.O_RDONLY)
         except OSError as error:
-            raise LedgerError(f"{self.root} is out of reach: {error}") from error
+            raise LedgerError(f"{self.root} cannot be reached: {error}") from error
         try:
-            with contextlib.suppress(OSError):  # not on every network file system
+            with contextlib.suppress(OSError):  # some network file systems have no such locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(handle)  # which lets go
+            os.close(handle)  # releases the lock
 
-    def settle(self, seconds: float) -> None:
-        pass  # guarded
+    def wait_until_visible(self, seconds: float) -> None:
+        pass  # writes are visible at once
 
 
 def _make_folders(path: Path) -> set[Path]:
-    """Make a folder and those above it; the folders that got a new entry."""
+    """Make a folder and its missing parents; return the folders with a new entry."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -197,8 +209,8 @@ def _make_folders(path: Path) -> set[Path]:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, content: bytes) -> Iterator[Path]:
-    """A file with this content, on the disk, beside the place where it will be."""
+def _temporary(path: Path, content: bytes) -> Iterator[Path]:
+    """Write the content to a temporary file in the folder of ``path``, and sync it to the disk."""
     scratch = path.parent / f".{path.name}-{secrets.token_hex(8)}"
     try:
         with scratch.open("xb") as handle:
@@ -212,7 +224,7 @@ def _beside(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def _sync_folder(path: Path) -> None:
-    """Names are part of a folder, which has to reach the disk as well."""
+    """Sync the names in a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -221,11 +233,11 @@ def _sync_folder(path: Path) -> None:
 
 
 class _Remote:
-    """A root on an fsspec file system, where writing an object is atomic.
+    """A root on an fsspec file system that writes objects atomically.
 
-    S3, Google Cloud Storage and Azure create an object only if there is none when asked to, see
-    https://github.com/fsspec/filesystem_spec/issues/1693. Elsewhere it is looked for before, and of
-    two writers that come within that moment only the lock tells.
+    S3, Google Cloud Storage and Azure can create an object only if there is none, see
+    https://github.com/fsspec/filesystem_spec/issues/1693. Other file systems check before they
+    write, so that only the lock excludes a second writer in between.
     """
 
     def __init__(self, fs: fsspec.AbstractFileSystem, root: str, label: str):
@@ -244,8 +256,8 @@ class _Remote:
 
     def read_many(self, limits: Mapping[str, int]) -> dict[str, bytes]:
         names = list(limits)
-        with _told("read", self.label, Exception):
-            # a range one byte longer than allowed tells what is too long, and reads no more of it
+        with _errors("read", self.label, Exception):
+            # a range that is one byte longer than the limit detects larger objects
             found = self.fs.cat_ranges(
                 [self._path(name) for name in names],
                 [0] * len(names),
@@ -253,31 +265,31 @@ class _Remote:
             )
         out = {}
         for name, content in zip(names, found, strict=True):
-            with _told("read", self._label(name), Exception):
+            with _errors("read", self._label(name), Exception):
                 if isinstance(content, Exception):
                     raise content
             out[name] = _require(bytes(content), limits[name], self._label(name))
         return out
 
     def write(self, objects: Mapping[str, bytes]) -> None:
-        with _told("written", self.label, Exception):
+        with _errors("written", self.label, Exception):
             self.fs.pipe({self._path(name): content for name, content in objects.items()})
 
     def write_new(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        with _told("written", self._label(name), Exception):
+        with _errors("written", self._label(name), Exception):
             try:
                 self.fs.pipe_file(path, content, mode="create")
-            except Exception as error:  # file systems say in many ways that something is there
+            except Exception as error:  # file systems raise many types if the object exists
                 found = self._found(path, len(content) + 1)
                 if found is None:
                     raise
-                # a request that was sent twice, or whose answer was lost, meets itself
+                # a request may have been sent twice, or its answer lost
                 if found != content:
                     raise FileExistsError(path) from error
 
     def _found(self, path: str, limit: int) -> bytes | None:
-        """The first bytes of what is there, if it can be read."""
+        """The first bytes of an object, if it can be read."""
         self.fs.invalidate_cache(path)
         (found,) = self.fs.cat_ranges([path], [0], [limit])
         return None if isinstance(found, Exception) else bytes(found)
@@ -287,7 +299,7 @@ class _Remote:
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        with _told("listed", self._label(folder), Exception):
+        with _errors("listed", self._label(folder), Exception):
             self.fs.invalidate_cache(path)
             try:
                 found: Iterable[str] = self.fs.ls(path, detail=False)
@@ -297,19 +309,22 @@ class _Remote:
 
     def find(self, folder: str) -> list[str]:
         path = self._path(folder)
-        with _told("listed", self._label(folder), Exception):
+        with _errors("listed", self._label(folder), Exception):
             self.fs.invalidate_cache(path)
             root = f"{path}/"
             return sorted(name.removeprefix(root) for name in self.fs.find(path))
 
     def remove(self, name: str) -> None:
         path = self._path(name)
-        with _told("removed", self._label(name), Exception), contextlib.suppress(FileNotFoundError):
+        with (
+            _errors("removed", self._label(name), Exception),
+            contextlib.suppress(FileNotFoundError),
+        ):
             self.fs.invalidate_cache(path)
             self.fs.rm(path, recursive=True)
 
-    def guard(self) -> contextlib.AbstractContextManager[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def settle(self, seconds: float) -> None:
+    def wait_until_visible(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Batches: the sketches of some partitions, stored together with what is known of each."""
+"""Batches: sketches of several partitions in one stored group, with their entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import LedgerError, SketchError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.fixed_point import FixedPoint
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import (
     Reference,
     fresh_name,
@@ -23,10 +23,8 @@ from dask_sketch.jobs.ledger.objects import (
 from dask_sketch.jobs.ledger.partitions import Entry
 from dask_sketch.sketching.sketch import Sketch
 
-# Sketches as rows of two arrays, and back: the one place that knows what a sketch is made of.
-
 WORDS, BOUNDS = "words", "bounds"  # names of the arrays
-_LONG = 24  # bytes of the sum of weights, and of that of their squares
+_LONG = 24  # bytes of the sum of the weights, and of the sum of their squares
 _HEAD = 3 + 2 * _LONG // 8
 LAYOUT = (
     "words: a row for each partition, of int64: count, omitted, tight_bounds; weight_steps and "
@@ -42,7 +40,7 @@ def _sizes(feature_map: FeatureMap) -> tuple[int, ...]:
 
 
 def shapes(n: int, feature_map: FeatureMap) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of the arrays for ``n`` sketches."""
+    """Shapes and types of the arrays of ``n`` sketches."""
     return {
         WORDS: ((n, _HEAD + sum(_sizes(feature_map))), "int64"),
         BOUNDS: ((n, 2, feature_map.n_features), "float64"),
@@ -50,22 +48,22 @@ def shapes(n: int, feature_map: FeatureMap) -> dict[str, tuple[tuple[int, ...], 
 
 
 def row_bytes(feature_map: FeatureMap) -> int:
-    """Bytes of one sketch in memory."""
+    """Number of bytes of one sketch in memory."""
     return 8 * (_HEAD + sum(_sizes(feature_map)) + 2 * feature_map.n_features)
 
 
 def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDArray[Any]]:
-    """The arrays of some sketches of one feature map; :func:`unstack` gives the same bits back.
+    """Stack sketches of one feature map as rows of arrays; :func:`unstack` restores all bits.
 
     Raises
     ------
     LedgerError
-        If a sketch is private: a ledger adds and subtracts those of the data.
+        If a sketch is private, because a ledger adds and subtracts exact sums.
     """
     if any(sketch.privacy is not None for sketch in sketches):
         raise LedgerError(
-            "a private sketch is to be given away, not to be kept in a ledger: keep that of the "
-            "data, and privatise the total."
+            "a ledger holds no private sketches: add the sketch of the data, and privatise the "
+            "total."
         )
     described = shapes(len(sketches), feature_map)
     words, bounds = (np.empty(shape, kind) for shape, kind in described.values())
@@ -86,7 +84,7 @@ def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDAr
 def unstack(
     arrays: Mapping[str, NDArray[Any]], row: int, feature_map: FeatureMap, label: str
 ) -> Sketch:
-    """The sketch of one row.
+    """Restore the sketch of one row.
 
     Raises
     ------
@@ -102,7 +100,7 @@ def unstack(
     steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
     sound = all(each.is_canonical() for each in steps) and min(count, omitted) >= 0
     if not sound or tight not in (0, 1):
-        raise LedgerError(f"{label} holds sums that no sketch has: it was edited or is damaged.")
+        raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
     try:
         return Sketch(
             feature_map=feature_map,
@@ -118,29 +116,29 @@ def unstack(
             tight_bounds=bool(tight),
         )
     except SketchError as error:
-        raise LedgerError(f"{label} holds sums that no sketch has: {error}") from error
+        raise LedgerError(f"{label} holds impossible sums: {error}") from error
 
 
 FOLDER = "batches"
 TOTALS = "totals"
 SCHEMA = "dask-sketch/ledger-batch"
-BATCH_BYTES = 16 * 2**20  # of the sketches of one batch: what it takes to read one of them
+BATCH_BYTES = 16 * 2**20  # of the sketches of one batch, all of which are read for any of them
 _COLUMNS = ("key", "fingerprint", "rows", "n_bytes", "count", "run", "since")
 Member = tuple[str, Entry]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A stored batch, and which of its members no longer count.
+    """A stored batch, and those of its members that were removed.
 
     Attributes
     ----------
     reference
-        Where it is.
+        Reference to the stored group.
     n_members
-        Partitions in it.
+        Number of partitions.
     dead
-        Positions of those that were removed or replaced since.
+        Rows of the partitions that were removed or replaced since.
     """
 
     reference: Reference
@@ -149,75 +147,82 @@ class Batch:
 
     @property
     def n_live(self) -> int:
-        """Members that count."""
+        """Number of live members."""
         return self.n_members - len(self.dead)
 
     def without(self, positions: set[int]) -> Batch:
-        """The same batch with more of it dead."""
+        """Mark more rows as dead."""
         return replace(self, dead=self.dead | positions)
 
     def to_json(self) -> list[Any]:
-        """As it stands in a manifest."""
+        """Form in a manifest."""
         return [*self.reference.to_json(), self.n_members, sorted(self.dead)]
 
     @classmethod
     def from_json(cls, found: Any) -> Batch:
-        """Back from :meth:`to_json`; ``ValueError`` for anything else."""
+        """Restore from :meth:`to_json`; ``ValueError`` for anything else."""
         *reference, n_members, dead = found
         batch = cls(Reference.from_json(reference), int(n_members), frozenset(map(int, dead)))
         if n_members < 1 or not all(0 <= row < n_members for row in batch.dead):
-            raise ValueError(f"{found!r} is no batch")
+            raise ValueError(f"{found!r} is not a batch")
         return batch
 
 
 def batch_rows(feature_map: FeatureMap) -> int:
-    """Most members of one batch: one, for sketches larger than a batch should be."""
+    """Largest number of members of a batch, at least one."""
     return max(1, BATCH_BYTES // row_bytes(feature_map))
 
 
 def write_batch(
-    place: Place,
+    backend: Backend,
     name: str,
     members: Sequence[Member],
     arrays: Mapping[str, NDArray[Any]],
     digest: str,
 ) -> Batch:
-    """Store a batch under a fresh name.
+    """Store a batch.
 
     Parameters
     ----------
-    place, name
-        Where.
+    backend
+        Backend of the ledger.
+    name
+        New name of the batch.
     members
-        Keys and entries, in the order of the rows; the batch that the entries name is not stored.
+        Keys and entries in the order of the rows; the batch of the entries is not stored.
     arrays
-        From :func:`~dask_sketch.jobs.ledger.batch.stack`.
+        Arrays of :func:`stack`.
     digest
-        Of the feature map.
+        Digest of the feature map.
+
+    Returns
+    -------
+    batch
     """
     columns = {
         column: [key if column == "key" else getattr(entry, column) for key, entry in members]
         for column in _COLUMNS
     }
     attributes = {"schema": SCHEMA, "digest": digest, "layout": LAYOUT, "members": columns}
-    return Batch(write_group(place, name, arrays, attributes), len(members))
+    return Batch(write_group(backend, name, arrays, attributes), len(members))
 
 
-def read_members(place: Place, batches: Sequence[Batch]) -> list[list[Member]]:
-    """Members of some batches, dead ones included.
+def read_members(backend: Backend, batches: Sequence[Batch]) -> list[list[Member]]:
+    """Read the members of batches, dead ones included.
 
     Raises
     ------
     LedgerError
-        If a batch is missing, edited or not what the manifest says.
+        If a batch is missing, edited or contradicts the manifest.
     """
-    found = read_attributes(place, [batch.reference for batch in batches])
+    found = read_attributes(backend, [batch.reference for batch in batches])
     return [
-        _members(attributes, batch, place) for attributes, batch in zip(found, batches, strict=True)
+        _members(attributes, batch, backend)
+        for attributes, batch in zip(found, batches, strict=True)
     ]
 
 
-def _members(attributes: Mapping[str, Any], batch: Batch, place: Place) -> list[Member]:
+def _members(attributes: Mapping[str, Any], batch: Batch, backend: Backend) -> list[Member]:
     name = batch.reference.name
     try:
         columns = [attributes["members"][column] for column in _COLUMNS]
@@ -227,15 +232,17 @@ def _members(attributes: Mapping[str, Any], batch: Batch, place: Place) -> list[
             for key, mark, rows, n_bytes, count, run, since in zip(*columns, strict=True)
         ]  # fmt: skip
         if len(members) != batch.n_members or attributes["schema"] != SCHEMA:
-            raise ValueError("it is no batch, or one of another length")
+            raise ValueError("it is not a batch of this length")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LedgerError(f"{place.label}/{name} does not list its partitions: {error}.") from error
+        raise LedgerError(
+            f"{backend.label}/{name} does not list its partitions: {error}."
+        ) from error
     return members
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
@@ -244,48 +251,48 @@ def _size(value: Any) -> int | None:
 
 
 def read_rows(
-    place: Place,
+    backend: Backend,
     batch: Batch,
     feature_map: FeatureMap,
     names: Sequence[str] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of a batch, or those of them that are named.
+    """Read all arrays of a batch, or the named ones.
 
     Raises
     ------
     LedgerError
         If the batch is missing, edited, too large or of another feature map.
     """
-    label = f"{place.label}/{batch.reference.name}"
+    label = f"{backend.label}/{batch.reference.name}"
     if batch.n_members > batch_rows(feature_map):
-        raise LedgerError(f"{label} states {batch.n_members} members, more than a batch can have.")
-    (attributes,) = read_attributes(place, [batch.reference])
+        raise LedgerError(f"{label} has {batch.n_members} members, more than a batch can have.")
+    (attributes,) = read_attributes(backend, [batch.reference])
     if attributes.get("digest") != feature_map.digest:
-        raise LedgerError(f"{label} holds sketches of another feature map than the ledger's.")
+        raise LedgerError(f"{label} holds sketches of another feature map than the ledger.")
     expected = shapes(batch.n_members, feature_map)
     wanted = {name: expected[name] for name in names or expected}
-    return read_arrays(place, batch.reference, attributes, wanted)
+    return read_arrays(backend, batch.reference, attributes, wanted)
 
 
 def read_sketches(
-    place: Place, batch: Batch, positions: Sequence[int], feature_map: FeatureMap
+    backend: Backend, batch: Batch, positions: Sequence[int], feature_map: FeatureMap
 ) -> list[Sketch]:
-    """Some sketches of a batch, by position."""
-    arrays = read_rows(place, batch, feature_map)
-    label = f"{place.label}/{batch.reference.name}"
+    """Read sketches of a batch by their rows."""
+    arrays = read_rows(backend, batch, feature_map)
+    label = f"{backend.label}/{batch.reference.name}"
     return [unstack(arrays, row, feature_map, label) for row in positions]
 
 
-def write_total(place: Place, number: int, total: Sketch) -> Reference:
-    """Store the sketch of everything."""
+def write_total(backend: Backend, number: int, total: Sketch) -> Reference:
+    """Store the sketch of all partitions."""
     feature_map = total.feature_map
     return write_group(
-        place, fresh_name(TOTALS, number), stack([total], feature_map),
+        backend, fresh_name(TOTALS, number), stack([total], feature_map),
         {"schema": SCHEMA, "digest": feature_map.digest, "layout": LAYOUT},
     )  # fmt: skip
 
 
-def read_total(place: Place, reference: Reference, feature_map: FeatureMap) -> Sketch:
-    """The sketch of everything, as :func:`write_total` stored it."""
-    (sketch,) = read_sketches(place, Batch(reference, 1), [0], feature_map)
+def read_total(backend: Backend, reference: Reference, feature_map: FeatureMap) -> Sketch:
+    """Read a sketch that :func:`write_total` stored."""
+    (sketch,) = read_sketches(backend, Batch(reference, 1), [0], feature_map)
     return sketch

@@ -1,4 +1,4 @@
-"""A change of a ledger: the next state is prepared and written, and not yet published."""
+"""Prepare and write the next state of a ledger, without publishing it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import LedgerError, MergeError
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
     BOUNDS,
     FOLDER,
@@ -34,24 +34,28 @@ from dask_sketch.jobs.ledger.reader import Index
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
 
-# Small batches are merged into larger ones, so that there are few after years of nights.
+FAN = 8  # batches of about one size that are merged into one
+KEEP_STATES = 32  # totals of runs that are kept, for drift
 
-FAN = 8  # batches of about one size that become one
 
+def mergeable(batches: Sequence[Batch], max_members: int) -> list[list[Batch]]:
+    """Choose small batches to merge, so that there are few after years of nightly runs.
 
-def mergeable(batches: Sequence[Batch], most: int) -> list[list[Batch]]:
-    """Batches that should be merged with one another.
-
-    Batches of one to 7 live members are of one size, those of 8 to 63 of the next, and so on; eight
-    of one size are merged. So a partition is written anew once for each size: at most three times
-    for batches of 500, and there are never more than some dozens of batches that are not full.
+    Batches of 1 to 7 live members are of one size, those of 8 to 63 of the next, and so on. Eight
+    batches of one size are merged. A partition is therefore rewritten once for each size (at most
+    three times for batches of 500), and at most some dozens of batches are not full.
 
     Parameters
     ----------
     batches
-        All that there are.
-    most
-        Members that a batch may have.
+        All batches.
+    max_members
+        Largest number of members of a batch.
+
+    Returns
+    -------
+    groups
+        Batches to merge with each other.
 
     Examples
     --------
@@ -63,7 +67,7 @@ def mergeable(batches: Sequence[Batch], most: int) -> list[list[Batch]]:
     """
     by_size: dict[int, list[Batch]] = defaultdict(list)
     for batch in batches:
-        if 2 * batch.n_live <= most:
+        if 2 * batch.n_live <= max_members:
             by_size[int(math.log(batch.n_live, FAN))].append(batch)
     groups = []
     for alike in by_size.values():
@@ -71,7 +75,7 @@ def mergeable(batches: Sequence[Batch], most: int) -> list[list[Batch]]:
             continue
         group: list[Batch] = []
         for batch in alike:
-            if sum(one.n_live for one in group) + batch.n_live > most:
+            if sum(one.n_live for one in group) + batch.n_live > max_members:
                 groups.append(group)
                 group = []
             group.append(batch)
@@ -79,24 +83,21 @@ def mergeable(batches: Sequence[Batch], most: int) -> list[list[Batch]]:
     return [group for group in groups if len(group) > 1]
 
 
-KEEP_STATES = 32  # totals of runs, for drift
-
-
 class Change:
-    """Turns one state into the next.
+    """Change from one state to the next.
 
     Parameters
     ----------
-    place
-        Of the ledger.
+    backend
+        Backend of the ledger.
     state, index, total
-        What it is now.
+        Present state with its index and its total.
     number
-        Of the commit that this will be.
+        Number of the next commit.
     """
 
-    def __init__(self, place: Place, state: Manifest, index: Index, total: Sketch, number: int):
-        self._place = place
+    def __init__(self, backend: Backend, state: Manifest, index: Index, total: Sketch, number: int):
+        self._backend = backend
         self._before = state
         self._state = replace(state, number=number)
         self._index = index
@@ -110,7 +111,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the next state would be the same."""
+        """Whether the next state equals the present one."""
         same = replace(self._state, number=self._before.number) == self._before
         return same and not (self._added or self._leaving or self._erased or self._record)
 
@@ -120,13 +121,13 @@ class Change:
         removed: Iterable[str],
         quarantined: Mapping[str, str],
     ) -> None:
-        """Take in what :meth:`Ledger.commit` was given."""
+        """Apply the arguments of :meth:`Ledger.commit`."""
         entries, state = self._index.entries, self._state
         for partition, sketch in added:
             if partition.key in state.forgotten:
                 raise LedgerError(
-                    f"{partition.key!r} was forgotten, and is not sketched again. "
-                    "forget(..., undo=True) would allow it."
+                    f"{partition.key!r} was forgotten, and is not sketched again: allow it by "
+                    "forget(..., undo=True)."
                 )
             try:
                 self._map.require_same(sketch.feature_map)
@@ -134,13 +135,13 @@ class Change:
                 raise LedgerError(f"the sketch of {partition.key!r}: {error}") from error
             if sketch.privacy is not None:
                 raise LedgerError(
-                    f"the sketch of {partition.key!r} has noise for privacy, and a ledger holds "
-                    "plain sums. Make the total private when it is released."
+                    f"the sketch of {partition.key!r} is private, and a ledger holds exact sums: "
+                    "privatise the total when it is released."
                 )
             if not sketch.tight_bounds:
                 raise LedgerError(
-                    f"the sketch of {partition.key!r} was made by subtraction, so that its bounds "
-                    "may be too wide for a total. Sketch the partition itself."
+                    f"the sketch of {partition.key!r} is a difference of sketches, so that its "
+                    "bounds may be too wide: sketch the partition itself."
                 )
             self._added.append((partition, sketch))
         keys = [partition.key for partition, _ in self._added]
@@ -148,29 +149,28 @@ class Change:
         for name, given in (("added", keys), ("removed", out)):
             twice = sorted(key for key, n in Counter(given).items() if n > 1)
             if twice:
-                raise LedgerError(f"{name} has {twice[0]!r} twice.")
+                raise LedgerError(f"{name} contains {twice[0]!r} twice: give each key once.")
         leaving = set(out)
         replaced = [key for key in keys if key in entries and key not in leaving]
         self._leaving = self._index.rows([*out, *replaced])
-        settled = {*new, *out}
-        kept = {key: why for key, why in state.quarantined.items() if key not in settled}
+        resolved = {*new, *out}
+        kept = {key: why for key, why in state.quarantined.items() if key not in resolved}
         gone = {key: runs for key, runs in state.gone.items() if key not in new}
         gone |= {key: (entries[key].since, state.last_run) for key in out if key not in new}
         self._state = replace(state, quarantined=kept | dict(quarantined), gone=gone)
 
     def record(self, run: RunRecord) -> None:
-        """End a run with this change."""
+        """Record a run that ends with this change."""
         last = self._before.last_run
         if run.number != last + 1:
             raise LedgerError(
-                f"run.number={run.number}: the last run recorded is {last}, so this is "
-                f"number {last + 1}."
+                f"run.number={run.number}: the last recorded run is {last}, so give {last + 1}."
             )
         self._record = run
         self._state = replace(self._state, last_run=run.number)
 
     def forget(self, keys: Iterable[str], undo: bool) -> None:
-        """Take in what :meth:`Ledger.forget` was given."""
+        """Apply the arguments of :meth:`Ledger.forget`."""
         state, wanted = self._state, set(keys)
         if undo:
             self._state = replace(state, forgotten=state.forgotten - wanted)
@@ -184,14 +184,16 @@ class Change:
         unknown = wanted - set(since) - set(state.quarantined)
         if unknown:
             raise LedgerError(
-                f"the ledger holds no partition {min(unknown)!r}, and never did; nothing was "
-                f"forgotten. {_alike(min(unknown), self._index.members)}"
+                f"the ledger never held the partition {min(unknown)!r}, so nothing was forgotten: "
+                f"{_alike(min(unknown), self._index.members)}"
             )
         if not wanted:
             return
         self._erased = frozenset(wanted)
         self._leaving = self._index.rows(wanted & set(self._index.entries))
-        first = min(since.values(), default=state.last_run + 1)  # before that, no total holds them
+        first = min(
+            since.values(), default=state.last_run + 1
+        )  # no total of an earlier run contains them
         self._state = replace(
             state,
             forgotten=state.forgotten | wanted,
@@ -202,14 +204,18 @@ class Change:
         )
 
     def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
-        """Write all that the next state needs.
+        """Write all objects of the next state.
 
         Returns
         -------
-        state, total, members
-            The state, its total, and the members of the batches that are new.
+        state
+            Next state.
+        total
+            Its total.
+        members
+            Members of the new batches, by name.
         """
-        place, number = self._place, self._state.number
+        backend, number = self._backend, self._state.number
         marked = self._mark(self._state.batches)
         total = self._new_total(marked)
         batches = self._write_added(
@@ -217,22 +223,22 @@ class Change:
         )
         state = replace(self._state, batches=tuple(batches))
         if self._added or self._leaving:
-            state = replace(state, total=write_total(place, number, total) if batches else None)
+            state = replace(state, total=write_total(backend, number, total) if batches else None)
         state = self._with_state(state)
         if self._record is not None:
-            runs = write_record(place, state.runs, self._record, number)
+            runs = write_record(backend, state.runs, self._record, number)
             state = replace(state, runs=runs)
         return state, total, self._written
 
     def _with_state(self, state: Manifest) -> Manifest:
-        """The totals that are kept, with that of the run which ends, and none too many."""
+        """Add the total of the run that ends to the kept totals, and drop the oldest."""
         states = list(state.states)
         before = self._before
         run = None
         if self._record is not None:
             run = self._record.number
         elif self._erased and before.states and before.states[-1][1] == before.total:
-            # nothing was committed since the last run: its state is known without the forgotten
+            # no commit since the last run: its state without the forgotten partitions is known
             run = before.states[-1][0]
         if run is not None and state.total is not None:
             states = [*(one for one in states if one[0] != run), (run, state.total)]
@@ -244,7 +250,7 @@ class Change:
         return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone)
 
     def _mark(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-        """The batches, with what leaves dead; those with nothing alive are dropped."""
+        """Mark the leaving rows as dead, and drop batches without live members."""
         marked = (
             batch.without(set(self._leaving.get(batch.reference.name, ()))) for batch in batches
         )
@@ -252,24 +258,24 @@ class Change:
 
     def _new_total(self, batches: Sequence[Batch]) -> Sketch:
         total = merge([self._total, *(sketch for _, sketch in self._added)])
-        least, most = total.minimum, total.maximum
+        low, high = total.minimum, total.maximum
         inside = True
         for name, rows in self._leaving.items():
             batch = self._index.batches[name]
-            for sketch in read_sketches(self._place, batch, rows, self._map):
+            for sketch in read_sketches(self._backend, batch, rows, self._map):
                 total = total - sketch
-                inside &= bool((sketch.minimum > least).all() and (sketch.maximum < most).all())
+                inside &= bool((sketch.minimum > low).all() and (sketch.maximum < high).all())
         if not self._leaving or not total.count:
             return total
         if inside:
-            return replace(total, minimum=least, maximum=most, tight_bounds=True)
+            return replace(total, minimum=low, maximum=high, tight_bounds=True)
         return self._tightened(total, batches)
 
     def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
-        """A total with the bounds of the live partitions, as one made afresh would have."""
+        """Replace the bounds of a total by those of the live partitions."""
         bounds = [np.stack([s.minimum, s.maximum])[None] for _, s in self._added]
         for batch in batches:
-            values = read_rows(self._place, batch, self._map, [BOUNDS])[BOUNDS]
+            values = read_rows(self._backend, batch, self._map, [BOUNDS])[BOUNDS]
             bounds.append(np.delete(values, sorted(batch.dead), axis=0))
         every = np.concatenate(bounds)
         return replace(
@@ -298,7 +304,7 @@ class Change:
         return batches
 
     def _without_erased(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Batches that hold what is forgotten, dead or alive, are written anew without it."""
+        """Rewrite the batches that contain forgotten partitions, dead or alive."""
         out = []
         for batch in batches:
             members = self._index.members[batch.reference.name]
@@ -307,20 +313,20 @@ class Change:
         return out
 
     def _compacted(self, batches: Sequence[Batch]) -> list[Batch]:
-        """The batches, some small ones merged."""
+        """Merge small batches."""
         groups = mergeable(batches, batch_rows(self._map))
         merged = {batch for group in groups for batch in group}
         kept = [batch for batch in batches if batch not in merged]
         return [*kept, *(self._merged(group) for group in groups)]
 
     def _merged(self, batches: Sequence[Batch]) -> Batch:
-        """One batch of all that is alive in some."""
+        """Write one batch of the live members of several batches."""
         members: list[Member] = []
         parts: list[dict[str, NDArray[Any]]] = []
         for batch in batches:
             alive = [row for row in range(batch.n_members) if row not in batch.dead]
             members += [self._index.members[batch.reference.name][row] for row in alive]
-            rows = read_rows(self._place, batch, self._map)
+            rows = read_rows(self._backend, batch, self._map)
             parts.append({name: values[alive] for name, values in rows.items()})
         return self._write(
             members, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -328,15 +334,15 @@ class Change:
 
     def _write(self, members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]) -> Batch:
         name = fresh_name(FOLDER, self._state.number)
-        batch = write_batch(self._place, name, members, arrays, self._map.digest)
+        batch = write_batch(self._backend, name, members, arrays, self._map.digest)
         self._written[name] = [(key, replace(entry, batch=name)) for key, entry in members]
         return batch
 
 
 def _alike(wanted: str, members: Mapping[Any, Iterable[tuple[str, Any]]]) -> str:
-    """Which key may be meant."""
+    """Suggest a similar key."""
     keys = [key for pairs in members.values() for key, _ in pairs]
     meant = [key for key in keys if key.endswith(f"/{wanted}")] or get_close_matches(wanted, keys)
     if meant:
-        return f"Is it {meant[0]!r} that is meant?"
-    return f"Keys are such as {min(keys)!r}." if keys else "It holds none."
+        return f"did you mean {meant[0]!r}?"
+    return f"keys look like {min(keys)!r}." if keys else "it is empty."

@@ -1,4 +1,4 @@
-"""What no state of the ledger needs any more is removed."""
+"""Remove the objects that no state of a ledger needs any more."""
 
 from __future__ import annotations
 
@@ -7,42 +7,47 @@ from collections.abc import Collection
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import batch, history
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.manifest import Manifest, commit_name, commit_numbers, read_commit
 
-KEEP_COMMITS = 3  # whoever reads one of these can read on
+KEEP_COMMITS = 3  # readers of one of these can continue to read
 _FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLDER)
 
 
-def collect(place: Place, current: Manifest, models_kept: Collection[str]) -> None:
-    """Remove commits but the last few, and objects that none of these refers to.
+def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
+    """Remove all but the last commits, and the objects that none of these refers to.
 
-    Only for who holds the lock: what another writer has not yet committed looks like garbage.
+    Only the holder of the lock may call this, because the uncommitted objects of another writer
+    look like garbage.
 
     Parameters
     ----------
-    place, current
-        The ledger and its state.
+    backend
+        Backend of the ledger.
+    current
+        State of the ledger.
     models_kept
-        Folders of models that some run refers to.
+        Folders of the models that the records of runs refer to.
 
     Raises
     ------
     LedgerError
-        If something could not be removed.
+        If an object could not be removed.
     """
     kept = {current.number: current}
-    numbers = commit_numbers(place)
+    numbers = commit_numbers(backend)
     for number in reversed(numbers):
         if current.oldest <= number < current.number and len(kept) < KEEP_COMMITS:
-            with contextlib.suppress(LedgerError, FileNotFoundError):  # then it never was a state
-                kept[number] = read_commit(place, number)
-    # commits first: a state never refers to what is gone
+            with contextlib.suppress(
+                LedgerError, FileNotFoundError
+            ):  # an incomplete commit was never a state
+                kept[number] = read_commit(backend, number)
+    # commits first, so that no state refers to a missing object
     for number in numbers:
         if number not in kept:
-            place.remove(commit_name(number))
+            backend.remove(commit_name(number))
     needed = set(models_kept).union(*(state.names() for state in kept.values()))
     for folder in _FOLDERS:
-        for name in place.names(folder):
+        for name in backend.names(folder):
             if f"{folder}/{name}" not in needed:
-                place.remove(f"{folder}/{name}")
+                backend.remove(f"{folder}/{name}")

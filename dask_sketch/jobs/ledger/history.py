@@ -1,4 +1,4 @@
-"""What is told of each run."""
+"""Records and models of the runs of a ledger."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+import zarr
+from zarr.buffer import cpu
+
 from dask_sketch.errors import LedgerError
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import Reference, fresh_name, read_attributes, write_group
+from dask_sketch.models.open import open_model
 
 if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
@@ -16,27 +20,30 @@ if TYPE_CHECKING:
 
 RUNS_FOLDER = "runs"
 SEGMENT = 32  # records in one object
+MODELS_FOLDER = "models"
+_MAX_OBJECTS = 64  # of one model
+_MAX_BYTES = 2**28  # of one object of a model
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, as the history tells it.
+    """Record of a run.
 
     Attributes
     ----------
     number
-        From 1, without gaps: :attr:`Ledger.next_run` at its start.
+        Number of the run, from 1 without gaps: :attr:`Ledger.next_run` at its start.
     started, ended
-        Times in ISO 8601, with their zone.
+        Times in ISO 8601 with time zone.
     status
-        How it ended, for instance ``"done"`` or ``"incomplete"``.
+        Result, such as ``"done"`` or ``"incomplete"``.
     counts
-        Whole numbers by name: partitions added, changed, removed, samples and the like.
+        Integers by name, such as numbers of new, changed and deleted partitions.
     results
-        What else should be kept: numbers, text, lists and dictionaries, as JSON can hold them.
+        Other results that JSON can hold, by name.
     models
-        Where what the run decoded is stored, by the names that :meth:`Ledger.model` takes. The
-        ledger fills it in.
+        Folders of the decoded models, by the names that :meth:`Ledger.model` takes. The ledger
+        fills them in.
     versions
         Versions of the software, by name.
     """
@@ -51,88 +58,77 @@ class RunRecord:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Stored form."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: Any, label: str) -> RunRecord:
-        """Back from :meth:`to_json`.
+        """Restore from :meth:`to_json`.
 
         Raises
         ------
         LedgerError
-            If this is no record of a run.
+            If ``found`` is not the record of a run.
         """
         kinds = {"number": int, "counts": dict, "results": dict, "models": dict, "versions": dict}
         try:
             values = {f.name: found[f.name] for f in fields(cls)}
         except (KeyError, TypeError) as error:
-            raise LedgerError(f"{label} is no record of a run: {error!r} is missing.") from error
+            raise LedgerError(
+                f"{label} is not the record of a run: {error!r} is missing."
+            ) from error
         for name, value in values.items():
             if not isinstance(value, kinds.get(name, str)):
-                raise LedgerError(f"{label} is no record of a run: {name} is {value!r:.60}.")
+                raise LedgerError(f"{label} is not the record of a run: {name} is {value!r:.60}.")
         return cls(**values)
 
 
-def read_records(place: Place, segments: Sequence[Reference]) -> list[list[RunRecord]]:
-    """Records of each of some segments."""
+def read_records(backend: Backend, segments: Sequence[Reference]) -> list[list[RunRecord]]:
+    """Read the records of segments of the history."""
     out = []
-    for found, ref in zip(read_attributes(place, list(segments)), segments, strict=True):
-        label = f"{place.label}/{ref.name}"
+    for found, ref in zip(read_attributes(backend, list(segments)), segments, strict=True):
+        label = f"{backend.label}/{ref.name}"
         if not isinstance(found.get("records"), list):
-            raise LedgerError(f"{label} holds no records of runs.")
+            raise LedgerError(f"{label} holds no records of runs: it was edited or damaged.")
         out.append([RunRecord.from_json(record, label) for record in found["records"]])
     return out
 
 
 def write_record(
-    place: Place, segments: Sequence[Reference], record: RunRecord, number: int
+    backend: Backend, segments: Sequence[Reference], record: RunRecord, number: int
 ) -> tuple[Reference, ...]:
-    """The segments with one more record."""
+    """Write one more record; return the new segments of the history."""
     kept = list(segments)
-    last = read_records(place, kept[-1:])[0] if kept else []
+    last = read_records(backend, kept[-1:])[0] if kept else []
     if len(last) < SEGMENT:
         kept = kept[:-1]
     else:
         last = []
     attributes = {"records": [one.to_json() for one in (*last, record)]}
-    return (*kept, write_group(place, fresh_name(RUNS_FOLDER, number), {}, attributes))
+    return (*kept, write_group(backend, fresh_name(RUNS_FOLDER, number), {}, attributes))
 
 
-# Models in a ledger: ordinary artifacts, which ``dask_sketch.open`` reads in place.
-
-MODELS_FOLDER = "models"
-_OBJECTS, _LIMIT = 64, 2**28  # of a model, and bytes of one of them
-
-
-def write_model(place: Place, model: GaussianMixture | Centroids, run: int) -> str:
-    """Store a model under a fresh name, which is returned."""
-    import zarr
-
+def write_model(backend: Backend, model: GaussianMixture | Centroids, run: int) -> str:
+    """Store a model as an artifact, which ``dask_sketch.open`` can read; return the name of its folder."""
     store: dict[str, Any] = {}
     model.to_zarr(zarr.storage.MemoryStore(store))
     name = fresh_name(MODELS_FOLDER, run)
-    place.write({f"{name}/{key}": bytes(value.to_bytes()) for key, value in store.items()})
+    backend.write({f"{name}/{key}": bytes(value.to_bytes()) for key, value in store.items()})
     return name
 
 
-def read_model(place: Place, name: str) -> GaussianMixture | Centroids:
-    """The model of that name.
+def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
+    """Open a model of the ledger.
 
     Raises
     ------
     LedgerError, ArtifactError
-        If it is missing, edited or damaged.
+        If the model is missing, edited or damaged.
     """
-    import zarr
-    from zarr.buffer import cpu
-
-    from dask_sketch.models.open import open_model
-
-    names = place.find(name)
-    if not names or len(names) > _OBJECTS:
-        raise LedgerError(f"no model at {place.label}/{name}: {len(names)} objects are there.")
-    objects = place.read_many({f"{name}/{key}": _LIMIT for key in names})
+    names = backend.find(name)
+    if not names or len(names) > _MAX_OBJECTS:
+        raise LedgerError(f"{backend.label}/{name} is not a model: it has {len(names)} objects.")
+    objects = backend.read_many({f"{name}/{key}": _MAX_BYTES for key in names})
     store = zarr.storage.MemoryStore(
         {
             key.removeprefix(f"{name}/"): cpu.Buffer.from_bytes(content)

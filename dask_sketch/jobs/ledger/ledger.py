@@ -1,4 +1,4 @@
-"""The ledger: sketches of partitions on disk, what each was made of, and the sum of all."""
+"""Create, open and change ledgers: sketches of partitions on disk, and their exact total."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.errors import LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
-from dask_sketch.jobs.ledger.backends import Place, place_of
+from dask_sketch.jobs.ledger.backends import Backend, open_backend
 from dask_sketch.jobs.ledger.batch import Member
 from dask_sketch.jobs.ledger.change import Change
 from dask_sketch.jobs.ledger.garbage import collect
@@ -33,28 +33,28 @@ logger = logging.getLogger(__name__)
 def create_ledger(
     url: Any, feature_map: FeatureMap, *, storage_options: dict[str, Any] | None = None
 ) -> Ledger:
-    """Make an empty ledger; its feature map is fixed from then on.
+    """Create an empty ledger, whose feature map is fixed from then on.
 
     Parameters
     ----------
     url
-        Path, or URL of any fsspec file system, where there is nothing yet.
+        Path, or URL of any fsspec file system, which must not exist yet.
     feature_map
-        Of all sketches that it will hold.
+        Feature map of all sketches of the ledger.
     storage_options
         Options of the file system of a URL.
 
     Returns
     -------
     ledger
-        Empty.
+        Empty ledger.
 
     Raises
     ------
     InputError
-        If ``feature_map`` is none.
+        If ``feature_map`` is not a feature map.
     LedgerError
-        If something stands there, or it cannot be written.
+        If the path exists or cannot be written.
 
     Examples
     --------
@@ -70,102 +70,108 @@ def create_ledger(
     (100, 'day-1')
     """
     require_feature_map(feature_map)
-    place = place_of(url, storage_options)
-    write_root(place, feature_map)
-    return Ledger(place, feature_map)
+    backend = open_backend(url, storage_options)
+    write_root(backend, feature_map)
+    return Ledger(backend, feature_map)
 
 
 def open_ledger(url: Any, *, storage_options: dict[str, Any] | None = None) -> Ledger:
-    """Open a ledger that :func:`create_ledger` made.
+    """Open a ledger that :func:`create_ledger` created.
 
     Parameters
     ----------
     url, storage_options
-        As for :func:`create_ledger`.
+        Arguments of :func:`create_ledger`.
 
     Returns
     -------
     ledger
-        In the state of its last whole commit.
+        Ledger in the state of its last complete commit.
 
     Raises
     ------
     LedgerError
-        If there is none, it was edited or damaged, or a newer version wrote it.
+        If there is no ledger, it was edited or damaged, or a newer version wrote it.
 
     Examples
     --------
     >>> import tempfile
-    >>> place = tempfile.mkdtemp() + "/ledger.zarr"
+    >>> path = tempfile.mkdtemp() + "/ledger.zarr"
     >>> feature_map = FeatureMap(2, 20, scale=1.0)
-    >>> _ = create_ledger(place, feature_map)
-    >>> open_ledger(place).feature_map == feature_map
+    >>> _ = create_ledger(path, feature_map)
+    >>> open_ledger(path).feature_map == feature_map
     True
     """
-    place = place_of(url, storage_options)
-    return Ledger(place, read_root(place))
+    backend = open_backend(url, storage_options)
+    return Ledger(backend, read_root(backend))
 
 
 class Ledger(LedgerReader):
-    """Sketches of partitions, kept so that nothing is read twice; see :func:`create_ledger`.
+    """Sketches of partitions, stored so that no data is read twice; see :func:`create_ledger`.
 
-    On disk it is one Zarr group (format 3) of objects that never change: batches of sketches,
-    totals, records of runs, and *commits*, each of which names what makes up one state. A commit is
-    one object, written last: at every instant the highest whole one is the state of the ledger, and
-    what an interrupted writer leaves behind is garbage, which the next one removes.
+    On disk, a ledger is one Zarr group (format 3) of objects that never change: batches of
+    sketches, totals, records of runs, and *commits*, each of which names the objects of one state.
+    A commit is one object, which is written last. At any time the complete commit of the highest
+    number is the state of the ledger. Objects of an interrupted writer are garbage, which the next
+    writer removes.
 
-    Readers need no lock, and can read on while two more commits are made. Writers hold it; and the
-    number of a commit can be taken only once (where the file system can create an object
-    exclusively, as local disks and the large object stores can), so that not even a writer who lost
-    the lock unawares changes what another one wrote.
+    Readers need no lock, and can continue to read while two more commits are made. Writers hold the
+    lock. Each number of a commit can be taken only once, if the file system can create objects
+    exclusively (as local disks and the large object stores can). Thus even a writer that lost the
+    lock without noticing changes nothing that another one wrote.
 
-    The total of a commit is that of the one before, plus what was added, minus what was removed or
-    replaced. Sums of sketches are exact, so it has the bits of a total made afresh.
+    The total of a commit is that of the previous one, plus the added sketches, minus the removed
+    and replaced ones. Sums of sketches are exact, so that it has the bits of a total that is
+    computed from scratch.
 
     Attributes
     ----------
     feature_map
-        Of all sketches.
+        Feature map of all sketches.
+    backend
+        Storage backend.
     label
-        Where the ledger lies, for messages.
+        Path or URL of the ledger, for messages.
     """
 
-    def __init__(self, place: Place, feature_map: FeatureMap):
-        super().__init__(place, feature_map)
+    def __init__(self, backend: Backend, feature_map: FeatureMap):
+        super().__init__(backend, feature_map)
         self._lock: Lock | None = None
-        self._models: dict[int, dict[str, str]] = {}  # written, and in no record yet
+        self._models: dict[int, dict[str, str]] = {}  # written, but not yet in a record
 
     @contextlib.contextmanager
     def lock(self, stale_after: float = STALE_AFTER) -> Iterator[Lock]:
-        """Keep other writers out, for as long as the context lasts.
+        """Exclude other writers within a ``with`` block.
 
         Parameters
         ----------
         stale_after
-            Seconds without a sign of life after which the lock of another process is broken; that
-            of a process of this machine which is gone is broken at once. The clocks of all writers
-            must agree to a fraction of it.
+            Number of seconds without a heartbeat after which the lock of another process is
+            broken. The lock of a process of this machine that has ended is broken at once. The
+            clocks of all writers must agree to a fraction of this time.
 
         Yields
         ------
         lock
-            Whose ``broken`` tells of a lock that was found and broken.
+            Lock, whose attribute ``broken`` describes an earlier lock that was broken.
 
         Raises
         ------
         LedgerLocked
-            If another process holds it; the message names host, process and time.
+            If another process holds the lock; the message names host, process and time.
         LedgerError
             If the ledger cannot be written.
         """
         if self._lock is not None:
-            raise LedgerLocked(f"{self.label} is locked already, by this very object.")
-        lock = Lock(self._place, stale_after)
+            raise LedgerLocked(
+                f"{self.label} is already locked by this object: use its `with` block."
+            )
+        lock = Lock(self.backend, stale_after)
         try:
             self._lock = lock
             self.refresh()
             if lock.broken:
-                # takes the number that whoever held the lock would write next
+                # take the number that the former holder of the lock would write next
                 self._publish(replace(self._state, number=self._taken + 1))
             self._collect()
             yield lock
@@ -180,17 +186,17 @@ class Ledger(LedgerReader):
         quarantined: Mapping[str, str] | None = None,
         run: RunRecord | None = None,
     ) -> None:
-        """Change the ledger, all at once or not at all.
+        """Change the ledger atomically.
 
         Parameters
         ----------
         added
-            Partitions and their sketches. One whose key is there already is replaced.
+            Partitions and their sketches. A partition of the same key is replaced.
         removed
             Keys of partitions that no longer exist.
         quarantined
-            Keys of partitions that cannot be read, and why. A key leaves the quarantine when it is
-            added or removed. What the ledger holds of it stays, unless it is also removed.
+            Keys of partitions that cannot be read, with the reasons. A key leaves the quarantine
+            when it is added or removed. An earlier sketch of it stays, unless it is removed too.
         run
             Record of the run that ends with this commit. The total is kept as the state of that
             run, with the models that :meth:`write_model` stored for it.
@@ -198,15 +204,15 @@ class Ledger(LedgerReader):
         Raises
         ------
         LedgerError
-            If the lock is not held, a key is given twice, forgotten or not there, a sketch is of
-            another feature map, or the store cannot be written. Nothing has changed then.
+            If the lock is not held, a key is repeated, forgotten or unknown, a sketch is of another
+            feature map, or the ledger cannot be written. The ledger is unchanged then.
         LedgerLocked
-            If the lock was broken by another process. Nothing has changed then.
+            If another process broke the lock. The ledger is unchanged then.
         """
         lock = self._require_lock()
         if run is not None:
             run = replace(run, models={**run.models, **self._models.get(run.number, {})})
-        change = Change(self._place, self._state, self._index, self.total(), self._taken + 1)
+        change = Change(self.backend, self._state, self._index, self.total(), self._taken + 1)
         change.apply(added, removed, quarantined or {})
         if run is not None:
             change.record(run)
@@ -217,30 +223,30 @@ class Ledger(LedgerReader):
             self._collect()
 
     def forget(self, keys: Iterable[str], undo: bool = False) -> None:
-        """Erase partitions, at once, and never read them again.
+        """Erase partitions at once, and never read them again.
 
-        Their sketches are taken out of the total, and out of all objects of the ledger: batches
-        that held them are written anew without, earlier commits and the totals of earlier runs that
-        contain them are removed. What remains: the keys themselves, here and in records of runs,
-        models that were decoded before, versions and backups that the store keeps by itself, and
-        what a disk holds of removed files until it writes there again.
+        Their sketches are subtracted from the total and removed from all objects of the ledger:
+        batches that contain them are rewritten, and earlier commits and totals of earlier runs that
+        contain them are removed. There remain the keys, here and in records of runs, models that
+        were decoded before, versions and backups that the store keeps, and removed files on a disk
+        until it overwrites them.
 
         Parameters
         ----------
         keys
-            Of partitions that the ledger holds, or once held.
+            Keys of partitions that the ledger holds or once held.
         undo
-            Allow the next run to read them again; the sketches do not come back by themselves.
+            Whether the next run may read them again. This does not restore the sketches.
 
         Raises
         ------
         LedgerError
-            If a key is unknown, or something could not be removed: then call it again.
+            If a key is unknown, or an object could not be removed: then call it again.
         """
         if self._lock is None:
             with self.lock():
                 return self.forget(keys, undo)
-        change = Change(self._place, self._state, self._index, self.total(), self._taken + 1)
+        change = Change(self.backend, self._state, self._index, self.total(), self._taken + 1)
         change.forget(keys, undo)
         if not change.is_empty:
             prepared = change.write()
@@ -250,24 +256,24 @@ class Ledger(LedgerReader):
         return None
 
     def write_model(self, run: int, model: GaussianMixture | Centroids, name: str = "all") -> None:
-        """Store a model of a run; it counts once the run is committed.
+        """Store a model of a run, to be recorded when the run is committed.
 
         Parameters
         ----------
         run
             Number of the run, :attr:`next_run`.
         model
-            What was decoded.
+            Decoded model.
         name
-            To tell it from other models of the same run.
+            Name, which distinguishes models of one run.
         """
         self._require_lock()
-        stored = history.write_model(self._place, model, run)
+        stored = history.write_model(self.backend, model, run)
         self._models.setdefault(run, {})[name] = stored
 
     def _require_lock(self) -> Lock:
         if self._lock is None:
-            raise LedgerError(f"{self.label} is not locked: write within `with ledger.lock():`.")
+            raise LedgerError(f"{self.label} is not locked: write inside `with ledger.lock():`.")
         return self._lock
 
     def _publish(
@@ -277,9 +283,9 @@ class Ledger(LedgerReader):
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
         try:
-            publish(self._place, state)
+            publish(self.backend, state)
         except BaseException:
-            # it may have been written all the same
+            # the commit may have been written nevertheless
             with contextlib.suppress(LedgerError):
                 self.refresh()
             raise
@@ -290,8 +296,8 @@ class Ledger(LedgerReader):
         kept = [name for by_name in self._models.values() for name in by_name.values()]
         try:
             kept += [name for record in self.history() for name in record.models.values()]
-            collect(self._place, self._state, kept)
+            collect(self.backend, self._state, kept)
         except LedgerError as error:
             if strict:
                 raise
-            logger.warning("what is no longer needed was left: %s", error)
+            logger.warning("objects that are no longer needed were not removed: %s", error)

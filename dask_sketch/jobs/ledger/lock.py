@@ -1,4 +1,4 @@
-"""Who may write: one process at a time, and a lock that outlives its process is recognised."""
+"""Lock of a ledger, which one writer holds; the lock of a process that has ended is broken."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from typing import Any
 import psutil
 
 from dask_sketch.errors import LedgerError, LedgerLocked
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import ROOT, group_attributes, group_metadata
 
 logger = logging.getLogger(__name__)
 FOLDER = "lock"
 NAME = f"{FOLDER}/{ROOT}"
-STALE_AFTER = 600.0  # seconds without a sign of life
+STALE_AFTER = 600.0  # seconds without a heartbeat
+VISIBLE_AFTER = 1.0  # seconds until two processes that take over at once see which one was last
 _LIMIT = 64 * 2**10
 _HELD: set[str] = set()  # tokens of the locks that this process holds
-_CLOCK = 2.0  # seconds by which the start of one process may seem to vary
-_SETTLE = 1.0  # seconds until two who take over at once see who came last
+_CLOCK = 2.0  # seconds by which the reported start of one process may vary
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock.
+    """Holder of a lock.
 
     Attributes
     ----------
-    host, machine
-        Name of the host; and what tells whether its processes can be seen from here.
+    host
+        Name of the host.
+    machine
+        Identifier of host, boot and namespace, which is equal where processes see each other.
     pid, process_start
-        The process, and when it started, in seconds since 1970: numbers are used again.
+        Number of the process, and its start in seconds since 1970, because numbers are reused.
     since, heartbeat
-        When the lock was taken, and when its holder last gave a sign of life; seconds since 1970.
+        Times at which the lock was taken and last confirmed, in seconds since 1970.
     token
-        Random, of this lock.
+        Random text that identifies this lock.
     """
 
     host: str
@@ -56,7 +58,7 @@ class Holder:
 
     @classmethod
     def here(cls) -> Holder:
-        """The process that asks, now."""
+        """Describe the calling process."""
         now = time.time()
         pid = os.getpid()
         start = psutil.Process(pid).create_time()
@@ -67,14 +69,14 @@ class Holder:
         return f"process {self.pid} on host {self.host}, since {since}"
 
     def why_stale(self, stale_after: float) -> str | None:
-        """Why this lock no longer holds, ``None`` if it does."""
+        """Reason why the lock is no longer valid, ``None`` if it is."""
         if self.machine == _machine():
             if not self._runs():
-                return "that process is gone"
+                return "that process has ended"
             if self.pid == os.getpid() and self.token not in _HELD:
                 return "it could not be removed when it was released"
         silent = time.time() - self.heartbeat
-        return f"no sign of life for {silent:,.0f} s" if silent > stale_after else None
+        return f"no heartbeat for {silent:,.0f} s" if silent > stale_after else None
 
     def _runs(self) -> bool:
         try:
@@ -90,7 +92,7 @@ class Holder:
 
 
 def _machine() -> str:
-    """Host, boot and namespace of processes: two with one name share their process numbers."""
+    """Identifier of host, boot and process namespace, within which process numbers are unique."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -99,49 +101,56 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-def read_holder(place: Place) -> Holder | None:
-    """Who holds the lock of a ledger, ``None`` if nobody does.
+def read_holder(backend: Backend) -> Holder | None:
+    """Read the holder of the lock of a ledger, ``None`` if there is no lock.
 
     Raises
     ------
     LedgerError
-        If the lock is there and cannot be understood.
+        If the lock exists but is damaged.
     """
     try:
-        content = place.read(NAME, _LIMIT)
+        content = backend.read(NAME, _LIMIT)
     except FileNotFoundError:
         return None
-    found = group_attributes(content, f"{place.label}/{FOLDER}")
+    found = group_attributes(content, f"{backend.label}/{FOLDER}")
     try:
         return Holder(**{f.name: _KINDS[str(f.type)](found[f.name]) for f in fields(Holder)})
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LedgerError(f"{place.label}/{FOLDER} is no lock: {error!r}.") from error
+        raise LedgerError(f"{backend.label}/{FOLDER} is not a lock: {error!r}.") from error
 
 
 _KINDS: dict[str, Any] = {"str": str, "int": int, "float": float}
 
 
 class Lock:
-    """The lock of a ledger, held.
+    """Lock of a ledger that this process holds.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+    stale_after
+        Number of seconds without a heartbeat after which the lock of another process is broken.
 
     Attributes
     ----------
     broken
-        What was wrong with the lock that was found and broken; ``None`` if there was none.
+        Description of an earlier lock that was broken; ``None`` if there was none.
     """
 
-    def __init__(self, place: Place, stale_after: float):
-        self._place = place
+    def __init__(self, backend: Backend, stale_after: float):
+        self._backend = backend
         self._stop = threading.Event()
         self._holder = Holder.here()
         self.broken: str | None = None
         _HELD.add(self._holder.token)
         try:
-            # of two that come at once, one takes the lock and the other sees that it did
-            with place.guard():
+            # of two concurrent processes, one takes the lock and the other one finds it
+            with backend.exclusive():
                 self._take(stale_after)
         except BaseException:
-            self._remove()  # it may have been written all the same
+            self._remove()  # it may have been written nevertheless
             raise
         self._thread = threading.Thread(
             target=self._beat, args=(stale_after / 5,), name="ledger-lock", daemon=True
@@ -151,17 +160,17 @@ class Lock:
     def _take(self, stale_after: float) -> None:
         content = group_metadata(asdict(self._holder))
         try:
-            self._place.write_new(NAME, content)
+            self._backend.write_new(NAME, content)
         except FileExistsError:
             self.broken = self._why_break(stale_after)
-            logger.warning("%s: %s", self._place.label, self.broken)
-            self._place.replace(NAME, content)
-            self._place.settle(_SETTLE)
+            logger.warning("%s: %s", self._backend.label, self.broken)
+            self._backend.replace(NAME, content)
+            self._backend.wait_until_visible(VISIBLE_AFTER)
         self.require_held()
 
     def _why_break(self, stale_after: float) -> str:
         try:
-            other = read_holder(self._place)
+            other = read_holder(self._backend)
         except LedgerError as error:
             return f"broke a lock that is damaged: {error}"
         if other is None:
@@ -169,46 +178,46 @@ class Lock:
         why = other.why_stale(stale_after)
         if why is None:
             raise LedgerLocked(
-                f"{self._place.label} is being written to by {other}. Wait until it is done; a "
-                f"lock whose process is gone, or silent for {stale_after:,.0f} s, is broken by "
-                "itself."
+                f"{self._backend.label} is locked by {other}: wait until it has finished. The lock "
+                f"of a process that has ended, or that has no heartbeat for {stale_after:,.0f} s, "
+                "is broken automatically."
             )
         return f"broke the lock of {other}: {why}"
 
     def require_held(self) -> None:
-        """Raise unless the lock is still ours.
+        """Check that this process still holds the lock.
 
         Raises
         ------
         LedgerLocked
-            If somebody has broken it.
+            If another process has broken the lock.
         """
         try:
-            other = read_holder(self._place)
+            other = read_holder(self._backend)
         except LedgerError:
             other = None
         if other is None or other.token != self._holder.token:
             by = "removed" if other is None else f"taken over by {other}"
             raise LedgerLocked(
-                f"the lock of {self._place.label} was {by}, so nothing more is written. What was "
-                "committed stands; run again."
+                f"the lock of {self._backend.label} was {by}, so nothing more is written. Commits are "
+                "not affected; run again."
             )
 
     def _beat(self, pause: float) -> None:
         while not self._stop.wait(pause):
             try:
-                with self._place.guard():
+                with self._backend.exclusive():
                     self.require_held()
                     holder = replace(self._holder, heartbeat=time.time())
-                    self._place.replace(NAME, group_metadata(asdict(holder)))
+                    self._backend.replace(NAME, group_metadata(asdict(holder)))
             except LedgerLocked as error:
                 logger.warning("%s", error)
                 return
             except (LedgerError, OSError) as error:  # a full disk may have room again
-                logger.warning("no sign of life could be given: %s", error)
+                logger.warning("the heartbeat of the lock could not be written: %s", error)
 
     def release(self) -> None:
-        """Give the lock up; nothing if it is no longer ours."""
+        """Release the lock, if this process still holds it."""
         self._stop.set()
         self._thread.join()
         self._remove()
@@ -216,8 +225,8 @@ class Lock:
     def _remove(self) -> None:
         _HELD.discard(self._holder.token)
         try:
-            with contextlib.suppress(LedgerLocked), self._place.guard():
+            with contextlib.suppress(LedgerLocked), self._backend.exclusive():
                 self.require_held()
-                self._place.remove(FOLDER)
-        except (LedgerError, OSError) as error:  # it will be found stale
-            logger.warning("the lock of %s was left: %s", self._place.label, error)
+                self._backend.remove(FOLDER)
+        except (LedgerError, OSError) as error:  # the next writer will break it
+            logger.warning("the lock of %s could not be removed: %s", self._backend.label, error)

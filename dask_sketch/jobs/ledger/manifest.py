@@ -1,4 +1,4 @@
-"""Commits: what the ledger is at one instant, in one small object."""
+"""Commits of a ledger: manifests that name the objects of one state, and its feature map."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from dask_sketch.errors import ArtifactError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch
 from dask_sketch.jobs.ledger.objects import (
     MAX_METADATA,
     ROOT,
     NewerSchema,
     Reference,
+    checked_content,
     fresh_name,
     read_arrays,
     read_attributes,
-    sealed,
-    unsealed,
+    with_checksum,
     write_group,
 )
 from dask_sketch.storage.artifact_reader import MAX_BYTES
@@ -30,35 +30,38 @@ logger = logging.getLogger(__name__)
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
 VERSION = 1
+ROOT_SCHEMA = "dask-sketch/ledger"
+FEATURE_MAP_FOLDER = "feature_map"
+_MAX_ROOT = 2**20  # bytes of the root object
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One consistent state.
+    """Manifest of one state of a ledger.
 
     Attributes
     ----------
     number
-        Of the commit, from 1; 0 before the first.
+        Number of the commit, from 1; 0 before the first.
     batches
-        Where the sketches are.
+        Batches of sketches.
     total
         Sketch of all live partitions; ``None`` if there are none.
     forgotten
-        Keys that are never read again.
+        Keys of partitions that are never read again.
     quarantined
-        Keys that could not be read, and why.
+        Keys of partitions that could not be read, with the reasons.
     gone
-        Keys that were removed, with the first and the last run that had them: the totals of these
-        runs still do.
+        Keys of removed partitions, with the first and the last run whose totals contain them.
     runs
         Segments of the history.
     last_run
-        Number of the last run recorded.
+        Number of the last recorded run.
     states
-        Totals at the ends of the last runs, with their numbers.
+        Totals at the ends of the last runs, with the numbers of the runs.
     oldest
-        Commits below this one are no states any more: they refer to what was forgotten.
+        Number of the oldest commit that is still a state; earlier ones refer to forgotten
+        partitions.
     """
 
     number: int = 0
@@ -73,13 +76,13 @@ class Manifest:
     oldest: int = 0
 
     def names(self) -> set[str]:
-        """Folders of all that this state needs, models apart."""
+        """Folders of all objects of this state, except models."""
         found = {batch.reference.name for batch in self.batches}
         found |= {ref.name for ref in self.runs} | {ref.name for _, ref in self.states}
         return found | ({self.total.name} if self.total else set())
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Stored form."""
         return {
             "number": self.number,
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -96,12 +99,12 @@ class Manifest:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], label: str) -> Manifest:
-        """Back from :meth:`to_json`.
+        """Restore from :meth:`to_json`.
 
         Raises
         ------
         LedgerError
-            If this is no manifest.
+            If ``found`` is not a manifest.
         """
         try:
             return cls(
@@ -117,7 +120,7 @@ class Manifest:
                 oldest=int(found["oldest"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise LedgerError(f"{label} is no manifest of a ledger: {error!r}.") from error
+            raise LedgerError(f"{label} is not the manifest of a ledger: {error!r}.") from error
 
 
 def commit_name(number: int) -> str:
@@ -125,116 +128,116 @@ def commit_name(number: int) -> str:
     return f"{FOLDER}/{number:010d}"
 
 
-def commit_numbers(place: Place) -> list[int]:
-    """Numbers of all commits that have left a trace, whole or not."""
-    return sorted(int(name) for name in place.names(FOLDER) if name.isdecimal())
+def commit_numbers(backend: Backend) -> list[int]:
+    """Numbers of all commits, complete or not."""
+    return sorted(int(name) for name in backend.names(FOLDER) if name.isdecimal())
 
 
-def read_commit(place: Place, number: int) -> Manifest:
-    """One commit.
+def read_commit(backend: Backend, number: int) -> Manifest:
+    """Read a commit.
 
     Raises
     ------
     FileNotFoundError
-        If it is not there.
+        If the commit does not exist.
     LedgerError
-        If it is not whole.
+        If the commit is incomplete or damaged.
     """
     name = commit_name(number)
-    label = f"{place.label}/{name}"
-    content = place.read(f"{name}/{ROOT}", MAX_METADATA)
-    manifest = Manifest.from_json(unsealed(content, SCHEMA, VERSION, label), label)
+    label = f"{backend.label}/{name}"
+    content = backend.read(f"{name}/{ROOT}", MAX_METADATA)
+    manifest = Manifest.from_json(checked_content(content, SCHEMA, VERSION, label), label)
     if manifest.number != number:
         raise LedgerError(f"{label} is a copy of commit {manifest.number}.")
     return manifest
 
 
-def newest(place: Place) -> tuple[Manifest, int]:
-    """The state of the ledger, and the highest number that is taken.
+def newest(backend: Backend) -> tuple[Manifest, int]:
+    """Read the state of the ledger.
 
-    A commit that was half written is none: the one before it is the state.
+    An incomplete commit does not count; the state is the one before it.
+
+    Returns
+    -------
+    manifest
+        Manifest of the last complete commit.
+    number
+        Highest number of any commit.
 
     Raises
     ------
     LedgerError
-        If there are commits, and none of them is whole or a newer version wrote the last.
+        If there are commits, but none is complete, or a newer version wrote the last.
     """
-    numbers = commit_numbers(place)
+    numbers = commit_numbers(backend)
     damaged = []
     for number in reversed(numbers):
         try:
-            return read_commit(place, number), numbers[-1]
+            return read_commit(backend, number), numbers[-1]
         except NewerSchema:
             raise
-        except FileNotFoundError:  # of an interrupted write, only the folder
+        except FileNotFoundError:  # an interrupted writer made only the folder
             continue
         except LedgerError as error:
             logger.warning("%s", error)
             damaged.append(str(error))
     if damaged:
-        raise LedgerError(f"no commit of {place.label} is whole; the last one: {damaged[0]}")
+        raise LedgerError(f"no commit of {backend.label} is complete; the last one: {damaged[0]}")
     return Manifest(), max(numbers, default=0)
 
 
-def publish(place: Place, manifest: Manifest) -> None:
-    """Make this the state of the ledger, at once and for all to see.
+def publish(backend: Backend, manifest: Manifest) -> None:
+    """Publish a state of the ledger atomically.
 
     Raises
     ------
     LedgerLocked
-        If another process has committed under this number.
+        If another process has published a commit of this number.
     """
-    content = sealed(SCHEMA, VERSION, manifest.to_json())
+    content = with_checksum(SCHEMA, VERSION, manifest.to_json())
     if len(content) > MAX_METADATA:
         raise LedgerError(
-            f"the manifest of {place.label} would take {len(content):,} bytes, over the limit of "
+            f"the manifest of {backend.label} would take {len(content):,} bytes, over the limit of "
             f"{MAX_METADATA:,}: use several ledgers, or larger partitions."
         )
     try:
-        place.write_new(f"{commit_name(manifest.number)}/{ROOT}", content)
+        backend.write_new(f"{commit_name(manifest.number)}/{ROOT}", content)
     except FileExistsError as error:
         raise LedgerLocked(
-            f"another process has written commit {manifest.number} of {place.label} meanwhile. "
-            "Nothing was changed here; run again."
+            f"another process has written commit {manifest.number} of {backend.label} meanwhile, so "
+            "nothing was changed here: run again."
         ) from error
 
 
-# What a ledger is founded on: its schema and its feature map.
-
-ROOT_SCHEMA = "dask-sketch/ledger"
-FEATURE_MAP_FOLDER = "feature_map"
-_LIMIT = 2**20
-
-
-def write_root(place: Place, feature_map: FeatureMap) -> None:
-    """Found a ledger; of two that try at once, one succeeds.
+def write_root(backend: Backend, feature_map: FeatureMap) -> None:
+    """Write the schema and the feature map of a new ledger; of two concurrent calls, one succeeds.
 
     Raises
     ------
     LedgerError
-        If something stands there.
+        If the path exists.
     """
     exists = LedgerError(
-        f"{place.label} exists. Open it with open_ledger, or choose another place."
+        f"{backend.label} exists: open it with open_ledger, or choose another path."
     )
-    # an interrupted foundation left only that, or what it was to be before it had its name
-    if {name for name in place.names("") if not name.startswith(".")} - {FEATURE_MAP_FOLDER}:
+    # an interrupted call leaves only a feature map, or temporary files
+    if {name for name in backend.names("") if not name.startswith(".")} - {FEATURE_MAP_FOLDER}:
         raise exists
     reference = write_group(
-        place,
+        backend,
         fresh_name(FEATURE_MAP_FOLDER, 0),
         {"frequencies": feature_map.frequencies},
         {"spec": feature_map.spec, "digest": feature_map.digest},
     )
     content: dict[str, Any] = {"feature_map": reference.to_json()}
     try:
-        place.write_new(ROOT, sealed(ROOT_SCHEMA, VERSION, content))
+        backend.write_new(ROOT, with_checksum(ROOT_SCHEMA, VERSION, content))
     except FileExistsError as error:
         raise exists from error
 
 
-def read_root(place: Place) -> FeatureMap:
-    """The feature map of a ledger.
+def read_root(backend: Backend) -> FeatureMap:
+    """Read the feature map of a ledger.
 
     Raises
     ------
@@ -242,25 +245,29 @@ def read_root(place: Place) -> FeatureMap:
         If there is no ledger, or it was edited or damaged.
     """
     try:
-        found = place.read(ROOT, _LIMIT)
+        found = backend.read(ROOT, _MAX_ROOT)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise LedgerError(f"no ledger at {place.label}: there is none. Create it first.") from error
-    content = unsealed(found, ROOT_SCHEMA, VERSION, place.label)
+        raise LedgerError(
+            f"there is no ledger at {backend.label}: create it with create_ledger, or run its job."
+        ) from error
+    content = checked_content(found, ROOT_SCHEMA, VERSION, backend.label)
     try:
         reference = Reference.from_json(content["feature_map"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LedgerError(f"{place.label} names no feature map: {error!r}.") from error
-    (attributes,) = read_attributes(place, [reference])
+        raise LedgerError(f"{backend.label} does not name a feature map: {error!r}.") from error
+    (attributes,) = read_attributes(backend, [reference])
     spec, digest = attributes.get("spec"), attributes.get("digest")
     if not isinstance(spec, str) or not isinstance(digest, str):
-        raise LedgerError(f"{place.label}/{reference.name} does not hold a feature map.")
+        raise LedgerError(f"{backend.label}/{reference.name} does not hold a feature map.")
     try:
         plain = FeatureMap.from_spec(spec)
         shape = (plain.n_features, plain.n_frequencies)
         if 8 * plain.n_features * plain.n_frequencies > MAX_BYTES:
-            raise LedgerError(f"{place.label} states a feature map of shape {shape}: too large.")
+            raise LedgerError(
+                f"{backend.label} has a feature map of shape {shape}: it is too large."
+            )
         expected = {"frequencies": (shape, "float64")}
-        frequencies = read_arrays(place, reference, attributes, expected)["frequencies"]
+        frequencies = read_arrays(backend, reference, attributes, expected)["frequencies"]
         return FeatureMap.from_spec(spec, digest, frequencies)
     except ArtifactError as error:
-        raise LedgerError(f"{place.label}/{reference.name}: {error}") from error
+        raise LedgerError(f"{backend.label}/{reference.name}: {error}") from error

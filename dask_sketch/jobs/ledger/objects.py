@@ -1,8 +1,8 @@
 """Zarr groups as a few objects of known size and checksum.
 
-Zarr encodes and decodes in memory. What is stored are the bytes, and the reference to a group is
-the size and SHA-256 of its metadata, which in turn holds those of everything below: an edited
-byte anywhere is found before anything is decoded.
+Zarr encodes and decodes in memory, and the bytes are stored as objects. The reference to a group is
+the size and SHA-256 of its metadata, which contains those of all objects below. An edited byte is
+therefore found before anything is decoded.
 """
 
 from __future__ import annotations
@@ -16,113 +16,121 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import zarr
+from zarr.buffer import cpu
+from zarr.codecs import BloscCodec
 
 from dask_sketch.errors import LedgerError
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
+from dask_sketch.storage.untrusted import guarded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROOT = "zarr.json"
 MAX_METADATA = 64 * 2**20  # bytes of the metadata of one group
-_ARRAY_METADATA = 16 * 2**10  # and of one array
+_ARRAY_METADATA = 16 * 2**10  # bytes of the metadata of one array
 
 
 class NewerSchema(LedgerError):
-    """What was found is whole, and of another schema version."""
+    """A complete object of another schema version."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A stored group: its folder, and size and SHA-256 of its metadata."""
+    """Reference to a stored group: its folder, and the size and SHA-256 of its metadata."""
 
     name: str
     size: int
     checksum: str
 
     def to_json(self) -> list[Any]:
-        """As it stands in a manifest."""
+        """Form in a manifest."""
         return [self.name, self.size, self.checksum]
 
     @classmethod
     def from_json(cls, found: Any) -> Reference:
-        """Back from :meth:`to_json`; ``ValueError`` for anything else."""
+        """Restore from :meth:`to_json`; ``ValueError`` for anything else."""
         name, size, checksum = found
         parts = name.split("/") if isinstance(name, str) else [""]
         if any(not part or part.startswith(".") for part in parts) or "\\" in name:
-            raise ValueError(f"{name!r} is no name of an object")
+            raise ValueError(f"{name!r} is not the name of an object")
         if not isinstance(size, int) or not 0 < size <= MAX_METADATA or len(checksum) != 64:
-            raise ValueError(f"{found!r} is no reference")
+            raise ValueError(f"{found!r} is not a reference")
         return cls(name, size, str(checksum))
 
 
 def fresh_name(folder: str, number: int) -> str:
-    """A name that nothing has; ``number`` is that of the commit it is for."""
+    """Make a new name for an object of the commit ``number``."""
     return f"{folder}/{number:010d}-{secrets.token_hex(6)}"
 
 
 def write_group(
-    place: Place, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
+    backend: Backend, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Reference:
-    """Write a group under a fresh name.
+    """Write a group.
 
     Parameters
     ----------
-    place
-        Where.
+    backend
+        Backend of the ledger.
     name
-        Folder of the group.
+        New name of its folder.
     arrays
-        One chunk each, compressed.
+        Arrays by name, each of which is stored as one compressed chunk.
     attributes
-        JSON-like.
+        Attributes that JSON can hold.
+
+    Returns
+    -------
+    reference
     """
     objects = encode_arrays(arrays)
     stated = {key: [len(content), _sha(content)] for key, content in objects.items()}
     root = group_metadata({**attributes, "objects": stated})
-    place.write({f"{name}/{key}": content for key, content in {**objects, ROOT: root}.items()})
+    backend.write({f"{name}/{key}": content for key, content in {**objects, ROOT: root}.items()})
     return Reference(name, len(root), _sha(root))
 
 
 def group_metadata(attributes: Mapping[str, Any]) -> bytes:
-    """The metadata document of a Zarr group, format 3."""
+    """Make the metadata document of a Zarr group, format 3."""
     document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def group_attributes(content: bytes, label: str) -> dict[str, Any]:
-    """Attributes out of :func:`group_metadata`.
+    """Read the attributes from the metadata of a group.
 
     Raises
     ------
     LedgerError
-        If this is not the metadata of a group.
+        If ``content`` is not the metadata of a group.
     """
     try:
         attributes = json.loads(content)["attributes"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LedgerError(f"{label} is no metadata of a Zarr group: {error!r}.") from error
+        raise LedgerError(f"{label} is not the metadata of a Zarr group: {error!r}.") from error
     if not isinstance(attributes, dict):
-        raise LedgerError(f"{label} is no metadata of a Zarr group: it has no attributes.")
+        raise LedgerError(f"{label} is not the metadata of a Zarr group: it has no attributes.")
     return attributes
 
 
-def sealed(schema: str, version: int, content: Mapping[str, Any]) -> bytes:
-    """Metadata of a group that nothing refers to, and which proves itself."""
+def with_checksum(schema: str, version: int, content: Mapping[str, Any]) -> bytes:
+    """Make the metadata of a group that contains its own checksum."""
     text = json.dumps(content, sort_keys=True)
     attributes = {"schema": schema, "schema_version": version, "checksum": _sha(text.encode())}
     return group_metadata({**attributes, "content": content})
 
 
-def unsealed(content: bytes, schema: str, version: int, label: str) -> dict[str, Any]:
-    """The content that :func:`sealed` took.
+def checked_content(content: bytes, schema: str, version: int, label: str) -> dict[str, Any]:
+    """Read the content of :func:`with_checksum`.
 
     Raises
     ------
     LedgerError
-        If it is of another schema, truncated or edited.
+        If the metadata is of another schema, truncated or edited.
     NewerSchema
-        If it was written by a newer version.
+        If a newer version wrote it.
     """
     attributes = group_attributes(content, label)
     if attributes.get("schema") != schema:
@@ -131,7 +139,7 @@ def unsealed(content: bytes, schema: str, version: int, label: str) -> dict[str,
     if found != version:
         raise NewerSchema(
             f"{label} has schema version {found!r}; this version of dask-sketch reads version "
-            f"{version}. Upgrade the older side."
+            f"{version}. Upgrade the older installation."
         )
     inner = attributes.get("content")
     text = json.dumps(inner, sort_keys=True)
@@ -140,21 +148,21 @@ def unsealed(content: bytes, schema: str, version: int, label: str) -> dict[str,
     return inner
 
 
-def read_attributes(place: Place, references: list[Reference]) -> list[dict[str, Any]]:
-    """Attributes of several groups, read in one go.
+def read_attributes(backend: Backend, references: list[Reference]) -> list[dict[str, Any]]:
+    """Read the attributes of several groups at once.
 
     Raises
     ------
     LedgerError
-        If one is missing, or is not what the reference says.
+        If a group is missing, or its checksum differs.
     """
     try:
-        found = place.read_many({f"{ref.name}/{ROOT}": ref.size for ref in references})
+        found = backend.read_many({f"{ref.name}/{ROOT}": ref.size for ref in references})
     except FileNotFoundError as error:
-        raise _missing(place, error) from error
+        raise _missing(backend, error) from error
     out = []
     for ref in references:
-        label = f"{place.label}/{ref.name}"
+        label = f"{backend.label}/{ref.name}"
         content = found[f"{ref.name}/{ROOT}"]
         _require_same(content, ref.size, ref.checksum, label)
         out.append(group_attributes(content, label))
@@ -162,28 +170,34 @@ def read_attributes(place: Place, references: list[Reference]) -> list[dict[str,
 
 
 def read_arrays(
-    place: Place,
+    backend: Backend,
     reference: Reference,
     attributes: Mapping[str, Any],
     expected: Mapping[str, tuple[tuple[int, ...], str]],
 ) -> dict[str, NDArray[Any]]:
-    """Some arrays of a group.
+    """Read arrays of a group.
 
     Parameters
     ----------
-    place, reference
-        Where it is.
+    backend
+        Backend of the ledger.
+    reference
+        Reference to the group.
     attributes
-        From :func:`read_attributes`.
+        Attributes of the group, see :func:`read_attributes`.
     expected
-        Shape and type of each array wanted; nothing else is decoded.
+        Shape and type of each array to read; nothing else is decoded.
+
+    Returns
+    -------
+    arrays
 
     Raises
     ------
     LedgerError
-        If an object is missing or edited, or an array is not of that shape and type.
+        If an object is missing or edited, or an array is of another shape or type.
     """
-    stated, label = attributes.get("objects"), f"{place.label}/{reference.name}"
+    stated, label = attributes.get("objects"), f"{backend.label}/{reference.name}"
     names = {
         key: (f"{key}/{ROOT}", f"{key}/{_chunk(shape)}") for key, (shape, _) in expected.items()
     }
@@ -192,13 +206,15 @@ def read_arrays(
         for key, (shape, kind) in expected.items():
             nbytes = math.prod(shape) * np.dtype(kind).itemsize
             meta, chunk = names[key]
-            # what is compressed may grow a little, by tables and headers
+            # tables and headers make incompressible data a little larger
             if sizes[meta][0] > _ARRAY_METADATA or sizes[chunk][0] > nbytes + nbytes // 8 + 4096:
-                raise LedgerError(f"{label} states sizes that {key} of shape {shape} cannot have.")
+                raise LedgerError(
+                    f"{label} has sizes that are impossible for {key} of shape {shape}."
+                )
         limits = {f"{reference.name}/{name}": int(size) for name, (size, _) in sizes.items()}
-        found = place.read_many(limits)
+        found = backend.read_many(limits)
     except FileNotFoundError as error:
-        raise _missing(place, error) from error
+        raise _missing(backend, error) from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, LedgerError):
             raise
@@ -217,10 +233,7 @@ def read_arrays(
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
-    """Objects of Zarr arrays of one chunk each, by name."""
-    import zarr
-    from zarr.codecs import BloscCodec
-
+    """Encode arrays as the objects of Zarr arrays of one chunk each, by name."""
     store: dict[str, Any] = {}
     root = zarr.create_group(zarr.storage.MemoryStore(store), zarr_format=3)
     for name, values in arrays.items():
@@ -237,21 +250,16 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
 def decode_array(
     objects: Mapping[str, bytes], shape: tuple[int, ...], kind: str, label: str
 ) -> NDArray[Any]:
-    """Values of one array from its objects.
+    """Decode one array from its objects.
 
-    They pass the guard of :mod:`dask_sketch.storage.untrusted`, and nothing is decoded unless the metadata
-    states the shape and type expected, in one chunk.
+    The objects are read through the store of :mod:`dask_sketch.storage.untrusted`, and only if the
+    metadata has the expected shape and type, in one chunk.
 
     Raises
     ------
     LedgerError
-        If they do not, or are damaged.
+        If the metadata differs, or the objects are damaged.
     """
-    import zarr
-    from zarr.buffer import cpu
-
-    from dask_sketch.storage.untrusted import guarded
-
     try:
         store = guarded({name: cpu.Buffer.from_bytes(found) for name, found in objects.items()})
         array = zarr.open_array(store, mode="r", zarr_format=3)
@@ -276,12 +284,13 @@ def _require_same(content: bytes, size: int, checksum: str, label: str) -> None:
     if len(content) != size or _sha(content) != checksum:
         raise LedgerError(
             f"{label} does not match its checksum: it was truncated or edited. Restore it from a "
-            "copy, or make the ledger again."
+            "copy, or create the ledger again."
         )
 
 
-def _missing(place: Place, error: FileNotFoundError) -> LedgerError:
+def _missing(backend: Backend, error: FileNotFoundError) -> LedgerError:
     return LedgerError(
-        f"an object of the ledger {place.label} is missing ({error}). If the ledger was written "
-        "to since it was opened, open it again; else restore the object from a copy."
+        f"an object of the ledger {backend.label} is missing ({error}). If another process has "
+        "written to the ledger since it was opened, open it again; otherwise restore the object "
+        "from a copy."
     )

@@ -1,4 +1,11 @@
-"""Partitions of the data: what is known of each without reading it, and how two lists differ."""
+"""Partitions of the data: their keys and fingerprints, and changes since the last run.
+
+Two fingerprints of one partition are equal if, as far as can be determined without reading, it
+holds the same samples. They are digests of the size and entity tag of all objects that the
+partition reads (or of the size and time of the last change where there is no tag), of the rows
+among them, and of the columns and types. A file that changes twice within one tick of its clock, to
+the same size, keeps its fingerprint; a checksum of all bytes detects this too.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +13,22 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
+from dask_sketch.sources.origin import StoredChunks, StoredFiles
 
 if TYPE_CHECKING:
-    import zarr
-
-    from dask_sketch.sources.parquet import Part
     from dask_sketch.sources.samples import Samples
+
+_TAGS = ("md5Hash", "ETag", "etag", "content_md5")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "date_time", "created")
+_BLOCK = 2**20  # bytes that are hashed at a time
+_MAX_INFO_CALLS = 64  # objects that are queried one by one, rather than by listing their folder
+Info = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -28,13 +38,13 @@ class Partition:
     Attributes
     ----------
     key
-        Name that stays when the source grows.
+        Name, which stays the same when the source grows.
     fingerprint
-        Of the content: whatever is certain to change when the content does.
+        Digest that changes when the content changes.
     rows
-        Number of samples; ``None`` where only reading tells.
+        Number of samples; ``None`` if it is unknown before reading.
     n_bytes
-        Size of what is stored; ``None`` if unknown.
+        Number of stored bytes; ``None`` if unknown.
     """
 
     key: str
@@ -45,20 +55,20 @@ class Partition:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a ledger knows of a partition whose sketch it holds.
+    """Entry of a ledger for a partition whose sketch it holds.
 
     Attributes
     ----------
     fingerprint, rows, n_bytes
-        As the partition was when it was read.
+        Attributes of the partition when it was read.
     count
-        Samples in its sketch.
+        Number of samples in its sketch.
     batch
-        Where the sketch is stored.
+        Name of the batch that holds the sketch.
     run
-        Number of the run that read it.
+        Number of the run that read the partition.
     since
-        Number of the first run that had a partition of this key, in whatever version.
+        Number of the first run that had a partition of this key, in any version.
     """
 
     fingerprint: str
@@ -72,15 +82,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Changes:
-    """How the partitions of the sources differ from those in a ledger.
+    """Differences between the partitions of the sources and those in a ledger.
 
     Attributes
     ----------
     new, changed, same, skipped
-        Partitions: unknown to the ledger, known by another fingerprint, known as they are, and
-        forgotten, hence to be left alone. In the order given.
+        Partitions that are not in the ledger, that are there with another fingerprint or with the
+        same one, and that are forgotten, in the given order.
     deleted
-        Keys that the ledger holds and that no longer exist, sorted.
+        Keys in the ledger of partitions that no longer exist, sorted.
     """
 
     new: tuple[Partition, ...]
@@ -93,21 +103,25 @@ class Changes:
 def compare(
     partitions: Sequence[Partition], entries: Mapping[str, Entry], forgotten: Collection[str]
 ) -> Changes:
-    """Sort partitions by what a run has to do with them.
+    """Compare the partitions of the sources with those in a ledger.
 
     Parameters
     ----------
     partitions
-        All that there are now.
+        All partitions of the sources.
     entries
-        Of the ledger.
+        Entries of the ledger, by key.
     forgotten
         Keys that must not be read again.
+
+    Returns
+    -------
+    changes
 
     Raises
     ------
     LedgerError
-        If two partitions have one key.
+        If two partitions have the same key.
 
     Examples
     --------
@@ -140,72 +154,12 @@ def compare(
     )
 
 
-# The partitions of a source: which files or stored chunks each task reads, and their fingerprints.
-#
-# Two fingerprints of one partition are equal if, as far as can be told without reading, it holds the
-# same samples. They are made of the size and entity tag of all objects that the partition reads, or
-# of size and time of the last change where there is no tag, of the rows among them, and of the
-# columns and types by which these are read. A file that is changed twice within one tick of its
-# clock, to the same size, cannot be told apart so; a checksum of all bytes can.
-
-_TAGS = ("md5Hash", "ETag", "etag", "content_md5")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "date_time", "created")
-_BLOCK = 2**20  # bytes hashed at a time
-_FEW = 64  # objects that are looked at one by one, rather than by listing their folder
-Info = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class StoredChunks:
-    """What the chunks of a Zarr source read: some rows of one array, and of one of weights.
-
-    Attributes
-    ----------
-    store
-        Path or URL of the store, ``None`` for one without.
-    storage_options
-        Options of the file system of a URL.
-    arrays
-        The samples, and the weights if they are stored.
-    step
-        Rows of each chunk but the last.
-    is_lasting
-        Whether the step stays when the store grows.
-    """
-
-    store: Path | str | None
-    storage_options: Mapping[str, Any] | None
-    arrays: tuple[zarr.Array[Any], ...]
-    step: int
-    is_lasting: bool
-
-
-@dataclass(frozen=True)
-class StoredFiles:
-    """What the chunks of a Parquet source read: a file each, or some row groups of one.
-
-    Attributes
-    ----------
-    fs, root
-        File system, and the path, directory or glob on it.
-    parts
-        One for each chunk.
-    columns
-        That are read, in their order.
-    """
-
-    fs: fsspec.AbstractFileSystem
-    root: str
-    parts: tuple[Part, ...]
-    columns: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class _Reads:
-    """What one chunk reads."""
+    """Objects and rows that one chunk reads."""
 
     key: str
-    layout: str  # how it is read: part of the fingerprint
+    layout: str  # rows, columns and types, as a part of the fingerprint
     objects: tuple[str, ...]
     rows: int | None
 
@@ -216,43 +170,44 @@ def partitions_of(
     fingerprint: str = "auto",
     chunks: Iterable[int] | None = None,
 ) -> list[Partition]:
-    """Identities of the chunks of a source, in their order, without reading samples.
+    """Identify the chunks of a source without reading samples.
 
     Parameters
     ----------
     samples
-        From :func:`dask_sketch.open_samples`, of a path or URL of a Zarr store or Parquet files.
+        Samples that :func:`dask_sketch.open_samples` opened by the path or URL of a Zarr store or
+        Parquet files.
     prefix
-        Put before every key, to tell sources apart.
+        Prefix of every key, which distinguishes sources.
     fingerprint
-        ``"auto"`` takes what the file system tells of each object; ``"checksum"`` reads all bytes.
+        Method: ``"auto"`` uses what the file system reports of each object, ``"checksum"`` reads
+        all bytes.
     chunks
-        Numbers of the chunks wanted; all by default. What a few read is looked up at once, whereas
-        all are listed, folder by folder.
+        Numbers of the chunks to identify; all by default.
 
     Returns
     -------
     partitions
-        Partition ``i`` is what chunk ``i`` of a pass over ``samples`` reads. Keys are relative to
-        the source, and stay when it grows: ``"x[0:5000]"`` are rows of an array,
-        ``"day=1/a.parquet"`` is a file, ``"a.parquet[0:4]"`` are row groups. Rows that are appended
-        to an array change the last partition, if it was not full, and no other.
+        Partitions of the chunks, in the same order. Keys are relative to the source and stay the
+        same when it grows: ``"x[0:5000]"`` are rows of an array, ``"day=1/a.parquet"`` is a file,
+        ``"a.parquet[0:4]"`` are row groups. Appending rows to an array changes only the last
+        partition, and only if it was not full.
 
     Raises
     ------
     InputError
-        If the source has no files, its chunks would change as it grows, or its file system tells
-        neither entity tags nor times.
+        If the source has no files, its chunks would change as it grows, or its file system
+        reports neither entity tags nor times.
     ChunkError
-        If a file is gone since the source was opened, or cannot be read.
+        If a file was deleted since the source was opened, or cannot be read.
 
     Examples
     --------
     >>> import tempfile, zarr
     >>> from dask_sketch import open_samples
-    >>> place = tempfile.mkdtemp() + "/x.zarr"
-    >>> x = zarr.create_array(place, shape=(10, 2), chunks=(4, 2), dtype="f4")
-    >>> found = partitions_of(open_samples(place, chunk_size=32), prefix="day-1/")
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> x = zarr.create_array(path, shape=(10, 2), chunks=(4, 2), dtype="f4")
+    >>> found = partitions_of(open_samples(path, chunk_size=32), prefix="day-1/")
     >>> [(partition.key, partition.rows) for partition in found]
     [('day-1/[0:4]', 4), ('day-1/[4:8]', 4), ('day-1/[8:12]', 2)]
     """
@@ -261,7 +216,9 @@ def partitions_of(
     chosen = list(range(samples.n_chunks) if chunks is None else chunks)
     wrong = [number for number in chosen if not 0 <= number < samples.n_chunks]
     if wrong:
-        raise InputError(f"chunks: there is no chunk {wrong[0]} in {samples.label}.")
+        raise InputError(
+            f"chunks={wrong[0]}: give numbers from 0 to {samples.n_chunks - 1} for {samples.label}."
+        )
     origin = samples.origin
     if isinstance(origin, StoredChunks):
         fs, folders = _locate(origin, samples.label)
@@ -271,13 +228,15 @@ def partitions_of(
         reads = _stored_parts(origin, chosen)
     else:
         raise InputError(
-            f"{samples.label} has no files whose changes could be seen. Store the samples as Zarr "
+            f"{samples.label} has no files whose changes can be noticed: store the samples as Zarr "
             "or Parquet, and open them by path or URL, with weights in the same store."
         )
     needed = {name for one in reads for name in one.objects}
-    infos = _infos(fs, folders, needed, samples.label, list_all=len(needed) > _FEW)
+    infos = _infos(fs, folders, needed, samples.label, list_all=len(needed) > _MAX_INFO_CALLS)
     if isinstance(origin, StoredFiles) and needed - set(infos):
-        raise ChunkError(f"{min(needed - set(infos))} is gone since {samples.label} was opened.")
+        raise ChunkError(
+            f"{min(needed - set(infos))} was deleted since {samples.label} was opened: run again."
+        )
     sums = _Sums(fs, infos, samples.label) if fingerprint == "checksum" else None
     out = []
     for one in reads:
@@ -296,12 +255,13 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     """File system of a Zarr store, and the folders of its arrays."""
     if origin.store is None:
         raise InputError(
-            f"{label} was given as a Zarr object whose files cannot be found; give its path or URL."
+            f"{label} is a Zarr object whose files cannot be found: give its path or URL."
         )
     if not origin.is_lasting:
         raise InputError(
-            f"the chunks of {label} would change as it grows; open it with chunk_size=, for "
-            "instance open_samples(..., chunk_size='64MiB')."
+            f"the chunks of {label} would change as it grows: open it with a chunk size, such as "
+            "open_samples(..., chunk_size='64MiB').",
+            parameter="chunk_size",
         )
     options = dict(origin.storage_options or {})
     try:
@@ -311,9 +271,11 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     root = root.rstrip("/")
     folders = [f"{root}/{array.path}".rstrip("/") for array in origin.arrays]
     for folder in folders:
-        # else every chunk would be missing, which is no error for Zarr, and so have changed
+        # otherwise all chunks would be missing, which Zarr accepts, and would seem to have changed
         if not any(fs.exists(f"{folder}/{name}") for name in ("zarr.json", ".zarray")):
-            raise ChunkError(f"there is no array at {folder} any more; is it out of reach?")
+            raise ChunkError(
+                f"the array {folder} cannot be found: check that its store can be reached."
+            )
     return fs, folders
 
 
@@ -339,7 +301,7 @@ def _stored_rows(
             for i in range(start // sizes[0], _ceil(stop, sizes[0]))
             for others in np.ndindex(*map(_ceil, array.shape[1:], sizes[1:]))
         ]
-        # named by the rows that it will have when it is full, so that the name stays
+        # the key has the rows of a full partition, so that it stays the same when rows are added
         key = f"{rows.path}[{start}:{start + origin.step}]"
         out.append(_Reads(key, json.dumps([start, stop, *layouts]), tuple(objects), stop - start))
     return out
@@ -369,13 +331,13 @@ def _base(origin: StoredFiles) -> str:
         return root.rpartition("/")[0]
     if any(part.path.startswith(f"{root}/") for part in origin.parts):
         return root
-    steps = root.split("/")  # a glob: up to the first sign
+    steps = root.split("/")  # of a glob: up to the first wildcard
     plain = next((i for i, step in enumerate(steps) if set(step) & set("*?[")), len(steps) - 1)
     return "/".join(steps[:plain])
 
 
 def _relative(name: str, folders: Sequence[str]) -> str:
-    """Name that stays when the store is moved, with the number of its folder."""
+    """Name relative to its folder, with the number of the folder; it survives moving the store."""
     for number, folder in enumerate(folders):
         if name.startswith(f"{folder}/"):
             return f"{number}{name[len(folder) :]}"
@@ -390,7 +352,7 @@ def _infos(
     *,
     list_all: bool,
 ) -> dict[str, Info]:
-    """What the file system tells of the objects, those that do not exist left out."""
+    """Information of the file system on those of the objects that exist."""
     found: dict[str, Info] = {}
     try:
         fs.invalidate_cache()
@@ -411,18 +373,19 @@ def _infos(
 
 
 def _mark(info: Info, label: str) -> str:
-    """Size and entity tag, or size and time of the last change."""
+    """Size and entity tag of an object, or size and time of the last change."""
     for key in (*_TAGS, *_TIMES):
         if info.get(key):
             return f"{info.get('size')} {info[key]}"
     raise InputError(
-        f"the file system of {label} tells neither entity tags nor times of {info.get('name')!r}: "
-        "use fingerprint='checksum'."
+        f"the file system of {label} reports neither entity tag nor time of {info.get('name')!r}: "
+        "use fingerprint='checksum'.",
+        parameter="fingerprint",
     )
 
 
 class _Sums:
-    """SHA-256 of objects; of one that several chunks read, once."""
+    """SHA-256 of objects, computed once for objects that several chunks read."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, infos: Mapping[str, Info], label: str):
         self._fs = fs
@@ -431,7 +394,7 @@ class _Sums:
         self._infos = infos
 
     def of(self, name: str) -> str:
-        """Of one object, which is read in blocks."""
+        """Compute the SHA-256 of an object, block by block."""
         if name not in self._known:
             total = hashlib.sha256()
             try:

@@ -1,4 +1,4 @@
-"""A ledger as readers see it: what its last whole commit says."""
+"""Read a ledger in the state of its last complete commit, and verify its sketches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
-from dask_sketch.jobs.ledger.backends import Place
+from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch, Member, read_members, read_sketches, read_total
 from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest
@@ -29,31 +29,32 @@ if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.gaussian_mixture import GaussianMixture
 
-# Which partition is where: the members of all batches, read in one go when first needed.
+_SHOWN_RUNS = 10  # rows of a table
+VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory
 
 
 class Index:
-    """Entries of the live partitions, and their places.
+    """Entries of the live partitions, and their batches and rows.
 
     Parameters
     ----------
-    place
-        Of the ledger.
+    backend
+        Backend of the ledger.
     batches
-        Of the state to index.
+        Batches of the state to index.
 
     Attributes
     ----------
     batches
-        By the names of their folders.
+        Batches by the names of their folders.
     members
-        Of each batch, dead ones included, in the order of its rows.
+        Members of each batch, dead ones included, in the order of its rows.
     entries
-        Of the live partitions, by key. It changes when the index follows the ledger.
+        Entries of the live partitions by key, updated when the index follows the ledger.
     """
 
-    def __init__(self, place: Place, batches: Sequence[Batch]):
-        self._place = place
+    def __init__(self, backend: Backend, batches: Sequence[Batch]):
+        self._backend = backend
         self._entries: dict[str, Entry] = {}
         self._row: dict[str, int] = {}
         self.batches: dict[str, Batch] = {}
@@ -62,12 +63,12 @@ class Index:
         self.follow(batches, {})
 
     def follow(self, batches: Sequence[Batch], known: Mapping[str, list[Member]]) -> None:
-        """Become the index of another state; what both have in common is left as it is.
+        """Update the index to another state, and keep what both have in common.
 
         Parameters
         ----------
         batches
-            Of that state.
+            Batches of that state.
         known
             Members of batches that need not be read.
         """
@@ -76,7 +77,7 @@ class Index:
         fresh = [batch for name, batch in state.items() if self.batches.get(name) != batch]
         members = {**self.members, **known}
         wanted = [batch for batch in fresh if batch.reference.name not in members]
-        for batch, read in zip(wanted, read_members(self._place, wanted), strict=True):
+        for batch, read in zip(wanted, read_members(self._backend, wanted), strict=True):
             members[batch.reference.name] = read
         for name in other:
             for row in self.live(name):
@@ -91,13 +92,13 @@ class Index:
             key, entry = self.members[name][row]
             if key in self._entries:
                 raise LedgerError(
-                    f"{self._place.label} holds the partition {key!r} twice, in {name} and "
-                    f"{self._entries[key].batch}: it was edited."
+                    f"{self._backend.label} holds the partition {key!r} twice, in {name} and "
+                    f"{self._entries[key].batch}: it was edited. Restore it from a copy."
                 )
             self._entries[key], self._row[key] = entry, row
 
     def rows(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Rows of some live partitions, by the name of their batch.
+        """Find the rows of live partitions, by the name of their batch.
 
         Raises
         ------
@@ -108,12 +109,14 @@ class Index:
         for key in keys:
             entry = self.entries.get(key)
             if entry is None:
-                raise LedgerError(f"the ledger holds no partition {key!r}.")
+                raise LedgerError(
+                    f"the ledger holds no partition {key!r}: choose one of its entries."
+                )
             found[entry.batch].append(self._row[key])
         return dict(found)
 
     def live(self, name: str) -> list[int]:
-        """Rows of a batch that count."""
+        """Rows of the live members of a batch."""
         batch = self.batches[name]
         return [row for row in range(batch.n_members) if row not in batch.dead]
 
@@ -122,26 +125,21 @@ class Index:
         return self.members[name][row][0]
 
 
-# Sketches made again, and compared with those that are stored.
-
-AT_ONCE = 256  # partitions whose sketches are held
-
-
 @dataclass(frozen=True)
 class Verification:
-    """What :meth:`Ledger.verify` found.
+    """Result of :meth:`Ledger.verify`.
 
     Attributes
     ----------
     checked
-        Keys whose sketches were made again.
+        Keys of the partitions that were sketched again.
     differing
-        Keys of those that came out otherwise.
+        Keys of the partitions whose new sketch differs.
     missing
-        Keys that could not be sketched again.
+        Keys of the partitions that could not be sketched again.
     total_differs
-        Whether the stored total is not the sum of what is stored; ``None`` where only a share was
-        looked at.
+        Whether the stored total differs from the sum of the stored sketches; ``None`` if only a
+        fraction of the partitions was checked.
     """
 
     checked: tuple[str, ...]
@@ -151,7 +149,7 @@ class Verification:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all that was looked at is as it should be."""
+        """Whether all checks passed."""
         return not (self.differing or self.missing or self.total_differs)
 
 
@@ -160,12 +158,12 @@ def verify(
     keys: Sequence[str],
     resketch: Callable[[list[str]], Mapping[str, Sketch]],
 ) -> Verification:
-    """Compare the stored sketches of ``keys`` with new ones."""
+    """Compare the stored sketches of some partitions with new ones."""
     whole = len(keys) == len(ledger.entries)
     total = Sketch.empty(ledger.feature_map)
     checked, differing, missing = [], [], []
-    for start in range(0, len(keys), AT_ONCE):
-        part = list(keys[start : start + AT_ONCE])
+    for start in range(0, len(keys), VERIFIED_AT_ONCE):
+        part = list(keys[start : start + VERIFIED_AT_ONCE])
         stored = dict(ledger.sketches(part))
         again = resketch(part)
         total = merge([total, *stored.values()])
@@ -184,20 +182,17 @@ def verify(
     )
 
 
-_SHOWN_RUNS = 10  # rows of a table
-
-
 class LedgerReader:
-    """What a ledger holds; see :class:`~dask_sketch.jobs.ledger.Ledger`."""
+    """Reading methods of a ledger; see :class:`~dask_sketch.jobs.ledger.Ledger`."""
 
-    def __init__(self, place: Place, feature_map: FeatureMap):
-        self._place = place
+    def __init__(self, backend: Backend, feature_map: FeatureMap):
+        self.backend = backend
         self.feature_map = feature_map
-        self.label = place.label
+        self.label = backend.label
         self._known: Index | None = None
         self._sum: Sketch | None = None
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
-        self._state, self._taken = newest(place)
+        self._state, self._taken = newest(backend)
 
     def __repr__(self) -> str:
         return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
@@ -207,7 +202,7 @@ class LedgerReader:
         n_partitions = f"{len(self.entries):,} partition{'s' * (len(self.entries) != 1)}"
         history = self.history()
         fields = {
-            "at": self.label,
+            "path": self.label,
             "partitions": f"{len(self.entries):,}",
             "samples": f"{n_samples:,}",
             "commit": f"{self.number:,}",
@@ -234,8 +229,8 @@ class LedgerReader:
         return card("Ledger", fields, summary=summary, notes=notes, more=more)
 
     def refresh(self) -> None:
-        """See what other processes have committed since this ledger was opened."""
-        state, self._taken = newest(self._place)
+        """Read the commits that other processes made since this ledger was opened."""
+        state, self._taken = newest(self.backend)
         if state != self._state:
             self._adopt(state)
 
@@ -245,7 +240,7 @@ class LedgerReader:
         total: Sketch | None = None,
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
-        """Become another state, of which some may be known already."""
+        """Change to another state, of which the total and some members may be known."""
         self._state, self._sum = state, total
         if self._known is not None:
             known, self._known = self._known, None
@@ -255,61 +250,70 @@ class LedgerReader:
     @property
     def _index(self) -> Index:
         if self._known is None:
-            self._known = Index(self._place, self._state.batches)
+            self._known = Index(self.backend, self._state.batches)
         return self._known
 
     @property
     def number(self) -> int:
-        """Number of the commit that is the state, 0 before the first."""
+        """Number of the last commit, 0 before the first."""
         return self._state.number
 
     @property
     def next_run(self) -> int:
-        """Number of the run that is next, or under way: one more than the last recorded."""
+        """Number of the next or current run: one more than the last recorded."""
         return self._state.last_run + 1
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """What is known of each partition whose sketch counts, by key."""
+        """Entries of the live partitions, by key."""
         return self._index.entries
 
     @property
     def forgotten(self) -> frozenset[str]:
-        """Keys that :meth:`forget` named, never to be read again."""
+        """Keys of the partitions that are forgotten and never read again."""
         return self._state.forgotten
 
     @property
     def quarantined(self) -> Mapping[str, str]:
-        """Keys of partitions that could not be read, and why."""
+        """Keys of the partitions that could not be read, with the reasons."""
         return self._state.quarantined
 
     def compare(self, partitions: Sequence[Partition]) -> Changes:
-        """Sort all partitions that there are now into new, changed, same, deleted and forgotten.
+        """Compare the partitions of the sources with those in the ledger.
 
         Parameters
         ----------
         partitions
-            All of them: whatever is missing counts as deleted.
+            All partitions of the sources; missing ones count as deleted.
+
+        Returns
+        -------
+        changes
 
         Raises
         ------
         LedgerError
-            If two have one key.
+            If two partitions have the same key.
         """
         return compare(partitions, self.entries, self.forgotten)
 
     def total(self, keys: Iterable[str] | None = None) -> Sketch:
-        """The sketch of all partitions, or of some.
+        """Sum of the sketches of all partitions, or of some.
 
         Parameters
         ----------
         keys
-            Of the partitions wanted; each counts once. All by default, which reads only a sum.
+            Keys of the partitions, each of which counts once. The default is all partitions, for
+            which only the stored total is read.
+
+        Returns
+        -------
+        sketch
 
         Raises
         ------
         LedgerError
-            If a key is unknown, or what is stored is missing or edited.
+            If a key is unknown, or a stored object is missing or edited.
         """
         if keys is not None:
             total = Sketch.empty(self.feature_map)
@@ -321,104 +325,114 @@ class LedgerReader:
             self._sum = (
                 Sketch.empty(self.feature_map)
                 if stored is None
-                else read_total(self._place, stored, self.feature_map)
+                else read_total(self.backend, stored, self.feature_map)
             )
         return self._sum
 
     def sketch_of(self, key: str) -> Sketch:
-        """The sketch of one partition.
+        """Sketch of one partition.
 
         Raises
         ------
         LedgerError
-            If the ledger holds none of that key.
+            If the key is unknown.
         """
         ((_, sketch),) = self.sketches([key])
         return sketch
 
     def sketches(self, keys: Iterable[str]) -> Iterator[tuple[str, Sketch]]:
-        """Keys and sketches of some partitions, batch by batch, hence in an order of their own."""
+        """Yield keys and sketches of some partitions, batch by batch, in any order."""
         for sketches in self._batchwise(keys):
             yield from sketches
 
     def history(self) -> list[RunRecord]:
-        """Records of all runs, the first one first."""
+        """Records of all runs, in their order."""
         segments = self._state.runs
         wanted = [ref for ref in segments if ref not in self._records]
-        self._records |= zip(wanted, read_records(self._place, wanted), strict=True)
+        self._records |= zip(wanted, read_records(self.backend, wanted), strict=True)
         self._records = {ref: self._records[ref] for ref in segments}
         return [record for records in self._records.values() for record in records]
 
     def states(self, n: int) -> list[tuple[int, Sketch]]:
-        """Number of the run and total at its end, for the last ``n`` runs that are kept.
+        """Numbers and totals of the last ``n`` runs that are kept, the oldest first.
 
-        The oldest first. There may be fewer: states are dropped after :data:`KEEP_STATES` runs, and
-        by :meth:`forget`.
+        There may be fewer, because states are removed after :data:`KEEP_STATES` runs and by
+        :meth:`forget`.
         """
         n = require_integer("n", n, 1, LedgerError)
         return [
-            (run, read_total(self._place, reference, self.feature_map))
+            (run, read_total(self.backend, reference, self.feature_map))
             for run, reference in self._state.states[-n:]
         ]
 
     def model(self, run: int = -1, name: str | None = None) -> GaussianMixture | Centroids | None:
-        """A model of a run, ``None`` if there is none.
+        """Open a model of a run.
 
         Parameters
         ----------
         run
             Number of the run; -1 for the last one that has such a model.
         name
-            As in ``history()[-1].models``: of a job, that of its ``[[decode]]`` table, and
-            ``"model@ann"`` for the group ``"ann"``. The first of the run when not given.
+            Name of the model in ``history()[-1].models``. For a job, it is the name of the table
+            ``[[decode]]``, and ``"model@ann"`` for the group ``"ann"``. The default is the first
+            model of the run.
+
+        Returns
+        -------
+        model
+            Model, ``None`` if there is none.
 
         Raises
         ------
         LedgerError
-            If ``run`` is no number.
+            If ``run`` is not a number.
         """
         require_integer("run", run, -1, LedgerError)
         for record in reversed(self.history()):
             found = next(iter(record.models), "") if name is None else name
             if run in (-1, record.number) and found in record.models:
-                return history.read_model(self._place, record.models[found])
+                return history.read_model(self.backend, record.models[found])
         return None
 
     def verify(
         self,
-        share: float,
+        fraction: float,
         seed: int,
         resketch: Callable[[list[str]], Mapping[str, Sketch]],
     ) -> Verification:
-        """Sketch a random share of the partitions again, and compare.
+        """Sketch a random fraction of the partitions again, and compare.
 
         Parameters
         ----------
-        share
-            Of the partitions, in (0, 1]; at least one is taken. With 1, the total is compared with
-            the sum of what is stored as well.
+        fraction
+            Fraction of the partitions, in (0, 1]; at least one is checked. With 1, the total is
+            compared with the sum of the stored sketches too.
         seed
-            Of the choice.
+            Seed of the choice of partitions.
         resketch
-            Gives the sketches of the partitions named, as they are now; it may leave out those that
-            no longer exist. Called for a few hundred at a time.
+            Function that sketches the partitions of the given keys in their present version. It
+            may leave out partitions that no longer exist, and is called for some hundreds at once.
+
+        Returns
+        -------
+        verification
 
         Raises
         ------
         LedgerError
-            If ``share`` is out of range, or what is stored is missing or edited.
+            If ``fraction`` is out of range, or a stored object is missing or edited.
         """
-        if not 0 < share <= 1:
-            raise LedgerError(f"share={share!r}: give a number in (0, 1].")
+        if not 0 < fraction <= 1:
+            raise LedgerError(f"fraction={fraction!r}: give a number in (0, 1].")
         keys = sorted(self.entries)
-        n = min(len(keys), max(1, math.ceil(share * len(keys))))
+        n = min(len(keys), max(1, math.ceil(fraction * len(keys))))
         chosen = np.sort(np.random.default_rng(seed).choice(len(keys), n, replace=False))
         return verify(self, [keys[i] for i in chosen], resketch)
 
     def _batchwise(self, keys: Iterable[str]) -> Iterator[list[tuple[str, Sketch]]]:
         index = self._index
         for name, rows in index.rows(keys).items():
-            found = read_sketches(self._place, index.batches[name], rows, self.feature_map)
+            found = read_sketches(self.backend, index.batches[name], rows, self.feature_map)
             yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Whatever was done to the objects of a ledger, it says so in its own words, and takes no harm."""
+"""Damaged and edited objects of a ledger are found, and do no harm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.ledger.world import World, record
 from dask_sketch import Centroids, create_ledger, open_ledger
 from dask_sketch.errors import ArtifactError, LedgerError
 from dask_sketch.jobs.ledger.manifest import SCHEMA, VERSION
-from dask_sketch.jobs.ledger.objects import group_metadata, sealed
+from dask_sketch.jobs.ledger.objects import group_metadata, with_checksum
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def test_what_was_written_is_whole(written, world):
 
 
 def told(place):
-    """What is said of the damage, or the ledger if nothing is."""
+    """Message of the error on opening, or the ledger."""
     try:
         return None, read_all(place)
     except (LedgerError, ArtifactError) as error:
@@ -119,7 +119,7 @@ def reseal(place, change):
     (path,) = (place / "commits").glob("*/zarr.json")
     content = json.loads(path.read_text())["attributes"]["content"]
     content = change(copy.deepcopy(content)) or content
-    path.write_bytes(sealed(SCHEMA, VERSION, content))
+    path.write_bytes(with_checksum(SCHEMA, VERSION, content))
 
 
 def changed(*path, to):
@@ -168,8 +168,8 @@ def test_manifests_of_others(change, place):
 def test_a_newer_version_is_told_and_nothing_older_is_taken_for_it(place):
     (path,) = (place / "commits").glob("*/zarr.json")
     content = json.loads(path.read_text())["attributes"]["content"]
-    path.write_bytes(sealed(SCHEMA, VERSION + 1, content))
-    with pytest.raises(LedgerError, match=r"schema version 2; this version .* Upgrade the older"):
+    path.write_bytes(with_checksum(SCHEMA, VERSION + 1, content))
+    with pytest.raises(LedgerError, match=r"schema version 2"):
         open_ledger(place)
     root = json.loads((place / "zarr.json").read_text())["attributes"]
     (place / "zarr.json").write_bytes(group_metadata(root | {"schema_version": 7}))
@@ -181,21 +181,21 @@ def test_places_that_hold_no_ledger(tmp_path, feature_map, place):
     from dask_sketch import Sketch
 
     for missing in (tmp_path / "none", "memory://nowhere-at-all/l"):
-        with pytest.raises(LedgerError, match=r"no ledger at .*: there is none\. Create it"):
+        with pytest.raises(LedgerError, match=r"create_ledger"):
             open_ledger(missing)
     (tmp_path / "file").write_text("x")
     with pytest.raises(LedgerError):
         open_ledger(tmp_path / "file")
     Sketch.empty(feature_map).to_zarr(tmp_path / "s.zarr")
-    with pytest.raises(LedgerError, match=r"has schema 'dask-sketch/sketch', expected 'dask-sket"):
+    with pytest.raises(LedgerError, match=r"schema 'dask-sketch/sketch'"):
         open_ledger(tmp_path / "s.zarr")
     for taken in (tmp_path / "s.zarr", place):
-        with pytest.raises(LedgerError, match=r"exists\. Open it with open_ledger, or choose"):
+        with pytest.raises(LedgerError, match="exists"):
             create_ledger(taken, feature_map)
     for nonsense in (None, "", 7):
-        with pytest.raises(LedgerError, match="give the path or the URL"):
+        with pytest.raises(LedgerError, match="url="):
             open_ledger(nonsense)
-    with pytest.raises(LedgerError, match="no file system for nonsense"):
+    with pytest.raises(LedgerError, match="nonsense"):
         open_ledger("nonsense://x")
 
 
@@ -219,7 +219,7 @@ def test_what_states_a_huge_size_is_not_allocated(place, written):
     reseal(place, changed("batches", number, 1, to=len(text)))
     reseal(place, changed("batches", number, 2, to=hashlib.sha256(text).hexdigest()))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(LedgerError, match=r"words is (not an array of shape|damaged)"):
+    with pytest.raises(LedgerError, match="words"):
         read_all(place)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
@@ -254,7 +254,7 @@ def test_any_manifest_that_proves_itself(data, written):
         where = data.draw(st.sampled_from([p for p in places_in(content) if p]))
         content = changed(*where, to=data.draw(JSON))(content)
     try:
-        path.write_bytes(sealed(SCHEMA, VERSION, content))
+        path.write_bytes(with_checksum(SCHEMA, VERSION, content))
         read_all(written)
     except (LedgerError, ArtifactError):
         pass

@@ -1,4 +1,4 @@
-"""Whatever is killed at whatever moment, the ledger is one consistent state, and a run goes on."""
+"""Processes killed at any moment leave a consistent ledger, and the next run continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.ledger.world import Nights, run_nights
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.jobs.ledger import batch
 from dask_sketch.jobs.ledger import history as records
-from dask_sketch.jobs.ledger.backends import place_of
+from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.garbage import KEEP_COMMITS
 from dask_sketch.jobs.ledger.manifest import commit_numbers, read_commit
 
@@ -41,7 +41,7 @@ def assert_nothing_left_behind(place):
     How many commits there are is not that of an undisturbed run: the next writer takes the number
     that a killed one would have written.
     """
-    root = place_of(str(place))
+    root = open_backend(str(place))
     commits = commit_numbers(root)
     assert 1 <= len(commits) <= KEEP_COMMITS
     needed = set().union(*(read_commit(root, number).names() for number in commits))

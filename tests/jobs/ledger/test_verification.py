@@ -41,7 +41,7 @@ def test_a_share(filled, world):
 
 
 def test_all(filled, world, url, monkeypatch):
-    monkeypatch.setattr(verification, "AT_ONCE", 7)
+    monkeypatch.setattr(verification, "VERIFIED_AT_ONCE", 7)
     found = open_ledger(url).verify(1, 0, honest(world))
     assert sorted(found.checked) == sorted(KEYS)
     assert found.total_differs is False
@@ -69,7 +69,7 @@ def test_a_total_that_is_not_the_sum(filled, world):
 
 @pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
 def test_shares_out_of_range(share, filled, world):
-    with pytest.raises(LedgerError, match="share="):
+    with pytest.raises(LedgerError, match="fraction="):
         filled.verify(share, 0, honest(world))
 
 

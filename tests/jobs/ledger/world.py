@@ -60,7 +60,7 @@ class Nights:
         return {f"k{i}": (night + i) // 4 for i in keys}
 
     def forgotten(self, night):
-        """What must be forgotten after a night."""
+        """Partitions to forget after a night."""
         return [f"k{4 * night + 1}"] if night % 2 else []
 
     def expected(self, night):
