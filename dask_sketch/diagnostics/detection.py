@@ -114,11 +114,7 @@ def error_rates(
             f"targets holds {np.count_nonzero(kinds)} target trials of {len(kinds)}: both kinds "
             "are needed."
         )
-    order = np.argsort(values, kind="stable")
-    values, kinds = values[order], kinds[order]
-    last = np.append(values[1:] > values[:-1], True)  # of trials with one score
-    counts = np.stack([kinds, ~kinds]).astype(np.float64)
-    rates = _rates(counts, last)
+    miss, false_alarm, thresholds = _curve(kinds, values)
     draws = None
     if models is not None:
         claimed = np.asarray(models)
@@ -126,24 +122,30 @@ def error_rates(
             raise InputError(
                 f"models has shape {claimed.shape} for {len(values)} trials: give one for each."
             )
-        _, number = np.unique(claimed[order], return_inverse=True)
-        draws = _draws(counts, last, number, n_draws, np.random.default_rng(seed))
+        _, speaker = np.unique(claimed, return_inverse=True)
+        draws = _bootstrap(kinds, values, speaker, n_draws, np.random.default_rng(seed))
     return ErrorRates(
-        thresholds=np.append(values[last], np.inf),
-        miss=rates[0],
-        false_alarm=rates[1],
-        equal_error_rate=_crossing(*rates),
+        thresholds=thresholds,
+        miss=miss,
+        false_alarm=false_alarm,
+        equal_error_rate=_crossing(miss, false_alarm),
         draws=draws,
     )
 
 
-def _rates(counts: Array, last: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Misses and false alarms at each threshold, for weighted target and impostor trials."""
-    below = np.cumsum(counts, axis=1)
-    total = below[:, -1:]
-    # at the n-th threshold all trials with smaller scores are rejected
-    rejected = np.concatenate([np.zeros((2, 1)), below[:, last]], axis=1) / total
-    return rejected[0], 1.0 - rejected[1]
+def _curve(
+    targets: NDArray[np.bool_], scores: Array, weights: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Misses and false alarms by ascending threshold, from no misses to no false alarms."""
+    # imported here: scikit-learn takes longer to load than the rest of the command line
+    from sklearn.metrics import det_curve
+
+    false_alarm, miss, thresholds = det_curve(targets, scores, sample_weight=weights)
+    return (
+        np.concatenate([[0.0], miss, [1.0]]),
+        np.concatenate([[1.0], false_alarm, [0.0]]),
+        np.concatenate([[scores.min()], thresholds, [np.inf]]),
+    )
 
 
 def _crossing(miss: Array, false_alarm: Array) -> float:
@@ -154,21 +156,23 @@ def _crossing(miss: Array, false_alarm: Array) -> float:
     return float(miss[after] - share * (miss[after] - miss[after - 1]))
 
 
-def _draws(
-    counts: Array,
-    last: NDArray[np.bool_],
-    number: NDArray[np.intp],
+def _bootstrap(
+    targets: NDArray[np.bool_],
+    scores: Array,
+    speaker: NDArray[np.intp],
     n_draws: int,
     rng: np.random.Generator,
 ) -> Array:
-    n_models = int(number.max()) + 1
-    found = np.full(n_draws, np.nan)
-    for place in range(n_draws):
-        times = np.bincount(rng.integers(n_models, size=n_models), minlength=n_models)
-        drawn = counts * times[number]
-        if drawn.sum(axis=1).all():
-            found[place] = _crossing(*_rates(drawn, last))
-    return found
+    """Equal error rates of bootstrap samples of speakers, shape (n_draws,)."""
+    n_speakers = int(speaker.max()) + 1
+    rates = np.full(n_draws, np.nan)
+    for i in range(n_draws):
+        counts = np.bincount(rng.integers(n_speakers, size=n_speakers), minlength=n_speakers)
+        weights = counts[speaker].astype(np.float64)
+        if weights[targets].any() and weights[~targets].any():
+            miss, false_alarm, _ = _curve(targets, scores, weights)
+            rates[i] = _crossing(miss, false_alarm)
+    return rates
 
 
 def interval_of(draws: ArrayLike) -> tuple[float, float]:

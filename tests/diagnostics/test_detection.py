@@ -74,9 +74,9 @@ def test_the_interval_has_a_seed():
 @pytest.mark.parametrize(
     ("scores", "kinds", "models", "message"),
     [
-        ([1.0, 2.0], [1, 1], None, "both kinds"),
-        ([1.0, np.nan], [1, 0], None, "not finite"),
-        ([1.0], [1, 0], None, "one of each"),
+        ([1.0, 2.0], [1, 1], None, "targets holds 2"),
+        ([1.0, np.nan], [1, 0], None, "scores"),
+        ([1.0], [1, 0], None, "scores has shape"),
         ([1.0, 2.0], [1, 0], ["a"], "models has shape"),
     ],
 )
