@@ -31,7 +31,6 @@ from dask_sketch.models import Decoding
 from dask_sketch.models.artifact import MIXTURE, to_dataset
 from dask_sketch.models.open import model_from_dataset, open_model
 from dask_sketch.sketching.open import open_sketch
-from dask_sketch.sources import parquet as parquet_module
 from dask_sketch.storage import untrusted as guarded
 from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.storage.artifact_reader import MAX_BYTES
@@ -713,7 +712,7 @@ def test_parquet_that_is_small_on_disk_only(tmp_path, monkeypatch):
         pq.write_table(table, tmp_path / f"{number}.parquet", compression="zstd")
     size = max(p.stat().st_size for p in tmp_path.iterdir())
     assert size < 10**5
-    monkeypatch.setattr(parquet_module, "LARGEST", 10**7)
+    monkeypatch.setattr("dask_sketch.sources.parquet.MAX_BYTES", 10**7)
     with pytest.raises(ChunkError, match="its rows have 16,000,000 bytes, over the limit"):
         ds.sketch(str(tmp_path), FEATURES).compute(scheduler="sync")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import zarr
 
-from dask_sketch.display.text import describe, describe_bytes
+from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.centroids import Centroids
@@ -118,7 +118,8 @@ def values(found: Any) -> dict[str, Any]:
 @values.register(FeatureMap)
 @values.register(Sketch)
 @values.register(SketchGroup)
-def _(found: FeatureMap | Sketch | SketchGroup) -> dict[str, Any]:
+@values.register(Samples)
+def _(found: FeatureMap | Sketch | SketchGroup | Samples) -> dict[str, Any]:
     return found.as_dict()
 
 
@@ -147,20 +148,6 @@ def _values_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str,
     }
 
 
-@values.register
-def _(found: Samples) -> dict[str, Any]:
-    return {
-        "kind": "data",
-        "source": found.label,
-        "n_samples": found.n_samples,
-        "n_features": found.n_features,
-        "feature_names": found.feature_names,
-        "n_chunks": found.n_chunks,
-        "bytes": found.bytes_read,
-        "largest_chunk": found.largest_chunk,
-    }
-
-
 @functools.singledispatch
 def fields(found: Any) -> dict[str, str]:
     """Describe an artifact or data as texts, for people."""
@@ -170,7 +157,8 @@ def fields(found: Any) -> dict[str, str]:
 @fields.register(FeatureMap)
 @fields.register(Sketch)
 @fields.register(SketchGroup)
-def _(found: FeatureMap | Sketch | SketchGroup) -> dict[str, str]:
+@fields.register(Samples)
+def _(found: FeatureMap | Sketch | SketchGroup | Samples) -> dict[str, str]:
     return describe(found.as_dict())
 
 
@@ -194,17 +182,3 @@ def _(found: Centroids) -> dict[str, str]:
 def _fields_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, str]:
     model = {"model": found.decoding.model} if found.decoding else {}
     return {"kind": kind} | model | found._fields()
-
-
-@fields.register
-def _(found: Samples) -> dict[str, str]:
-    samples = "unknown before a pass" if found.n_samples is None else f"{found.n_samples:,}"
-    return {
-        "kind": "data",
-        "source": found.label,
-        "samples": samples,
-        "features": ", ".join(found.feature_names or [str(found.n_features)]),
-        "chunks": f"{found.n_chunks:,}",
-        "bytes": describe_bytes(found.bytes_read),
-        "largest chunk": describe_bytes(found.largest_chunk),
-    }

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import dask.config
 
 from dask_sketch.errors import InputError
-from dask_sketch.sources.chunking import n_bytes
+from dask_sketch.sources.samples import n_bytes
 
 Kind = Literal["threads", "local", "address", "slurm", "kubernetes"]
 LOOPBACK = "127.0.0.1:0"  # any free port

@@ -19,7 +19,8 @@ from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.array import array_samples
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
 
 # How fast this process sketches and merges: what a plan needs to tell the time of a pass.

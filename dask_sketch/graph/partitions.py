@@ -32,8 +32,7 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import partial_sketch, prepare
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.sources.chunking import SMALL_TASK
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import SMALL_TASK, Samples
 
 # Graphs that read single chunks, each by itself, to be run wherever and whenever it suits.
 

@@ -28,8 +28,7 @@ from dask_sketch.graph.group_memory import WAY_OUT, free_memory, group_memory
 from dask_sketch.graph.telemetry import announce_limit
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.partial import GATHERED
-from dask_sketch.sources.chunking import SMALL_TASK, n_bytes
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
 
 # The cost of a pass, as it is told, and refused if it cannot fit.

@@ -1,4 +1,4 @@
-"""Dask bags: of two-dimensional blocks, or of records with one sample each."""
+"""Dask bags as samples: bags of two-dimensional blocks, or of records of one sample each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dask_sketch.validation.arrays import require_unmasked
 if TYPE_CHECKING:
     import dask.bag as db
 
-_RECORDS = 4096  # records gathered into one block
+_RECORDS = 4096  # records of one block
 
 
 class Block(NamedTuple):
-    """Rows, (n, n_features), and the weight and the label of each, (n,), where there are."""
+    """Rows of shape (n, n_features), and weights and labels of shape (n,), or None."""
 
     rows: NDArray[Any]
     weights: NDArray[Any] | None
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Names of the fields of dictionaries: of the features, of the weight and of the label."""
+    """Names of the fields of dictionaries for features, weight and label."""
 
     features: tuple[str, ...] | None
     weight: str | None
@@ -39,24 +39,24 @@ class Fields(NamedTuple):
 def bag_samples(
     bag: db.Bag, *, columns: Iterable[str] | None = None, weights: Any = None, groups: Any = None
 ) -> Samples:
-    """Samples from a bag.
+    """Make samples of a bag.
 
     Parameters
     ----------
     bag
-        Its elements are arrays of shape (n, n_features), or records: dictionaries, sequences or
+        Bag of arrays of shape (n, n_features), or of records: dictionaries, sequences or
         one-dimensional arrays of n_features numbers.
     columns
         Fields of the dictionaries that are features, in this order; by default all but the
         weight and the label, in alphabetical order, which is the same for every partition.
     weights, groups
-        Field of the dictionaries, or a bag with the same partitions and elements: one array for
-        each block, or one number or label for each record.
+        Name of a field of the dictionaries, or a bag with the same partitions and elements: one
+        array for each block, or one number or label for each record.
 
     Raises
     ------
     InputError
-        If the weights or groups are neither.
+        If the weights or groups are neither a name nor such a bag.
     """
     weight_field, weight_bag = _field_or_bag(weights, bag, "weights")
     group_field, group_bag = _field_or_bag(groups, bag, "groups")
@@ -78,9 +78,10 @@ def _field_or_bag(given: Any, bag: db.Bag, argument: str) -> tuple[str | None, A
         return given, None
     if getattr(given, "npartitions", None) != bag.npartitions:
         raise InputError(
-            f"{argument} of a bag must be the name of a field, or a bag of {bag.npartitions} "
-            f"partitions like the samples; got {type(given).__name__} of "
-            f"{getattr(given, 'npartitions', 'no')} partitions."
+            f"{argument} of type {type(given).__name__} with npartitions="
+            f"{getattr(given, 'npartitions', None)}: give the name of a field, or a bag with "
+            f"npartitions={bag.npartitions}.",
+            parameter=argument,
         )
     return None, given
 
@@ -92,42 +93,45 @@ def blocks_of_partition(
     fields: Fields,
     label: str,
 ) -> Iterator[Block]:
-    """Blocks of rows, with their weights and labels, from the elements of one partition.
+    """Collect the elements of one partition in blocks of rows.
 
     Parameters
     ----------
     items, weights, groups
-        Elements, and their weights and labels if those are bags of their own.
+        Elements, and their weights and labels if these are separate bags.
     fields
-        Fields of dictionaries; see :func:`bag_samples`.
+        Names of the fields of dictionaries.
     label
         Name of the partition for messages.
 
     Yields
     ------
     block
-        Some of the rows.
+        Rows with their weights and labels.
 
     Raises
     ------
     InputError
         If elements are neither blocks nor records, or records differ in length.
     """
-    held = _Held(label, grouped=groups is not None or fields.group is not None)
+    held = _Records(label, grouped=groups is not None or fields.group is not None)
     names = fields.features
     others = tuple(name for name in fields[1:] if name is not None)
-    for item, share, group in _together(items, weights, groups, label):
+    for item, weight, group in _together(items, weights, groups, label):
         if isinstance(item, dict):
             if names is None:
                 names = tuple(sorted((name for name in item if name not in others), key=str))
             try:
                 row: Any = [item[name] for name in names]
                 if fields.weight is not None:
-                    share = item[fields.weight]
+                    weight = item[fields.weight]
                 if fields.group is not None:
                     group = item[fields.group]
             except KeyError as error:
-                raise InputError(f"a record of {label} has no field {error}: {item!r}.") from error
+                raise InputError(
+                    f"a record of {label} has no field {error}: {str(item)[:200]}. Give all fields, or "
+                    "choose others by columns=[...]."
+                ) from error
         else:
             row = item
             if fields.features or others:
@@ -135,16 +139,16 @@ def blocks_of_partition(
                 option, name = next(pair for pair in options if pair[1])
                 shown = list(name) if isinstance(name, tuple) else repr(name)
                 raise InputError(
-                    f"{option}={shown} names fields, but {label} holds {type(item).__name__}, not "
-                    "dictionaries."
+                    f"{option}={shown} names fields, but {label} has elements of type "
+                    f"{type(item).__name__}. Give dictionaries, or leave it out."
                 )
-            for kind, values in (("samples", row), ("weights", share), ("groups", group)):
+            for kind, values in (("samples", row), ("weights", weight), ("groups", group)):
                 require_unmasked(values, kind, f"{kind} of {label}")
             if np.ndim(row) == 2:
                 yield from held.block()
-                yield Block(np.asarray(row), _array(share), _array(group))
+                yield Block(np.asarray(row), _array(weight), _array(group))
                 continue
-        if held.add(row, share, group) == _RECORDS:
+        if held.add(row, weight, group) == _RECORDS:
             yield from held.block()
     yield from held.block()
 
@@ -152,7 +156,7 @@ def blocks_of_partition(
 def _together(
     items: Iterable[Any], weights: Iterable[Any] | None, groups: Iterable[Any] | None, label: str
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Elements with their weights and labels, where those are bags; as many of all."""
+    """Iterate over elements, weights and labels together; refuse different lengths."""
     missing = object()
     beside = {
         name: bag for name, bag in (("weights", weights), ("groups", groups)) if bag is not None
@@ -161,7 +165,11 @@ def _together(
         found = dict(zip(beside, others, strict=True))
         wrong = [name for name in beside if (item is missing) != (found[name] is missing)]
         if wrong:
-            raise InputError(f"{wrong[0]} of {label} do not have as many elements as the samples.")
+            raise InputError(
+                f"{wrong[0]} of {label} have another number of elements than the samples: give one "
+                "for each.",
+                parameter=wrong[0],
+            )
         yield item, found.get("weights"), found.get("groups")
 
 
@@ -169,8 +177,8 @@ def _array(values: Any) -> NDArray[Any] | None:
     return None if values is None else np.asarray(values)
 
 
-class _Held:
-    """Records that wait until they are enough for a block."""
+class _Records:
+    """Records that are collected for a block."""
 
     def __init__(self, label: str, grouped: bool):
         self._label = label
@@ -180,31 +188,33 @@ class _Held:
         self._groups: list[Any] = []
 
     def add(self, row: Any, weight: Any, group: Any) -> int:
-        """Take a record; give their number."""
+        """Add a record; return the number of records."""
         self._rows.append(row)
         if weight is not None:
             self._weights.append(weight)
         if self._grouped:
-            self._groups.append(group)  # also one that is missing, which is an error further on
+            self._groups.append(group)  # also a missing one, which is refused later
         return len(self._rows)
 
     def block(self) -> Iterator[Block]:
-        """The records as one block, if there are any; none of them is kept."""
+        """Yield the records as one block, if there are any, and remove them."""
         if not self._rows:
             return
         try:
             rows = np.asarray(self._rows)
-            if rows.dtype == object:  # None, as JSON has it, is a missing number
+            if rows.dtype == object:  # None of JSON is a missing number
                 rows = np.asarray([[np.nan if v is None else v for v in row] for row in self._rows])
         except ValueError as error:
-            raise InputError(f"records of {self._label} differ in length: {error}.") from error
+            raise InputError(
+                f"records of {self._label} differ in length ({error}): give records of one length."
+            ) from error
         if rows.ndim != 2:
             raise InputError(
-                f"elements of {self._label} have shape {rows.shape[1:]}; give two-dimensional "
+                f"elements of {self._label} have shape={rows.shape[1:]}: give two-dimensional "
                 "blocks, or records of one number for each feature."
             )
         weights = np.asarray(self._weights) if self._weights else None
-        # of objects: text and numbers among each other are told apart later
+        # objects: mixed text and numbers are refused later
         groups = np.array(self._groups, dtype=object) if self._groups else None
         self._rows, self._weights, self._groups = [], [], []
         yield Block(rows, weights, groups)

@@ -1,15 +1,18 @@
-"""Data frames: which columns are features, and their values as one array."""
+"""Data frames of pandas and Dask as samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas.api.types as kinds
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.array import array_samples, memory_samples
 from dask_sketch.sources.group_labels import Groups, Labelled, labels_of_series
-from dask_sketch.sources.samples import Samples, array_samples
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.tables import common_dtype, names_of, to_numpy
 
 if TYPE_CHECKING:
@@ -27,26 +30,26 @@ def frame_samples(
     columns: Sequence[str] | None = None,
     **known: Any,
 ) -> Samples:
-    """Samples from a Dask DataFrame, whose partitions may be of unknown length.
+    """Make samples of a Dask DataFrame, whose partitions may have unknown lengths.
 
     Parameters
     ----------
     frame
         Dask DataFrame.
     label
-        Name for messages.
+        Name of the samples for messages.
     weight
-        Column of weights.
+        Name of the column of weights.
     weights
         Weights that are not a column.
     group
-        Column of labels of groups.
+        Name of the column of labels.
     groups
         Labels that are not a column.
     columns
         Columns that are features; all but the weights and the labels by default.
     known
-        Further fields of :class:`Samples`.
+        Further attributes of :class:`Samples`.
     """
     dtypes = frame.dtypes
     names = feature_columns(columns, dtypes, weight, label, group)
@@ -56,7 +59,7 @@ def frame_samples(
     if group is None:
         blocks = frame[chosen].map_partitions(to_numpy, dtype, meta=meta)
     else:
-        # by one function, as two that take columns of one frame would each have it read
+        # one function for both: two that take columns of one frame would each read it
         needed = list(dict.fromkeys([*chosen, group]))
         blocks = frame[needed].map_partitions(_to_labelled, chosen, dtype, group, meta=meta)
         groups = Groups(group, in_blocks=True)
@@ -69,6 +72,54 @@ def frame_samples(
         weight_column=weight is not None,
         **known,
     )
+
+
+def pandas_samples(
+    x: pd.DataFrame,
+    *,
+    weights: Any = None,
+    groups: Any = None,
+    columns: Sequence[str] | None = None,
+    chunk_size: str | int | None = None,
+) -> Samples:
+    """Make samples of a pandas DataFrame.
+
+    Parameters
+    ----------
+    x
+        Data frame.
+    weights, groups
+        Names of the columns of weights and of labels, or arrays.
+    columns
+        Columns that are features; all but the weights and the labels by default.
+    chunk_size
+        Target size of one task in bytes.
+    """
+    weight, weights = column_or_values(weights, x.columns, "weights")
+    group, groups = column_or_values(groups, x.columns, "groups")
+    names = feature_columns(columns, x.dtypes, weight, "the DataFrame", group)
+    values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
+    weights = weights if weight is None else x[weight]
+    samples = memory_samples(
+        values,
+        "the DataFrame",
+        weights,
+        groups if group is None else x[group],
+        chunk_size,
+        feature_names=names_of(names),
+    )
+    if group is None or samples.groups is None:
+        return samples
+    return replace(samples, groups=replace(samples.groups, dim=group))
+
+
+def column_or_values(given: Any, available: Any, argument: str) -> tuple[str | None, Any]:
+    """Return an argument as the name of a column, or as values; the other one is None."""
+    if not isinstance(given, str):
+        return None, given
+    if given not in available:
+        raise InputError(f"{argument}={given!r}: choose one of the columns {list(available)}.")
+    return given, None
 
 
 def _to_labelled(
@@ -84,7 +135,18 @@ def feature_columns(
     label: str,
     group: str | None = None,
 ) -> tuple[str, ...]:
-    """Columns that are features, all numeric, of a frame with these dtypes.
+    """Names of the columns that are features, all numeric.
+
+    Parameters
+    ----------
+    columns
+        Chosen columns; all but the weights and the labels if None.
+    dtypes
+        Types of the columns of the frame.
+    weight, group
+        Names of the columns of weights and of labels, or None.
+    label
+        Name of the frame for messages.
 
     Raises
     ------
@@ -95,21 +157,19 @@ def feature_columns(
     if columns is not None:
         missing = [name for name in columns if name not in available]
         if missing:
-            raise InputError(f"columns {missing} are not in {label}, which has {available}.")
+            raise InputError(
+                f"columns={missing}: choose some of the columns of {label}, {available}."
+            )
         chosen = list(columns)
     else:
         chosen = [name for name in available if name not in (weight, group)]
     if not chosen:
-        raise InputError(f"{label} has no columns to use as features.")
+        raise InputError(f"columns=None: {label} has no columns left as features. Give other data.")
     names = [*chosen, *([weight] if weight else [])]
     every = [*names, *([group] if group else [])]
     twice = sorted({str(name) for name in every if available.count(name) > 1})
     if twice:
-        raise InputError(
-            f"{label} has several columns of the name {', '.join(twice)}; rename them."
-        )
-    import pandas.api.types as kinds
-
+        raise InputError(f"{label} has several columns named {', '.join(twice)}: rename them.")
     wrong = [
         f"{name} ({dtypes[name]})"
         for name in names
@@ -117,7 +177,8 @@ def feature_columns(
     ]
     if wrong:
         raise InputError(
-            f"columns of {label} are not numeric: {', '.join(wrong)}. Name the numeric ones with "
-            "columns=[...]."
+            f"columns of {label} are not numeric: {', '.join(wrong)}. Choose numeric ones by "
+            "columns=[...].",
+            parameter="columns",
         )
     return tuple(chosen)

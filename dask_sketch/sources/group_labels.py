@@ -1,4 +1,4 @@
-"""Labels of groups: one for each row, aligned with the samples, and made whole numbers."""
+"""Labels of groups, one for each row: aligned with the samples and encoded as integers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dask
 import dask.array as da
 import numpy as np
+import pandas as pd
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
@@ -20,29 +21,33 @@ from dask_sketch.validation.labels import MISSING, codes_of
 if TYPE_CHECKING:
     import dask.bag as db
 
-_SMALL_TABLE = 1024  # bytes; a larger one is sent as a task of its own, once for a worker
+# Attribute of an array of integers: name of the dimension whose entries they index. It is that of
+# the climate and forecast (CF) conventions, section H.2.5 (indexed ragged arrays).
+INDEX_OF = "instance_dimension"
+NAMES = "names"  # attribute of an array of integers: the names that they index, as in speech stores
+_SMALL_TABLE = 1024  # bytes; a larger table is a task of its own, sent once to each worker
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Labels of groups, one for each row of some samples.
+    """Labels of the groups of some samples, one for each row.
 
     Attributes
     ----------
     dim
-        Their name: that of the column, variable, coordinate or field.
+        Name of the labels: that of the column, variable, coordinate or field.
     labels
-        Dask array like that of the weights, with axes of length 1 where the labels do not vary,
-        and chunks of length 1 where they do not within a chunk; or a bag; or none, if they are
-        where the rows are.
+        Dask array like that of the weights, with axes of length 1 along which labels are constant,
+        and chunks of length 1 within which they are; or a bag; or None if the chunks of the samples
+        contain them.
     names
-        What the labels are numbers of, if they are: sorted, each once.
+        Sorted, distinct names if the labels are indices into them; else None.
     n_groups
-        How many different labels there are, at most; ``None`` where only the pass can tell.
+        Largest possible number of groups; None if it is not known without reading.
     in_blocks
         Whether every chunk of the samples is a :class:`Labelled`.
     field
-        Name of their field, in a bag of dictionaries.
+        Name of the field of the labels, in a bag of dictionaries.
     """
 
     dim: str = "group"
@@ -54,7 +59,7 @@ class Groups:
 
 
 class Labelled(NamedTuple):
-    """Rows, and the label of each: a chunk of a frame, whose labels may be text."""
+    """Chunk of a data frame: rows, and the label of each row, which may be text."""
 
     rows: NDArray[Any]
     labels: Any
@@ -69,34 +74,33 @@ def aligned_groups(
     axes: tuple[int, ...] | None = None,
     dim: str = "group",
 ) -> Groups:
-    """Labels in the chunks of ``blocks``.
+    """Align labels with the chunks of samples.
 
     Parameters
     ----------
     groups
-        One label for each row: array-like, pandas Series, Dask array or Series, DataArray.
+        One label for each row: array-like, pandas Series, Dask array or Series, or DataArray.
     blocks
-        Samples, shape (..., n_features). They stay in their chunks, it is labels that are
-        rechunked.
+        Samples, shape (..., n_features). Labels are rechunked, samples are not.
     label
         Name of the samples for messages.
     names
-        What the labels are numbers of, where they are; a name may occur more than once.
+        Names that the labels index, if they do; a name may occur more than once.
     axes
-        Leading axes of the samples that the labels have; all of them by default. The others are of
-        length 1 in the result.
+        Leading axes of the samples that the labels have, all by default; the others have length 1
+        in the result.
     dim
         Name of the labels.
 
     Returns
     -------
     groups
-        Text in memory is numbered here, once. Other labels are as they are.
+        Labels in the chunks of the samples. Text in memory is encoded; other labels are unchanged.
 
     Raises
     ------
     InputError
-        If lengths or chunks do not fit, or the type of labels in memory does not do.
+        If lengths or chunks do not fit, or labels in memory have an unsuitable type.
 
     Examples
     --------
@@ -106,7 +110,7 @@ def aligned_groups(
     """
     if isinstance(groups, str):
         raise InputError(
-            f"groups={groups!r} is a name, but {label} has no names of columns: give one label for "
+            f"groups={groups!r} is a name, but {label} has no names of columns. Give one label for "
             "each row."
         )
     every = range(blocks.ndim - 1)
@@ -125,24 +129,26 @@ def aligned_groups(
         given = given.map_partitions(labels_of_series, meta=np.empty(0, dtype=object))
     if not isinstance(given, da.Array):
         raise InputError(
-            f"groups of type {type(groups).__name__} cannot be matched to the rows of {label}; "
-            "give an array, a Series, or the name of a column."
+            f"groups of type {type(groups).__name__} cannot be matched to the rows of {label}: "
+            "give an array, a Series, or the name of a column.",
+            parameter="groups",
         )
     known = not np.isnan([*map(float, given.shape), *map(float, rows)]).any()
     if given.ndim != len(rows) or (known and given.shape != rows):
         raise _misaligned(given.shape, rows, label)
     if known:
-        given = given.rechunk(along)  # of labels alone, and only where chunks differ
+        given = given.rechunk(along)  # labels only, and only if chunks differ
     elif given.numblocks != tuple(map(len, along)):
         raise InputError(
-            f"groups has {given.numblocks} chunks, {label} has {tuple(map(len, along))}; with "
-            "chunks of unknown length they must correspond one to one."
+            f"groups has {given.numblocks} chunks, {label} has {tuple(map(len, along))}: give "
+            "labels in the same chunks, because these have unknown lengths.",
+            parameter="groups",
         )
     different = None
     if names is not None:
         table, different = number_labels(names, f"the names of the groups of {label}")
         given = looked_up(given, sent_table(table), f"groups of {label}")
-    # blockwise, where an index by None is not: reading the labels fuses with reading the rows
+    # unlike an index by None, this is blockwise: reading labels fuses with reading rows
     column = da.map_blocks(
         _expanded,
         given,
@@ -158,11 +164,12 @@ def aligned_groups(
 def _in_memory(
     given: Any, rows: tuple[int, ...], label: str, names: Sequence[Any] | None
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Labels or their numbers, and the labels if they are numbers."""
+    """Encode labels in memory, and return their names; None for labels that are unchanged."""
     if np.isnan([*map(float, rows)]).any():
         raise InputError(
-            f"groups is in memory, but {label} has chunks of unknown length, so its rows cannot be "
-            "matched. Give groups as a Dask array or as the name of a column."
+            f"groups is in memory, but {label} has chunks of unknown length, so rows cannot be "
+            "matched. Give groups as a Dask array or as the name of a column.",
+            parameter="groups",
         )
     require_unmasked(given, "groups", f"groups of {label}")
     values = on_host(given) if on_device(given) else given
@@ -175,40 +182,47 @@ def _in_memory(
     plain = np.asarray(values) if isinstance(getattr(values, "dtype", None), np.dtype) else None
     if plain is not None and plain.dtype.kind not in "OUST":
         return plain, None
-    # text is numbered once, and tasks get four bytes for each label
+    # text is encoded once, so that tasks receive four bytes for each label
     different, codes = codes_of(_as_objects(values), int(np.prod(shape)), label)
-    if (codes == MISSING).any():  # tasks say which row it is, or leave such rows out
+    if (codes == MISSING).any():  # tasks name the row, or leave it out
         return np.asarray(values, dtype=object), None
     return codes.astype(np.int32).reshape(shape), different
 
 
 def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> InputError:
     return InputError(
-        f"groups has shape {found}, {label} has {rows} samples; give one label for each row."
+        f"groups has shape={found}: give one label for each of the {rows} samples of {label}.",
+        parameter="groups",
     )
 
 
 def _expanded(values: Any, axes: tuple[int, ...]) -> NDArray[Any]:
-    require_unmasked(values, "groups", "groups")  # before conversion, which drops the mask
+    require_unmasked(values, "groups", "groups")  # before the conversion, which drops the mask
     return np.expand_dims(np.asarray(values), axes)
 
 
 def sent_table(table: NDArray[Any]) -> Any:
-    """A table as it is put into tasks: a large one is a task of its own."""
+    """Prepare a table for a graph: a large one becomes a task of its own.
+
+    Parameters
+    ----------
+    table
+        Array that tasks index.
+    """
     if table.nbytes <= _SMALL_TABLE:
         return table
     return dask.delayed(table, name=f"labels-{tokenize(table)}", traverse=False)
 
 
 def looked_up(codes: da.Array, table: Any, label: str) -> da.Array:
-    """Lazy entries of a table, by their numbers.
+    """Look up entries of a table lazily.
 
     Parameters
     ----------
     codes
-        Whole numbers in ``range(len(table))``, of any shape.
+        Indices in ``range(len(table))``, of any shape.
     table
-        From :func:`sent_table`.
+        Result of :func:`sent_table`.
     label
         Name of the labels for messages.
 
@@ -232,22 +246,22 @@ def _look_up(codes: NDArray[Any], table: NDArray[Any], label: str) -> NDArray[An
     if codes.size and (codes.min() < 0 or codes.max() >= len(table)):
         wrong = codes.min() if codes.min() < 0 else codes.max()
         raise ChunkError(
-            f"{label}: {wrong} is not the number of a name, there are {len(table):,}. The labels "
-            "of these rows were never written, or are of another store."
+            f"{label}: {wrong} is not an index of the {len(table):,} names. The labels of these "
+            "rows were never written, or are those of another store: write them again."
         )
     return table[codes]
 
 
 def labels_of_series(series: Any) -> Any:
-    """Labels of one partition: NumPy's where that is what a Series holds, else pandas' own array.
+    """Return the labels of one partition as a NumPy array, or as an array of pandas.
 
-    What pandas knows of repeated text is of use when the labels are numbered.
+    Arrays of pandas keep categories, which makes encoding the labels cheap.
     """
     return series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array
 
 
 def number_labels(values: Any, label: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Numbers of labels in sorted order, and the different labels.
+    """Encode labels as indices into the sorted, distinct labels.
 
     Parameters
     ----------
@@ -259,7 +273,7 @@ def number_labels(values: Any, label: str) -> tuple[NDArray[np.int32], NDArray[A
     Raises
     ------
     InputError
-        If a label is missing, or their type does not do for labels.
+        If a label is missing, or the labels have an unsuitable type.
 
     Examples
     --------
@@ -269,14 +283,14 @@ def number_labels(values: Any, label: str) -> tuple[NDArray[np.int32], NDArray[A
     names, codes = codes_of(_as_objects(values), np.size(values), label)
     missing = codes == MISSING
     if missing.any():
-        raise InputError(f"{label}: the one of number {int(missing.argmax())} is missing.")
+        raise InputError(f"{label}: label {int(missing.argmax())} is missing. Give all labels.")
     return codes.astype(np.int32), names
 
 
 def _as_objects(values: Any) -> Any:
-    """Text as Python's: pandas numbers it ten times as fast as NumPy sorts it.
+    """Convert text to Python strings, which pandas encodes ten times as fast as NumPy sorts text.
 
-    Lists too: NumPy would make text of numbers among text.
+    Lists are converted too: NumPy would convert numbers among text to text.
     """
     if isinstance(values, (list, tuple)):
         return np.array(values, dtype=object)
@@ -284,18 +298,16 @@ def _as_objects(values: Any) -> Any:
 
 
 def count_labels(values: NDArray[Any]) -> int:
-    """How many different ones there are among labels in memory.
+    """Count the distinct labels in memory.
 
     Examples
     --------
     >>> count_labels(np.array([7, 3, 7])), count_labels(np.array([0.5, 2.5]))
     (2, 2)
     """
-    import pandas as pd
-
     if values.dtype.kind in "iu" and values.size:
         low, high = int(values.min()), int(values.max())
-        if high - low <= 4 * values.size:  # a mark for each takes a tenth of the time of a table
+        if high - low <= 4 * values.size:  # a flag for each is ten times as fast as a hash table
             seen = np.zeros(high - low + 1, dtype=bool)
             seen[values.reshape(-1) - low] = True
             return int(seen.sum())

@@ -1,4 +1,4 @@
-"""Parquet files: one task for each file, or for each run of row groups of a large one."""
+"""Parquet files as samples: one task for each file, or for each run of row groups."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.sources.chunking import target_bytes
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
-from dask_sketch.sources.origin import Part, StoredFiles
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
 from dask_sketch.validation.tables import common_dtype
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".parquet", ".parq", ".pq")
-LARGEST = (
-    2**32
-)  # bytes that the rows of one part may have: a few bytes on disk can state any number
-_LABEL_BYTES = 16  # of one label in memory: text that occurs again is there once
+# Largest size of the rows of one part in bytes: a few bytes on disk can state any number of rows.
+MAX_BYTES = 2**32
+_LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
 
 
 @dataclass(frozen=True)
 class PartReader:
-    """Reads one part; its errors name the file and the row groups."""
+    """Read one part of the files; errors name the file and the row groups.
+
+    Attributes
+    ----------
+    columns
+        Columns to read, in order.
+    fs
+        File system.
+    """
 
     columns: tuple[str, ...]
     fs: fsspec.AbstractFileSystem
 
-    def __call__(self, part: Part) -> pd.DataFrame:
-        """The columns of one part, as a frame."""
+    def __call__(self, part: FilePart) -> pd.DataFrame:
+        """Return the columns of one part as a frame."""
         import pandas as pd
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # else a column of booleans with missing values becomes one of objects
+        # booleans with missing values would become Python objects
         kinds = {pa.bool_(): pd.BooleanDtype()}
         try:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
@@ -50,7 +55,7 @@ class PartReader:
                 table = parquet.read_row_groups(
                     chosen, columns=list(self.columns), use_threads=False
                 )
-                # column by column, each given up as it is converted: no second table beside it
+                # each column is freed as it is converted, so that memory holds one table
                 table = table.select(list(self.columns))
                 return table.to_pandas(
                     types_mapper=kinds.get, split_blocks=True, self_destruct=True
@@ -58,18 +63,18 @@ class PartReader:
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
-                f"{part.path}{where} could not be read: {type(error).__name__}: {error}. The file "
-                "is damaged, has other columns or is out of reach; restore it, or leave it out."
+                f"{part.path}{where} could not be read: {type(error).__name__}: {error}. Restore "
+                "the file, check that it has the same columns, or leave it out."
             ) from error
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:
-    """Refuse rows that do not fit before they are decoded, by what the footer states of them."""
+    """Refuse rows that are too large, by the sizes in the footer, before they are decoded."""
     stated = [metadata.row_group(group) for group in row_groups]
     size = sum(max(group.num_rows * n_columns * 8, group.total_byte_size) for group in stated)
-    if size > LARGEST:
+    if size > MAX_BYTES:
         raise InputError(
-            f"its rows have {size:,} bytes, over the limit of {LARGEST:,} for one task; write it "
+            f"its rows have {size:,} bytes, over the limit of {MAX_BYTES:,} for one task: write it "
             "with smaller row groups"
         )
 
@@ -83,10 +88,10 @@ def parquet_samples(
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
 ) -> Samples:
-    """Samples from a Parquet file, a directory of them or a glob.
+    """Make samples of a Parquet file, a directory of files or a glob.
 
-    No file is opened to count its rows: only the footer of the largest, for the columns, and those
-    of files larger than a task, to split them between row groups.
+    Files are not opened to count rows: only the footer of the largest file is read, for the
+    columns, and those of files larger than a task, to divide them between row groups.
 
     Parameters
     ----------
@@ -96,39 +101,48 @@ def parquet_samples(
         Columns that are features, in this order; all but the weights, the labels and the index by
         default.
     weights, groups
-        Names of the columns of weights, and of labels of groups; or for the labels, of a key in
-        the paths, as ``day`` is in ``day=1/0.parquet``.
+        Names of the columns of weights and of labels; for labels also the name of a key in the
+        paths, such as ``day`` in ``day=1/0.parquet``.
     storage_options
         Options of the file system of a URL.
     chunk_size
-        Target bytes of one task.
+        Target size of one task in bytes.
 
     Raises
     ------
     InputError
-        If there is no file, a column is missing or not numeric, or weights or groups is not one.
+        If there is no file, or a column is missing or not numeric.
     """
     try:
         import dask.dataframe as dd
         import pyarrow.parquet as pq
     except ImportError as error:
         raise InputError(
-            f"reading {path} needs pyarrow: pip install 'dask-sketch[parquet]'."
+            f"x={path!r} needs pyarrow: pip install 'dask-sketch[parquet]'."
         ) from error
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
         sizes = _files(fs, found)
     except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"no Parquet data at {path}: {type(error).__name__}: {error}.") from error
+        raise InputError(
+            f"x={path!r} has no Parquet data: {type(error).__name__}: {error}. Check the path, and "
+            "storage_options for a URL."
+        ) from error
     if not sizes:
-        raise InputError(f"no Parquet data at {path}: no file ends in {', '.join(SUFFIXES)}.")
-    first = max(sizes, key=lambda name: sizes[name])  # an empty one says nothing of sizes
+        raise InputError(
+            f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the path."
+        )
+    first = max(
+        sizes, key=lambda name: sizes[name]
+    )  # an empty file has no sizes to extrapolate from
     try:
         with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
             schema, n_rows = parquet.schema_arrow, parquet.metadata.num_rows
             meta = schema.empty_table().to_pandas().reset_index(drop=True)
     except (OSError, ValueError) as error:
-        raise ChunkError(f"{first} could not be read: {type(error).__name__}: {error}") from error
+        raise ChunkError(
+            f"{first} could not be read: {type(error).__name__}: {error}. Restore it."
+        ) from error
     weight = _column(weights, meta, path, "weights")
     group = None
     if not isinstance(groups, str) or groups in meta or not _has_key(sizes, groups):
@@ -139,13 +153,13 @@ def parquet_samples(
     if group is not None:
         width += _LABEL_BYTES
     needed = tuple(dict.fromkeys([*chosen, *([group] if group else [])]))
-    # of a file, when the columns chosen are decoded; what its footer states is still encoded
+    # ratio of decoded to stored size; sizes in the footer are of encoded columns
     growth = max(n_rows * width, 1) / max(sizes[first], 1)
     target = target_bytes(chunk_size)
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     largest = 0
     for file, size in sizes.items():
-        pieces = {Part(file, None): int(size * growth)}
+        pieces = {FilePart(file, None): int(size * growth)}
         if size * growth > target:
             pieces = _split(fs, file, target, width)
         parts += pieces
@@ -162,17 +176,17 @@ def parquet_samples(
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
         origin=StoredFiles(fs, found, tuple(parts), needed),
-        copies=4,  # the bytes of the file, Arrow's columns, those of pandas and the block
+        copies=4,  # bytes of the file, columns of Arrow, columns of pandas and the block
     )
 
 
 def is_glob(fs: Any, found: str) -> bool:
-    """Whether a path is a pattern, and not a name with such signs in it."""
+    """Whether a path is a pattern, not the name of a file with such characters."""
     return any(sign in found for sign in "*?[") and not fs.exists(found)
 
 
 def _files(fs: Any, found: str) -> dict[str, int]:
-    """Sizes of the Parquet files at a path, by path, sorted."""
+    """Sizes of the Parquet files at a path, sorted by path."""
     if is_glob(fs, found):
         listed = fs.glob(found, detail=True)
     elif fs.isdir(found):
@@ -188,8 +202,8 @@ def _files(fs: Any, found: str) -> dict[str, int]:
     }
 
 
-def _split(fs: Any, file: str, target: int, width: int) -> dict[Part, int]:
-    """Runs of row groups of one large file, each near the target size; and their sizes."""
+def _split(fs: Any, file: str, target: int, width: int) -> dict[FilePart, int]:
+    """Divide one large file into runs of row groups near the target size; return their sizes."""
     import pyarrow.parquet as pq
 
     try:
@@ -199,17 +213,19 @@ def _split(fs: Any, file: str, target: int, width: int) -> dict[Part, int]:
                 for g in range(parquet.metadata.num_row_groups)
             ]
     except (OSError, ValueError) as error:
-        raise ChunkError(f"{file} could not be read: {type(error).__name__}: {error}") from error
-    parts: dict[Part, int] = {}
+        raise ChunkError(
+            f"{file} could not be read: {type(error).__name__}: {error}. Restore it."
+        ) from error
+    parts: dict[FilePart, int] = {}
     run: list[int] = []
     held = 0
     for group, size in enumerate(sizes):
         if run and held + size > target:
-            parts[Part(file, tuple(run))] = held
+            parts[FilePart(file, tuple(run))] = held
             run, held = [], 0
         run.append(group)
         held += size
-    parts[Part(file, tuple(run))] = held
+    parts[FilePart(file, tuple(run))] = held
     return parts
 
 
@@ -217,11 +233,11 @@ def _has_key(paths: Iterable[str], key: str) -> bool:
     return all(f"/{key}=" in path for path in paths)
 
 
-def _groups_of_paths(parts: Sequence[Part], key: str) -> Groups:
-    """Labels that stand in the paths: one for all rows of a part."""
+def _groups_of_paths(parts: Sequence[FilePart], key: str) -> Groups:
+    """Labels in the paths: one for all rows of a part."""
     texts = [part.path.split(f"/{key}=", 1)[1].split("/", 1)[0] for part in parts]
-    whole = all(text.isdecimal() and text == str(int(text)) for text in texts)
-    labels = list(map(int, texts)) if whole else texts
+    integers = all(text.isdecimal() and text == str(int(text)) for text in texts)
+    labels = list(map(int, texts)) if integers else texts
     codes, names = number_labels(labels, f"the values of {key} in the paths")
     lazy = da.from_array(codes[:, None], chunks=1, inline_array=True, name=False)
     return Groups(key, lazy, names, len(names))
@@ -232,9 +248,12 @@ def _column(name: Any, meta: Any, label: str, argument: str) -> str | None:
         return None
     if not isinstance(name, str):
         raise InputError(
-            f"{argument} of type {type(name).__name__} cannot be matched to the rows of {label}; "
-            "give the name of a column."
+            f"{argument} of type {type(name).__name__} cannot be matched to the rows of {label}: "
+            "give the name of a column.",
+            parameter=argument,
         )
     if name not in meta:
-        raise InputError(f"{argument}={name!r} is not a column of {label}: {list(meta)}.")
+        raise InputError(
+            f"{argument}={name!r}: choose one of the columns of {label}, {list(meta)}."
+        )
     return name

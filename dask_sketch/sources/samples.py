@@ -1,74 +1,133 @@
-"""What every input becomes: lazy blocks of rows, their weights, and what is known of their size."""
+"""Lazy samples, the common form of every input: blocks of rows, weights, labels and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
+import fsspec
 import numpy as np
+from dask.utils import parse_bytes
 
+from dask_sketch import config
 from dask_sketch.display.html import card, fields_table
-from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
-from dask_sketch.sources.group_labels import Groups, Labelled, aligned_groups
-from dask_sketch.validation.arrays import require_unmasked
-from dask_sketch.validation.device import on_device
+from dask_sketch.sources.group_labels import Groups, Labelled
 from dask_sketch.validation.tables import require_names
 
 if TYPE_CHECKING:
     import dask.bag as db
+    import zarr
 
-    from dask_sketch.sources.origin import StoredChunks, StoredFiles
-
+BUSY_TASKS = 64  # number of tasks of small data; more data is read by larger tasks
+GROUPED_TASKS = 16  # the same for groups, where every task returns a sketch for each of its groups
+SMALL_TASK = (
+    2**20
+)  # bytes below which tasks are not divided: the scheduler takes a millisecond each
 Cut = tuple[da.Array, "da.Array | None", "da.Array | None"]
+
+
+@dataclass(frozen=True)
+class StoredChunks:
+    """Origin of the chunks of a Zarr source: rows of one array, and of one array of weights.
+
+    Attributes
+    ----------
+    store
+        Path or URL of the store, None if it has neither.
+    storage_options
+        Options of the file system of a URL.
+    arrays
+        Array of the samples, and that of the weights if they are stored.
+    step
+        Number of rows of each chunk but the last.
+    is_lasting
+        Whether the step stays when the store grows.
+    """
+
+    store: Path | str | None
+    storage_options: Mapping[str, Any] | None
+    arrays: tuple[zarr.Array[Any], ...]
+    step: int
+    is_lasting: bool
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Row groups of one Parquet file, or all of them, that one task reads."""
+
+    path: str
+    row_groups: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """Origin of the chunks of a Parquet source.
+
+    Attributes
+    ----------
+    fs, root
+        File system, and the path, directory or glob on it.
+    parts
+        Part of each chunk.
+    columns
+        Columns that are read, in order.
+    """
+
+    fs: fsspec.AbstractFileSystem
+    root: str
+    parts: tuple[FilePart, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
 class Samples:
-    """Lazy samples behind one face.
+    """Lazy samples, opened by :func:`~dask_sketch.open_samples`.
 
     Attributes
     ----------
     blocks
         Dask array of shape (..., n_features) whose leading axes are all samples, in chunks of any
         (also unknown) length; or a Dask bag of two-dimensional blocks or of records.
-    weights
-        Dask array of the leading shape, one axis of length 1 added; or a bag; or none.
     label
         Name of the source for messages.
     n_features
-        Number of features; ``None`` for a bag, which cannot tell before it runs.
+        Number of features; None for a bag, where it is not known without reading.
+    weights
+        Dask array of the leading shape with an axis of length 1 added, a bag, or None.
     feature_names
-        Names of the features, where the source has them.
+        Names of the features, if the source has them.
     weight_column
         Whether the last column of ``blocks`` is the weight.
     groups
-        The label of the group of each row, or none.
+        Labels of the groups of the rows, or None.
     bytes_read, largest_chunk
-        Bytes that one pass reads, and that the largest chunk takes in memory; ``None`` if unknown.
+        Bytes that one pass reads, and size of the largest chunk in memory; None if unknown.
     stored_chunks
-        Pieces that a pass decodes: chunks of a Zarr array, those within its shards; ``None`` if
-        unknown.
+        Number of stored chunks that a pass decodes: chunks of a Zarr array, those within its
+        shards; None if unknown.
     copies
-        Times the largest chunk that a task holds while it reads: the chunk, and what it is decoded
-        from.
+        Memory of a task that reads, in multiples of the largest chunk: the chunk and the stored
+        forms that it is decoded from.
     lazy
-        False for input that was in memory when it came.
+        Whether the input was lazy, not in memory.
     dims
-        Names of the leading axes, for labelled input.
+        Names of the leading axes of labelled input.
     coords
-        Labels along those axes, by name, for labelled input.
+        Labels along those axes by name, of labelled input.
     record_fields
         Names of the fields that are features, for a bag of dictionaries.
     weight_field
         Name of the field that is the weight, for a bag of dictionaries.
     cut
-        For sources that can: ``blocks``, ``weights`` and labels of a range of chunks alone, built
-        without the others.
+        Function that builds ``blocks``, ``weights`` and labels of a range of chunks without the
+        others, for sources that support it.
     origin
-        What each chunk reads of which files, for sources that have files; see
+        Stored data of each chunk, for sources that have files; see
         ``dask_sketch.jobs.ledger.partitions.partitions_of``.
     """
 
@@ -98,7 +157,7 @@ class Samples:
 
     @property
     def plain_blocks(self) -> da.Array:
-        """The Dask array of rows, without the labels that its chunks may have beside them."""
+        """Dask array of rows, without the labels that some chunks contain."""
         assert isinstance(self.blocks, da.Array)
         if self.groups is None or not self.groups.in_blocks:
             return self.blocks
@@ -111,19 +170,19 @@ class Samples:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the values; float64 for a bag, which cannot tell before it runs."""
+        """Type of the values; float64 for a bag, where it is not known without reading."""
         return np.dtype(self.blocks.dtype if isinstance(self.blocks, da.Array) else np.float64)
 
     @property
     def n_chunks(self) -> int:
-        """Number of tasks that read."""
+        """Number of chunks, each read by one task."""
         if isinstance(self.blocks, da.Array):
             return int(np.prod(self.blocks.numblocks[:-1]))
         return int(self.blocks.npartitions)
 
     @property
     def n_samples(self) -> int | None:
-        """Number of rows, ``None`` where only a pass over the data could tell."""
+        """Number of rows; None if it is not known without reading."""
         if not isinstance(self.blocks, da.Array):
             return None
         size = np.prod([float(n) for n in self.blocks.shape[:-1]])
@@ -131,7 +190,7 @@ class Samples:
 
     @property
     def chunk_rows(self) -> list[float]:
-        """Rows of each chunk, nan where only reading it tells."""
+        """Number of rows of each chunk; NaN if it is not known without reading."""
         if not isinstance(self.blocks, da.Array):
             return [float("nan")] * self.n_chunks
         rows = np.ones(1)
@@ -146,32 +205,49 @@ class Samples:
         rows = "rows" if self.n_samples is None else f"{self.n_samples:,} rows"
         return f"{rows} of {'unknown' if self.n_features is None else self.n_features} features"
 
-    def _repr_html_(self) -> str:
+    def as_dict(self) -> dict[str, object]:
+        """Source, sizes and types; None where they are not known without reading."""
         weighted = self.weights is not None or self.weight_column or self.weight_field is not None
-        fields = {
+        return {
+            "kind": "data",
             "source": self.label,
-            "tasks that read": f"{self.n_chunks:,}",
-            "type": "decided by each block" if self.is_bag else str(self.dtype),
-            "bytes read": describe_bytes(self.bytes_read),
-            "largest chunk": describe_bytes(self.largest_chunk),
-            "weights": "yes" if weighted else "no",
+            "n_samples": self.n_samples,
+            "n_features": self.n_features,
+            "feature_names": self.feature_names,
+            "n_chunks": self.n_chunks,
+            "dtype": None if self.is_bag else str(self.dtype),
+            "weighted": bool(weighted),
+            "dims": self.dims,
+            "bytes": self.bytes_read,
+            "largest_chunk_bytes": self.largest_chunk,
         }
-        if self.dims is not None:
-            fields["dimensions"] = ", ".join(map(str, self.dims))
-        more = {}
-        if self.feature_names:
-            more["features"] = fields_table(
-                {str(k): name for k, name in enumerate(self.feature_names)}
-            )
-        return card("Samples", fields, summary=self._summary(), more=more)
+
+    def _repr_html_(self) -> str:
+        names = self.feature_names or ()
+        more = {
+            "features": fields_table(dict(zip(map(str, range(len(names))), names, strict=True)))
+        }
+        fields = describe(self.as_dict() | {"kind": None})
+        return card("Samples", fields, summary=self._summary(), more=more if names else None)
 
     def require_features(
         self, n_features: int, owner: str, names: tuple[str, ...] | None = None
     ) -> None:
-        """Raise unless the rows have ``n_features`` as ``owner`` does, of its ``names`` if any."""
+        """Raise InputError unless the rows have the features of a feature map or a model.
+
+        Parameters
+        ----------
+        n_features
+            Number of its features.
+        owner
+            Its name for messages.
+        names
+            Names of its features, if it has them.
+        """
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
-                f"{self.label} has {self.n_features} features; {owner} has n_features={n_features}."
+                f"{self.label} has {self.n_features} features: {owner} has n_features={n_features}. "
+                "Give samples of the same features."
             )
         require_names(self.feature_names, self.label, names, owner)
 
@@ -192,113 +268,82 @@ def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
     return f"chunk {number} of {label}"
 
 
-def array_samples(
-    blocks: da.Array, label: str, weights: Any = None, groups: Any = None, **known: Any
-) -> Samples:
-    """Samples from a Dask array of shape (..., n_features); checks shapes and types.
+def target_bytes(chunk_size: str | int | None) -> int:
+    """Number of bytes that one task should read.
 
     Parameters
     ----------
-    blocks
-        The array.
-    label
-        Name for messages.
-    weights
-        Array-like of the leading shape, or none.
-    groups
-        Labels of that shape, array-like or as :class:`dask_sketch.sources.group_labels.Groups`; or none.
-    known
-        Further fields of :class:`Samples`.
+    chunk_size
+        Number or text; the setting ``sketch.chunk-size`` if None.
 
-    Raises
-    ------
-    InputError
-        If there are no features, the values are not real numbers, or the weights or labels do not
-        fit.
+    Examples
+    --------
+    >>> target_bytes("1MiB")
+    1048576
     """
-    if blocks.ndim < 2:
-        raise InputError(
-            f"{label} has shape {blocks.shape}; samples must be rows of features. For a single "
-            "feature, use x[:, None]."
-        )
-    if blocks.dtype.kind not in "fiub":
-        raise InputError(
-            f"{label} holds values of type {blocks.dtype}, which are not real numbers. Select "
-            "numeric columns, or convert them."
-        )
-    n_features = blocks.shape[-1]
-    if np.isnan(n_features) or n_features < 1:
-        raise InputError(f"{label} has shape {blocks.shape}: the number of features must be known.")
-    largest = float(np.prod([max(sizes, default=0) for sizes in blocks.chunks[:-1]]))
-    known.setdefault("bytes_read", None if np.isnan(blocks.nbytes) else int(blocks.nbytes))
-    known.setdefault(
-        "largest_chunk",
-        None if np.isnan(largest) else int(largest * n_features * blocks.dtype.itemsize),
-    )
-    samples = Samples(
-        blocks=blocks,
-        label=label,
-        n_features=int(n_features) - int(known.get("weight_column", False)),
-        weights=None if weights is None else aligned_weights(weights, blocks, label),
-        **known,
-    )
-    if groups is None or isinstance(groups, Groups):
-        return replace(samples, groups=groups)
-    return replace(samples, groups=aligned_groups(groups, blocks, label))
+    return n_bytes("chunk_size", config.get("chunk-size") if chunk_size is None else chunk_size)
 
 
-def aligned_weights(weights: Any, blocks: da.Array, label: str) -> da.Array:
-    """Weights as a Dask array in the chunks of ``blocks``, with a last axis of length 1."""
-    if isinstance(weights, str):
+def n_bytes(name: str, value: Any) -> int:
+    """Parse a positive number of bytes, given as a number or as text.
+
+    Parameters
+    ----------
+    name
+        Name of the argument for messages.
+    value
+        Value of the argument.
+
+    Examples
+    --------
+    >>> n_bytes("memory_per_thread", "1.5kB"), n_bytes("bandwidth", 1e9)
+    (1500, 1000000000)
+    """
+    try:
+        size = -1 if isinstance(value, bool) else int(parse_bytes(value))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        size = -1
+    if size < 1:
         raise InputError(
-            f"weights={weights!r} is a name, but {label} has no names of columns: give one weight "
-            "for each row."
+            f"{name}={value!r}: give a positive number of bytes, or text such as '64MiB'."
         )
-    given = weights
-    if hasattr(given, "dask") and hasattr(given, "to_dask_array"):
-        given = given.to_dask_array()
-    leading, chunks = blocks.shape[:-1], blocks.chunks[:-1]
-    if not isinstance(given, da.Array):
-        require_unmasked(given, "weights", f"weights of {label}")
-        values = given if on_device(given) else np.asarray(given)
-        if values.dtype.kind not in "fiub":
-            raise InputError(f"weights of {label} are of type {values.dtype}, not real numbers.")
-        if any(np.isnan(n) for n in leading):
-            raise InputError(
-                f"weights is in memory, but {label} has chunks of unknown length, so its rows "
-                "cannot be matched. Give weights as a Dask array or as the name of a column."
-            )
-        if values.shape != leading:
-            raise InputError(
-                f"weights has shape {values.shape}, {label} has {leading} samples; give one weight "
-                "for each row."
-            )
-        return da.from_array(values[..., None], chunks=(*chunks, 1), inline_array=True, name=False)
-    if given.dtype.kind not in "fiub":
-        raise InputError(f"weights of {label} are of type {given.dtype}, not real numbers.")
-    known = not np.isnan([*map(float, given.shape), *map(float, leading)]).any()
-    if given.ndim != len(leading) or (known and given.shape != leading):
-        raise InputError(
-            f"weights has shape {given.shape}, {label} has {leading} samples; give one weight for "
-            "each row."
-        )
-    if known:
-        given = given.rechunk(chunks)  # of one column: cheap, and only where chunks differ
-    elif given.numblocks != blocks.numblocks[:-1]:
-        raise InputError(
-            f"weights has {given.numblocks} chunks, {label} has {blocks.numblocks[:-1]}; with "
-            "chunks of unknown length they must correspond one to one."
-        )
-    # blockwise, where an index by None is not: reading the weights fuses with reading the rows
-    return da.map_blocks(
-        _as_column,
-        given,
-        new_axis=given.ndim,
-        chunks=(*given.chunks, (1,)),
-        dtype=given.dtype,
-        meta=np.empty((0,) * (given.ndim + 1), dtype=given.dtype),
-    )
+    return size
 
 
-def _as_column(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return values[..., None]
+def row_step(
+    n_rows: int,
+    stored_rows: int,
+    row_bytes: int,
+    chunk_size: str | int | None = None,
+    *,
+    grouped: bool = False,
+) -> int:
+    """Number of rows of one task: a multiple of the stored rows, near the target size.
+
+    A stored chunk (or a shard) is never split between tasks, because each task would read and
+    decompress all of it. Without a given size, small data is divided into enough tasks to keep a
+    cluster busy. Their number depends on the data alone, so it is the same on every machine.
+
+    Parameters
+    ----------
+    n_rows
+        Number of all rows.
+    stored_rows
+        Number of rows of one stored chunk or shard, ``>= 1``.
+    row_bytes
+        Size of one row in memory in bytes.
+    chunk_size
+        Target size; see :func:`target_bytes`.
+    grouped
+        Whether a sketch is made for each of many groups.
+
+    Examples
+    --------
+    >>> row_step(10**9, 1000, 48, "1MiB")
+    21000
+    """
+    target = target_bytes(chunk_size)
+    if chunk_size is None:
+        tasks = GROUPED_TASKS if grouped else BUSY_TASKS
+        target = min(target, max(n_rows * row_bytes // tasks, SMALL_TASK))
+    return stored_rows * max(1, target // max(1, stored_rows * row_bytes))

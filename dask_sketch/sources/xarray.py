@@ -1,4 +1,4 @@
-"""xarray input: which dimension holds the features, which variables are features."""
+"""DataArrays and Datasets of xarray as samples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import dask.array as da
 import numpy as np
 
 from dask_sketch.errors import InputError
-from dask_sketch.sources.group_labels import aligned_groups
-from dask_sketch.sources.samples import Samples, array_samples
-from dask_sketch.sources.stored_labels import INDEX_OF, NAMES
+from dask_sketch.sources.array import array_samples
+from dask_sketch.sources.group_labels import INDEX_OF, NAMES, aligned_groups
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.tables import names_of
 
 if TYPE_CHECKING:
@@ -27,20 +27,21 @@ def data_array_samples(
     groups: Any = None,
     among: Mapping[Any, xr.DataArray] | None = None,
 ) -> Samples:
-    """Samples from a DataArray; all dimensions but one are samples.
+    """Make samples of a DataArray: all dimensions but that of the features are samples.
 
     Parameters
     ----------
     x
-        Any number of dimensions, at least two.
+        DataArray of at least two dimensions.
     feature_dim
         Dimension of the features; the last one by default.
     weights
         Array-like or DataArray with the sample dimensions, or the name of a coordinate.
     groups
-        Array-like with the sample dimensions, DataArray with some of them, or the name of one.
+        Array-like with the sample dimensions, DataArray with some of them, or the name of a
+        coordinate.
     among
-        Where names are looked up; the coordinates by default.
+        Variables in which names are looked up; the coordinates by default.
 
     Raises
     ------
@@ -50,13 +51,14 @@ def data_array_samples(
     label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
     if x.ndim < 2:
         raise InputError(
-            f"{label} has dimensions {x.dims}: samples need at least one dimension beside that of "
-            "the features."
+            f"{label} has dims={x.dims}: give at least one dimension beside that of the features."
         )
     if feature_dim is None:
         feature_dim = str(x.dims[-1])
     if feature_dim not in x.dims:
-        raise InputError(f"feature_dim={feature_dim!r} is not a dimension of {label}: {x.dims}.")
+        raise InputError(
+            f"feature_dim={feature_dim!r}: choose one of the dimensions of {label}, {x.dims}."
+        )
     x = x.transpose(..., feature_dim)
     names = None
     if feature_dim in x.coords:
@@ -82,22 +84,22 @@ def dataset_samples(
     weights: Any = None,
     groups: Any = None,
 ) -> Samples:
-    """Samples from a Dataset: its variables are the features, or one variable holds them.
+    """Make samples of a Dataset whose variables are the features, or of one variable.
 
     Parameters
     ----------
     x
         Dataset.
     columns
-        Variables to use; by default all data variables but the weights, the labels and numbers of
+        Variables to use; by default all data variables but the weights, the labels and indices of
         files and the like (with an attribute ``instance_dimension``).
     feature_dim
-        Dimension of the features if the single variable left has one of its own.
+        Dimension of the features, if a single variable has all features.
     weights
         Name of a variable or coordinate, or array-like.
     groups
-        Name of a variable or coordinate of some of the dimensions, or of another one whose entries
-        a variable of these numbers; DataArray; or array-like.
+        Name of a variable or coordinate with some of the sample dimensions, or with a dimension
+        that a variable of indices refers to; DataArray; or array-like.
 
     Raises
     ------
@@ -111,10 +113,14 @@ def dataset_samples(
         names = [n for n, v in every if str(n) not in others and INDEX_OF not in v.attrs]
     missing = [name for name in names if name not in x]
     if missing or not names:
-        raise InputError(f"variables {missing or names} are not in the Dataset: {list(x)}.")
+        raise InputError(
+            f"columns={missing or names}: choose some of the variables of the Dataset, {list(x)}."
+        )
     if isinstance(weights, str):
         if weights not in x:
-            raise InputError(f"weights={weights!r} is not a variable of the Dataset: {list(x)}.")
+            raise InputError(
+                f"weights={weights!r}: choose one of the variables of the Dataset, {list(x)}."
+            )
         weights = x[weights]
     if len(names) == 1 and (feature_dim is not None or x[names[0]].ndim > 1):
         return data_array_samples(
@@ -129,7 +135,8 @@ def dataset_samples(
         if x[name].dims != dims:
             raise InputError(
                 f"variables of the Dataset differ in dimensions: {names[0]} has {dims}, {name} has "
-                f"{x[name].dims}. Choose variables that share them with columns=[...]."
+                f"{x[name].dims}. Choose variables with the same dimensions by columns=[...].",
+                parameter="columns",
             )
     leading = tuple(str(dim) for dim in dims)
     label = f"the Dataset ({', '.join(map(str, names[:4]))}{', ...' if len(names) > 4 else ''})"
@@ -137,7 +144,7 @@ def dataset_samples(
     first = arrays[0]
     arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]
     blocks = da.map_blocks(
-        # one blockwise call over all variables: reading them and sketching fuse into one task
+        # one blockwise call for all variables, so that reading and sketching become one task
         _stack,
         *arrays,
         new_axis=first.ndim,
@@ -170,8 +177,8 @@ def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _as_dask(x: xr.DataArray, feature_dim: str | None = None) -> da.Array:
-    """The Dask array inside; data on disk that is not chunked yet is not loaded for it."""
-    inner = x.variable  # without labels, whose types Dask may not know: those of pandas
+    """Return the values as a Dask array; data on disk stay there."""
+    inner = x.variable  # without coordinates, which may have types of pandas
     if inner.chunks is None:
         inner = inner.chunk({dim: -1 if dim == feature_dim else "auto" for dim in x.dims})
     array: da.Array = inner.data
@@ -184,19 +191,22 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
     if isinstance(weights, str):
         if weights not in x.coords:
             raise InputError(
-                f"weights={weights!r} is not a coordinate of {label}: {list(x.coords)}."
+                f"weights={weights!r}: choose one of the coordinates of {label}, {list(x.coords)}."
             )
         weights = x.coords[weights]
     if isinstance(weights, xr.DataArray):
         if set(map(str, weights.dims)) != set(leading):
-            raise InputError(f"weights has dimensions {weights.dims}, the samples have {leading}.")
+            raise InputError(
+                f"weights has dims={weights.dims}: give weights with the dimensions {leading}.",
+                parameter="weights",
+            )
         weights = weights.transpose(*leading)
         return weights.data
     return weights
 
 
 def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -> Samples:
-    """Samples with their labels, of which those of some dimensions are for all of the others."""
+    """Add labels, which may lack some of the sample dimensions."""
     if groups is None:
         return samples
     import xarray as xr
@@ -208,13 +218,13 @@ def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -
     if isinstance(groups, str):
         if groups not in among:
             raise InputError(
-                f"groups={groups!r} is not a variable or coordinate of {samples.label}: "
-                f"{list(map(str, among))}."
+                f"groups={groups!r}: choose one of the variables and coordinates of "
+                f"{samples.label}, {list(map(str, among))}."
             )
         groups = among[groups]
     axes = names = None
     if isinstance(groups, xr.DataArray):
-        groups, names = _numbers(groups, leading, among, samples.label)
+        groups, names = _indexed(groups, leading, among, samples.label)
         dims = tuple(map(str, groups.dims))
         groups = groups.transpose(*sorted(dims, key=leading.index))
         axes = tuple(axis for axis, dim in enumerate(leading) if dim in dims)
@@ -223,20 +233,21 @@ def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -
     return replace(samples, groups=aligned)
 
 
-def _numbers(
+def _indexed(
     labels: xr.DataArray, leading: tuple[str, ...], among: Mapping[Any, xr.DataArray], label: str
 ) -> tuple[xr.DataArray, Any]:
-    """Labels of the samples, and what they are numbers of, if they are."""
+    """Labels of the samples, and the names that they index, or None."""
     dims = tuple(map(str, labels.dims))
     names = labels.attrs.get(NAMES) if labels.dtype.kind in "iu" else None
     if dims and set(dims) <= set(leading):
         return labels, names
-    numbers = [x for x in among.values() if len(dims) == 1 and x.attrs.get(INDEX_OF) == dims[0]]
-    numbers = [x for x in numbers if x.dims and set(map(str, x.dims)) <= set(leading)]
-    if len(numbers) != 1:
+    indices = [x for x in among.values() if len(dims) == 1 and x.attrs.get(INDEX_OF) == dims[0]]
+    indices = [x for x in indices if x.dims and set(map(str, x.dims)) <= set(leading)]
+    if len(indices) != 1:
         raise InputError(
-            f"groups has dimensions {dims}, the samples of {label} have {leading}; give labels "
-            f"along some of these, or numbers of them with the attribute {INDEX_OF!r}."
+            f"groups has dims={dims}: give labels along some of the dimensions {leading} of "
+            f"{label}, or add indices with the attribute {INDEX_OF!r}.",
+            parameter="groups",
         )
     entries = labels.values
-    return numbers[0], entries if names is None else np.asarray(names)[entries]
+    return indices[0], entries if names is None else np.asarray(names)[entries]

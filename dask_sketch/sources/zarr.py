@@ -1,4 +1,4 @@
-"""Zarr stores: one array of rows, read by whole chunks or shards."""
+"""Zarr stores as samples: one array of rows, read by whole chunks or shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,36 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask.base import tokenize
+from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.sources.chunking import row_step
-from dask_sketch.sources.group_labels import Groups, looked_up
-from dask_sketch.sources.origin import StoredChunks
-from dask_sketch.sources.samples import Cut, Samples, array_samples
-from dask_sketch.sources.stored_labels import StoredGroups, named, stored_groups
+from dask_sketch.sources.array import array_samples
+from dask_sketch.sources.group_labels import (
+    INDEX_OF,
+    NAMES,
+    Groups,
+    looked_up,
+    number_labels,
+    sent_table,
+)
+from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
 from dask_sketch.storage.untrusted import LARGEST_CHUNK, GuardedStore, guarded
 
-LARGEST_COUNT = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
+MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
 
 class RowReader:
-    """A stored array whose read errors name the store and the rows.
+    """Rows of a stored array, in a form that Dask slices; errors name the store and the rows.
 
-    Dask calls it like an array. One of a single axis, weights, gets a last axis of length 1.
-    ``start`` and ``stop`` are the first row of the array that it shows, and the one after the last.
+    Parameters
+    ----------
+    array
+        Stored array. If it has one axis, weights, a last axis of length 1 is added.
+    label
+        Name of the array for messages.
+    start, stop
+        First row, and the row after the last.
     """
 
     def __init__(self, array: zarr.Array[Any], label: str, start: int, stop: int):
@@ -52,61 +64,60 @@ class RowReader:
             values = np.asarray(self._array[rows if column else (rows, *index[1:])])
         except Exception as error:  # decoders raise errors of many kinds
             raise ChunkError(
-                f"rows {rows.start} to {rows.stop} of {self._label}{self._culprit(rows)} could not "
-                f"be read: {type(error).__name__}: {error}. It is damaged or out of reach; "
-                "restore it, or leave these rows out."
+                f"rows {rows.start} to {rows.stop} of {self._label}{self._damaged(rows)} could not "
+                f"be read: {type(error).__name__}: {error}. Restore the store, or leave these rows "
+                "out."
             ) from error
         return values[..., None] if column else values
 
-    def _culprit(self, rows: slice) -> str:
-        """Which stored object is to blame: the first one that cannot be read by itself.
-
-        Nothing, if each of them can be read by now.
-        """
+    def _damaged(self, rows: slice) -> str:
+        """Name of the first stored object that cannot be read; empty if all can be read now."""
         array = self._array
         stored = array.shards or array.chunks
         counts = [range(-(-n // size)) for n, size in zip(array.shape, stored, strict=True)]
         counts[0] = range(rows.start // stored[0], -(-rows.stop // stored[0]))
-        for place in itertools.product(*counts):
+        for position in itertools.product(*counts):
             try:
-                array[tuple(slice(i * k, (i + 1) * k) for i, k in zip(place, stored, strict=True))]
-            except Exception:  # the error is known already, this is about the place
-                key = array.metadata.encode_chunk_key(place)
+                array[
+                    tuple(slice(i * k, (i + 1) * k) for i, k in zip(position, stored, strict=True))
+                ]
+            except Exception:  # the caller reports the error, this only finds the object
+                key = array.metadata.encode_chunk_key(position)
                 return f" (stored object {f'{array.path}/{key}'.lstrip('/')})"
         return ""
 
     def _require_reachable(self) -> None:
-        """See once in a process that the array is really there.
+        """Check once in each process that the store can be reached.
 
-        Zarr takes a chunk that is missing for one of fill values. A worker that cannot see the
-        store would read nothing but zeros, and not know.
+        Zarr reads a missing chunk as fill values. A worker that cannot reach the store would read
+        zeros without an error.
         """
         array = self._array
-        key = tokenize(_place(array))
-        if key in _SEEN:
+        key = tokenize(_identity(array))
+        if key in REACHED:
             return
         try:
             found = zarr.open_array(store=array.store, path=array.path, mode="r")
         except Exception as error:  # stores fail in many ways
             raise ChunkError(
-                f"{self._label} is out of reach of host {socket.gethostname()}, in "
-                f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data themselves: "
-                "use an absolute path or a URL that each of them can reach."
+                f"{self._label} cannot be reached by host {socket.gethostname()} from {Path.cwd()}: "
+                f"{type(error).__name__}: {error}. Workers read the data themselves: use an "
+                "absolute path or a URL that each of them can reach."
             ) from error
-        # not all metadata: a fill value of NaN would not even be equal to itself. Rows that were
-        # appended since are no matter: a worker may start while the store grows.
+        # Only a part of the metadata is compared: a fill value of NaN is not equal to itself, and
+        # rows may have been appended since, because a worker may start while the store grows.
         if _layout(found) != _layout(array) or found.shape[0] < array.shape[0]:
             raise ChunkError(
-                f"{self._label} has changed since it was opened (now shape {found.shape}), or "
-                f"host {socket.gethostname()} sees another store at this path. Open it again."
+                f"{self._label} has changed since it was opened (now shape={found.shape}), or "
+                f"host {socket.gethostname()} has another store at this path. Open it again."
             )
-        _SEEN.add(key)
+        REACHED.add(key)
 
     def __dask_tokenize__(self) -> Any:
-        return tokenize(_place(self._array), self._start, self.shape)
+        return tokenize(_identity(self._array), self._start, self.shape)
 
 
-def _place(array: zarr.Array[Any]) -> tuple[Any, ...]:
+def _identity(array: zarr.Array[Any]) -> tuple[Any, ...]:
     return str(array.store), array.path, array.shape, str(array.dtype)
 
 
@@ -114,7 +125,7 @@ def _layout(array: zarr.Array[Any]) -> tuple[Any, ...]:
     return array.shape[1:], array.dtype, array.chunks, array.shards
 
 
-_SEEN: set[Any] = set()  # arrays that this process has found where they should be
+REACHED: set[Any] = set()  # identities of the arrays that this process has reached
 
 
 def zarr_samples(
@@ -127,24 +138,24 @@ def zarr_samples(
     chunk_size: str | int | None = None,
     label: str | None = None,
 ) -> Samples:
-    """Samples from a Zarr array, or from one array of a group.
+    """Make samples of a Zarr array, or of one array of a group.
 
     Parameters
     ----------
     store
         Path, URL, Zarr store, group or array; formats 2 and 3, sharded or not.
     array
-        Name of the array in a group; not needed if only one is two-dimensional.
+        Name of the array in a group; not needed if only one array is two-dimensional.
     weights
         Name of a one-dimensional array of the group, or array-like.
     groups
-        The same, of labels of groups; see :mod:`dask_sketch.sources.stored_labels` for names.
+        Name of an array of labels in the group, see :func:`stored_groups`; or array-like.
     storage_options
         Options of the file system of a URL.
     chunk_size
-        Target bytes of one task.
+        Target size of one task in bytes.
     label
-        Name for messages.
+        Name of the samples for messages.
 
     Raises
     ------
@@ -157,8 +168,7 @@ def zarr_samples(
     label = label if rows is root else f"{label.rstrip('/')}/{rows.path.split('/')[-1]}"
     if rows.ndim != 2:
         raise InputError(
-            f"{label} has shape {rows.shape}: a store of samples must be two-dimensional, "
-            "(samples, features)."
+            f"{label} has shape={rows.shape}: give a two-dimensional array, (samples, features)."
         )
     shards = getattr(rows, "shards", None)
     stored = (shards or rows.chunks)[0]
@@ -169,14 +179,15 @@ def zarr_samples(
     every = range(max(-(-n // step), 1))
     if step * d * rows.dtype.itemsize > LARGEST_CHUNK:
         raise InputError(
-            f"{label} states rows of {d:,} features, {step:,} of which are read at once: over the "
-            f"limit of {LARGEST_CHUNK:,} bytes. Give a smaller chunk_size, or write the data again "
-            "in smaller chunks."
+            f"chunk_size={chunk_size!r}: {label} states rows of {d:,} features, {step:,} of which "
+            f"are read at once, over the limit of {LARGEST_CHUNK:,} bytes. Give a smaller "
+            "chunk_size, or write the data again in smaller chunks."
         )
-    if len(every) > LARGEST_COUNT:
+    if len(every) > MAX_TASKS:
         raise InputError(
-            f"{label} states {n:,} rows, which are {len(every):,} tasks of {step:,} rows: over the "
-            f"limit of {LARGEST_COUNT:,}. Give a larger chunk_size, if there really are as many."
+            f"chunk_size={chunk_size!r}: {label} states {n:,} rows, {len(every):,} tasks of "
+            f"{step:,} rows, over the limit of {MAX_TASKS:,}. Give a larger chunk_size, if there "
+            "really are so many rows."
         )
     pieces = math.prod(
         -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
@@ -186,8 +197,8 @@ def zarr_samples(
         column = named(root, weights, label, "weights")
         if column.ndim != 1 or column.shape[0] != n:
             raise InputError(
-                f"weights={weights!r} has shape {column.shape}, {label} has {n} rows; give one "
-                "weight for each row."
+                f"weights={weights!r} has shape={column.shape}: give one weight for each of the "
+                f"{n} rows of {label}."
             )
     labels = stored_groups(root, groups, n, label) if isinstance(groups, str) else None
     cut = partial(_cut, rows, column, labels, label, f"weights {weights!r} of {label}", step)
@@ -198,7 +209,7 @@ def zarr_samples(
     )
     known: dict[str, Any] = {"stored_chunks": pieces}
     given = [x for x in (weights, groups) if x is not None and not isinstance(x, str)]
-    if not given:  # all of it is in the store, of which there are parts
+    if not given:  # all data are in the store, so chunks can be read without the others
         known |= {"cut": cut, "origin": origin}
     samples = array_samples(
         blocks,
@@ -207,7 +218,7 @@ def zarr_samples(
         None if isinstance(groups, str) else groups,
         **known,
     )
-    # what is stored is in the shape that Samples wants already
+    # stored weights and labels have the shape of the attributes of Samples already
     if column is not None:
         samples = replace(samples, weights=lazy_weights)
     if labels is not None:
@@ -215,6 +226,108 @@ def zarr_samples(
         stored = Groups(str(groups), lazy_groups, labels.names, n_groups)
         samples = replace(samples, groups=stored)
     return samples
+
+
+@dataclass(frozen=True)
+class StoredGroups:
+    """Labels of rows in a Zarr group.
+
+    Attributes
+    ----------
+    array
+        Array of one axis, the rows: labels, or indices into the table.
+    label
+        Name of the labels for messages.
+    table
+        Position of each entry among the sorted names, by its index; or None.
+    names
+        Sorted names of the table, or None.
+    """
+
+    array: zarr.Array[Any]
+    label: str
+    table: Any = None
+    names: NDArray[Any] | None = None
+
+
+def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups:
+    """Find labels in a Zarr group by the name of their array.
+
+    Parameters
+    ----------
+    root
+        Zarr group.
+    name
+        Name of an array with a label for each row; or with one for each file, speaker or the like,
+        if the attribute ``instance_dimension`` of an array of indices, one for each row, is the
+        name of its dimension.
+    n_rows
+        Number of samples.
+    label
+        Name of the samples for messages.
+
+    Raises
+    ------
+    InputError
+        If there is no such array, or it does not fit the rows.
+    """
+    found = named(root, name, label, "groups")
+    shown = f"groups {name!r} of {label}"
+    if found.ndim == 1 and found.shape[0] == n_rows:
+        names = found.attrs.get(NAMES)
+        if names is None or found.dtype.kind not in "iu":
+            return StoredGroups(found, shown)
+        return _indexed(found, names, shown)
+    dims = dimensions(found)
+    indices = [
+        array
+        for _, array in root.arrays()
+        if array.shape == (n_rows,) and (array.attrs.get(INDEX_OF),) == dims
+    ]
+    if len(indices) == 1:
+        entries = found[:]
+        names = found.attrs.get(NAMES)
+        if names is not None and found.dtype.kind in "iu":
+            entries = np.asarray(names)[entries]
+        return _indexed(indices[0], entries, shown)
+    raise InputError(
+        f"groups={name!r} has shape={found.shape}: give one label for each of the {n_rows} rows of "
+        f"{label}, or add an array of indices with the attribute {INDEX_OF!r}."
+    )
+
+
+def _indexed(array: zarr.Array[Any], names: Any, label: str) -> StoredGroups:
+    table, sorted_names = number_labels(names, f"the names of {label}")
+    return StoredGroups(array, label, sent_table(table), sorted_names)
+
+
+def dimensions(array: zarr.Array[Any]) -> tuple[str, ...]:
+    """Names of the axes of a stored array of Zarr format 2 or 3; empty if it has none."""
+    stated: Any = getattr(array.metadata, "dimension_names", None)
+    if stated is None:
+        stated = array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return tuple(map(str, stated))
+
+
+def named(root: Any, name: str, label: str, argument: str) -> Any:
+    """Return the array of a group that an argument names.
+
+    Raises
+    ------
+    InputError
+        If there is no such array.
+    """
+    if isinstance(root, zarr.Group):
+        arrays = dict(root.arrays())
+        if name in arrays:
+            return arrays[name]
+        raise InputError(
+            f"{argument}={name!r}: choose one of the arrays of {label}: "
+            f"{', '.join(arrays) or 'there are none'}."
+        )
+    raise InputError(
+        f"{argument}={name!r} names an array, but {label} is a single array: leave it out."
+    )
 
 
 def _cut(
@@ -236,11 +349,11 @@ def _cut(
 
 
 def _blocks(array: zarr.Array[Any], label: str, step: int, chunks: range) -> da.Array:
-    """Lazy rows of some chunks of ``step`` rows each."""
+    """Lazy rows of some chunks, of ``step`` rows each."""
     n = array.shape[0]
     reader = RowReader(array, label, chunks.start * step, min(chunks.stop * step, n))
     return da.from_array(
-        # inlined, so that reading and sketching fuse into one task
+        # inlined, so that reading and sketching become one task
         reader, chunks=(step, max(reader.shape[1], 1)), inline_array=True, asarray=False,
         meta=np.empty((0, 0), dtype=array.dtype),
     )  # fmt: skip
@@ -250,19 +363,18 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
     if isinstance(store, (zarr.Array, zarr.Group)):
         return store
     if isinstance(store, (str, os.PathLike)) and "://" not in str(store):
-        store = Path(store).absolute()  # a worker stands in another folder
+        store = Path(store).absolute()  # workers run in other folders
     try:
-        # what somebody else wrote is read through a guard
         return zarr.open(guarded(store, storage_options), mode="r")
     except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"no Zarr store at {label}: {type(error).__name__}: {error}. Check the path, and "
-            "storage_options for a URL."
+            f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path, "
+            "and storage_options for a URL."
         ) from error
 
 
 def _files_of(store: Any, root: Any) -> Path | str | None:
-    """Path or URL under which the files of a store are found."""
+    """Path or URL of the files of a store, or None."""
     inner = root.store.store if isinstance(root.store, GuardedStore) else root.store
     if isinstance(inner, LocalStore):
         return Path(inner.root)
@@ -272,7 +384,7 @@ def _files_of(store: Any, root: Any) -> Path | str | None:
 def _select(root: Any, name: str | None, label: str) -> Any:
     if isinstance(root, zarr.Array):
         if name is not None:
-            raise InputError(f"array={name!r}, but {label} is a single array; leave it out.")
+            raise InputError(f"array={name!r}: {label} is a single array; leave it out.")
         return root
     if name is not None:
         return named(root, name, label, "array")
@@ -281,8 +393,8 @@ def _select(root: Any, name: str | None, label: str) -> Any:
         return next(iter(found.values()))
     shapes = ", ".join(f"{key} {value.shape}" for key, value in root.arrays())
     raise InputError(
-        f"{label} is a group with {len(found)} two-dimensional arrays ({shapes or 'it is empty'}); "
-        "name the one that holds the samples with array=."
+        f"array=None: {label} is a group with {len(found)} two-dimensional arrays "
+        f"({shapes or 'it is empty'}). Name the array of the samples."
     )
 
 

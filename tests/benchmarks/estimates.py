@@ -32,7 +32,7 @@ from dask_sketch.graph.calibration import (
     pairs_per_second,
 )
 from dask_sketch.graph.compute import count_merges
-from dask_sketch.sources.chunking import row_step
+from dask_sketch.sources.samples import row_step
 from tests.benchmarks.million import measured
 
 FEATURES = 12

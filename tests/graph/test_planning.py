@@ -149,7 +149,7 @@ def test_small_data_stays_in_enough_tasks(store):
 
 
 def test_the_settings_count(store, monkeypatch):
-    monkeypatch.setattr("dask_sketch.sources.chunking.BUSY_TASKS", 1)
+    monkeypatch.setattr("dask_sketch.sources.samples.BUSY_TASKS", 1)
     with dask.config.set({"sketch.chunk-size": "2MB", "sketch.split-every": 2}):
         plan = ds.plan(store, FM)
     assert plan.n_chunks == 25

@@ -29,7 +29,7 @@ def run(x, weights=None, **options):
 
 @pytest.mark.parametrize("name", ["x.zarr", "x.parquet", "x", "x-*.parquet", "x-*"])
 def test_missing_store(name, tmp_path):
-    with pytest.raises(InputError, match=r"(no Zarr store|no Parquet data|nothing) at"):
+    with pytest.raises(InputError, match="x='.*x"):
         ds.open_samples(str(tmp_path / name))
 
 
@@ -63,7 +63,7 @@ def test_damaged_metadata_of_a_store(text, tmp_path):
 @pytest.mark.parametrize("shape", [(60,), (5, 4, 3)])
 def test_a_store_that_is_not_two_dimensional(shape, tmp_path):
     zarr.create_array(str(tmp_path / "x.zarr"), data=np.zeros(shape))
-    with pytest.raises(InputError, match=r"must be two-dimensional, \(samples, features\)"):
+    with pytest.raises(InputError, match=r"shape=\(.*\): "):
         ds.open_samples(tmp_path / "x.zarr")
 
 
@@ -80,13 +80,13 @@ def test_a_store_that_is_not_two_dimensional(shape, tmp_path):
     ],
 )
 def test_arrays_that_are_not_rows_of_features(x):
-    with pytest.raises(InputError, match=r"shape|dimension"):
+    with pytest.raises(InputError, match=r"shape=|dims="):
         ds.open_samples(x)
 
 
 @pytest.mark.parametrize("x", [None, 3, object(), {"a": 1}, pd.Series([1.0]), {1, 2}, b"x.zarr"])
 def test_unknown_kinds(x):
-    with pytest.raises(InputError, match="is not understood; give a NumPy array"):
+    with pytest.raises(InputError, match="x of type "):
         ds.open_samples(x)
 
 
@@ -119,10 +119,10 @@ def wrong_features(tmp_path):
 @pytest.mark.parametrize("kind", ["numpy", "dask", "zarr", "parquet", "pandas", "bag", "labelled"])
 def test_wrong_number_of_features(kind, tmp_path):
     x = wrong_features(tmp_path)[kind]
-    with pytest.raises(InputError, match=r"4 features; the feature map has n_features=3"):
+    with pytest.raises(InputError, match="4 features: .* n_features=3|n_features=3"):
         run(x)
     if kind != "bag":
-        with pytest.raises(InputError, match=r"4 features; the feature map has n_features=3"):
+        with pytest.raises(InputError, match="4 features: .* n_features=3|n_features=3"):
             ds.plan(x, FM)
 
 
@@ -141,7 +141,7 @@ def test_values_that_are_not_real_numbers(kind, values, tmp_path):
             pytest.skip("Zarr warns of strings of fixed length")
         zarr.create_array(str(tmp_path / "x.zarr"), data=values)
         sources["zarr"] = lambda: tmp_path / "x.zarr"
-    with pytest.raises(InputError, match="not real numbers"):
+    with pytest.raises(InputError, match="dtype="):
         ds.open_samples(sources[kind]())
 
 
@@ -154,14 +154,14 @@ def test_non_numeric_columns_are_named(kind, tmp_path):
         "dask": dd.from_pandas(table, npartitions=2),
         "parquet": tmp_path / "x.parquet",
     }[kind]
-    with pytest.raises(InputError, match=r"not numeric: speaker \(.*when .*columns=\["):
+    with pytest.raises(InputError, match=r"speaker \(.*when .*columns=\["):
         run(source)
     assert run(source, columns=NAMES).count == 60
-    with pytest.raises(InputError, match=r"columns \['d'\] are not in"):
+    with pytest.raises(InputError, match=r"columns=\['d'\]"):
         run(source, columns=["a", "d"])
     with pytest.raises(InputError, match="columns='a': give a list"):
         run(source, columns="a")
-    with pytest.raises(InputError, match="weights='d' is not a column"):
+    with pytest.raises(InputError, match="weights='d'"):
         run(source, "d", columns=NAMES)
     with pytest.raises(InputError, match="speaker"):
         run(source, "speaker", columns=NAMES)
@@ -171,7 +171,7 @@ def test_non_numeric_columns_are_named(kind, tmp_path):
 def test_two_columns_of_one_name(kind):
     table = pd.DataFrame(X, columns=["a", "b", "a"])
     source = table if kind == "pandas" else dd.from_pandas(table, npartitions=2)
-    with pytest.raises(InputError, match="several columns of the name a; rename"):
+    with pytest.raises(InputError, match="several columns named a"):
         run(source)
 
 
@@ -229,9 +229,7 @@ def test_a_bad_row_names_its_chunk_and_itself(kind, tmp_path):
     values = X.copy()
     values[47, 1] = np.nan
     source, options = bad_rows(kind, tmp_path, values)
-    with pytest.raises(
-        ChunkError, match=r"^chunk 2 of .*: row 7 of this chunk has nan in feature 1\. .*omit"
-    ):
+    with pytest.raises(ChunkError, match="^chunk 2 of .*: row 7 of .* nan in feature 1"):
         run(source, **options)
     got = run(source, nan_policy="omit", **options)
     assert (got.count, got.omitted) == (59, 1)
@@ -254,7 +252,7 @@ def test_a_bad_weight_names_its_chunk_and_row(kind, tmp_path):
             part = slice(20 * i, 20 * i + 20)
             pd.DataFrame(X[part], columns=NAMES).assign(w=w[part]).to_parquet(path)
         weights = "w"
-    with pytest.raises(ChunkError, match=r"weights of chunk 2 of .*row 7 is -1\.0; .*not negative"):
+    with pytest.raises(ChunkError, match=r"weights of chunk 2 of .*: row 7 has weight=-1\.0"):
         run(source, weights, **options)
 
 
@@ -262,7 +260,7 @@ def test_all_rows_bad():
     bad = np.full((60, 3), np.nan)
     with pytest.raises(InputError, match=r"gave no samples: all of its 60 rows have NaN"):
         run(bad, nan_policy="omit")
-    with pytest.raises(ChunkError, match="row 0 of this chunk has nan"):
+    with pytest.raises(ChunkError, match="row 0 of .* nan"):
         run(bad)
 
 
@@ -270,7 +268,7 @@ def test_labels_of_blocks_on_a_grid():
     cube = np.zeros((4, 4, 3))
     cube[3, 1, 2] = np.inf
     lazy = da.from_array(cube, chunks=(2, 2, 3))
-    with pytest.raises(ChunkError, match=r"chunk \(1, 0\) of .* row 3 of this chunk has inf"):
+    with pytest.raises(ChunkError, match=r"chunk \(1, 0\) of .* row 3 .* inf"):
         run(lazy)
 
 
@@ -286,9 +284,7 @@ def test_a_corrupt_chunk_names_its_rows_and_its_store(how, sharded, tmp_path):
     raw = file.read_bytes()
     damaged = {"truncated": raw[: len(raw) // 2], "emptied": b"", "overwritten": b"x" * 300}
     file.write_bytes(damaged[how])
-    with pytest.raises(
-        ChunkError, match=r"rows 20 to 40 of .*x\.zarr \(stored object c/1/0\) could"
-    ):
+    with pytest.raises(ChunkError, match=r"rows 20 to 40 .*x\.zarr \(stored object c/1/0\)"):
         run(path, chunk_size=1)
 
 
@@ -301,9 +297,7 @@ def test_flipped_bytes_are_seen_where_the_store_has_checksums(tmp_path):
     raw = bytearray(file.read_bytes())
     raw[100] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(
-        ChunkError, match=r"rows 40 to 60 of .*x\.zarr \(stored object c/2/0\) could"
-    ):
+    with pytest.raises(ChunkError, match=r"rows 40 to 60 .*x\.zarr \(stored object c/2/0\)"):
         run(path, chunk_size=1)
 
 
@@ -313,9 +307,7 @@ def test_corrupt_weights_name_themselves(tmp_path):
     group.create_array("w", data=np.random.default_rng(0).random(60), chunks=(20,))
     file = tmp_path / "x.zarr" / "w" / "c" / "1"
     file.write_bytes(file.read_bytes()[:10])
-    with pytest.raises(
-        ChunkError, match=r"rows 20 to 40 of weights .w. of .*\(stored object w/c/1\) could"
-    ):
+    with pytest.raises(ChunkError, match=r"rows 20 to 40 .*\(stored object w/c/1\)"):
         run(tmp_path / "x.zarr", "w", chunk_size=1)
 
 
@@ -357,49 +349,49 @@ def test_weights_of_another_length(kind, n, tmp_path):
         "list": X.tolist(),
     }[kind]
     for weights in (w, w.tolist(), da.from_array(w)):
-        with pytest.raises(InputError, match=r"weights has shape .*one weight\s+for\s+each row"):
+        with pytest.raises(InputError, match="weights has shape=|weights of .* size="):
             ds.sketch(source, FM, weights)
 
 
 def test_weights_of_another_length_in_frames_and_groups(tmp_path):
     table = pd.DataFrame(X, columns=NAMES)
-    with pytest.raises(InputError, match="weights has shape"):
+    with pytest.raises(InputError, match="weights has shape="):
         run(table, np.ones(59))
     with pytest.raises(InputError, match="weights"):
         run(dd.from_pandas(table, npartitions=3), np.ones(59))
     with pytest.raises(InputError, match="weights"):
         run(dd.from_pandas(table, npartitions=3), da.ones(60, chunks=30))
     table.to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(InputError, match="give the name of a column"):
+    with pytest.raises(InputError, match="weights of type "):
         run(tmp_path / "x.parquet", np.ones(60))
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     group.create_array("x", data=X)
     group.create_array("w", data=np.ones(59))
-    with pytest.raises(InputError, match=r"weights='w' has shape \(59,\)"):
+    with pytest.raises(InputError, match=r"weights='w' has shape=\(59,\)"):
         run(group, "w")
-    with pytest.raises(InputError, match="weights='v' is not an array of"):
+    with pytest.raises(InputError, match="weights='v'"):
         run(group, "v")
-    with pytest.raises(InputError, match="array='v' is not an array of"):
+    with pytest.raises(InputError, match="array='v'"):
         run(group, array="v")
 
 
 def test_weights_of_unknown_length_are_checked_chunk_by_chunk():
     lazy = da.from_array(X, chunks=(20, 3))
     mask = da.from_array(np.arange(60) % 2 == 0, chunks=20)
-    with pytest.raises(InputError, match=r"length 20, the samples have 10 rows"):
+    with pytest.raises(InputError, match="size=20"):
         run(lazy[mask], da.ones(60, chunks=20))
 
 
 def test_weights_of_bags():
     blocks = [X[:20], X[20:]]
     bag = db.from_sequence(blocks, npartitions=2)
-    with pytest.raises(InputError, match="bag of 2 partitions"):
+    with pytest.raises(InputError, match="npartitions=2"):
         run(bag, np.ones(60))
-    with pytest.raises(InputError, match="bag of 2 partitions"):
+    with pytest.raises(InputError, match="npartitions=2"):
         run(bag, db.from_sequence(range(3), npartitions=3))
-    with pytest.raises(InputError, match="length 5"):
+    with pytest.raises(InputError, match="size=5"):
         run(bag, db.from_sequence([np.ones(5), np.ones(40)], npartitions=2))
-    with pytest.raises(InputError, match="as many elements"):
+    with pytest.raises(InputError, match="weights of "):
         run(
             db.from_sequence([X[:20], X[20:40], X[40:]], npartitions=1),
             db.from_sequence([np.ones(20), np.ones(20)], npartitions=1),
@@ -414,14 +406,14 @@ def test_a_bad_row_of_a_later_block_of_a_partition_is_named():
     blocks = [values[:20], values[20:40], values[40:]]
     records = pd.DataFrame(np.tile(X, (100, 1)), columns=NAMES).to_dict("records")
     records[5000]["b"] = np.nan
-    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 40: row 7 of this chunk has"):
+    with pytest.raises(ChunkError, match="chunk 0 of .*, from row 40: row 7 "):
         run(db.from_sequence(blocks, npartitions=1))
-    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 4096: row 904 of this chunk"):
+    with pytest.raises(ChunkError, match="chunk 0 of .*, from row 4096: row 904 "):
         run(db.from_sequence(records, npartitions=1))
 
 
 def test_columns_of_what_has_none():
-    with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\] names fields, but"):
+    with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\]"):
         run(db.from_sequence([(1.0, 2.0, 3.0)]), columns=NAMES)
 
 
@@ -431,9 +423,9 @@ def test_bad_bags():
         ([[1.0, 2.0, 3.0], [1.0]], "differ in length"),
         ([np.zeros((2, 2, 3))], "elements of"),
         ([{"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 1.0}], "no field 'b'"),
-        (["text", "words"], "elements of|not real"),
-        ([("a", "b", "c")], "not real numbers"),
-        ([{"a": 1.0, "b": 2.0, "c": "x"}], "not real numbers"),
+        (["text", "words"], "elements of|dtype="),
+        ([("a", "b", "c")], "dtype="),
+        ([{"a": 1.0, "b": 2.0, "c": "x"}], "dtype="),
     ]:
         with pytest.raises(InputError, match=message):
             run(db.from_sequence(items, npartitions=1))
@@ -447,30 +439,30 @@ def test_groups_must_be_told_which_array(tmp_path):
         ds.open_samples(tmp_path / "x.zarr")
     group.create_array("x", data=X)
     group.create_array("y", data=X)
-    with pytest.raises(InputError, match=r"2 two-dimensional arrays .*array="):
+    with pytest.raises(InputError, match="array=None: .* 2 "):
         ds.open_samples(tmp_path / "x.zarr")
-    with pytest.raises(InputError, match="is a single array"):
+    with pytest.raises(InputError, match="array='x'"):
         ds.open_samples(tmp_path / "x.zarr" / "x", array="x")
-    with pytest.raises(InputError, match="is a single array"):
+    with pytest.raises(InputError, match="weights='w'"):
         ds.open_samples(group["x"], weights="w")
 
 
 def test_labelled_names():
     cube = xr.DataArray(np.zeros((4, 5, 3)), dims=("t", "s", "f"))
-    with pytest.raises(InputError, match="feature_dim='g' is not a dimension"):
+    with pytest.raises(InputError, match="feature_dim='g'"):
         ds.open_samples(cube, feature_dim="g")
-    with pytest.raises(InputError, match="weights='w' is not a coordinate"):
+    with pytest.raises(InputError, match="weights='w'"):
         ds.open_samples(cube, weights="w")
-    with pytest.raises(InputError, match="weights has dimensions"):
+    with pytest.raises(InputError, match="weights has dims="):
         ds.open_samples(cube, weights=xr.DataArray(np.ones(4), dims="t"))
     dataset = xr.Dataset({"a": ("t", np.zeros(4)), "b": (("t", "s"), np.zeros((4, 5)))})
     with pytest.raises(InputError, match="differ in dimensions"):
         ds.open_samples(dataset)
-    with pytest.raises(InputError, match=r"\['z'\] are not in the Dataset"):
+    with pytest.raises(InputError, match=r"columns=\['z'\]"):
         ds.open_samples(dataset, columns=["z"])
-    with pytest.raises(InputError, match="weights='w' is not a variable"):
+    with pytest.raises(InputError, match="weights='w'"):
         ds.open_samples(dataset, columns=["a"], weights="w")
-    with pytest.raises(InputError, match="not in the Dataset"):
+    with pytest.raises(InputError, match="columns="):
         ds.open_samples(xr.Dataset())
 
 
@@ -540,11 +532,11 @@ def test_unknown_options_are_refused_in_the_name_of_the_function(function):
 
 def test_none_in_a_record_is_a_missing_number():
     records = db.from_sequence([[1.0, None, 2.0], [3.0, 4.0, 5.0]], npartitions=1)
-    with pytest.raises(ChunkError, match="row 0 of this chunk has nan in feature 1"):
+    with pytest.raises(ChunkError, match="row 0 .* nan in feature 1"):
         run(records)
     found = run(records, nan_policy="omit")
     assert found.identical(run(np.array([[1.0, np.nan, 2.0], [3.0, 4.0, 5.0]]), nan_policy="omit"))
-    with pytest.raises(InputError, match="not real numbers"):
+    with pytest.raises(InputError, match="dtype="):
         run(db.from_sequence([["1", None, "2"]], npartitions=1))
 
 

@@ -487,7 +487,7 @@ def test_missing_values_are_rows_to_omit(kind, tmp_path):
     assert (got.count, got.omitted) == (2, 2)
     assert got.minimum.tolist() == [1.0, 1.0, 1.0]
     row = 0 if kind == "dask" else 1
-    with pytest.raises(ds.SketchError, match=f"row {row} of this chunk has nan"):
+    with pytest.raises(ds.SketchError, match=f"row {row} of .* nan"):
         computed(ds.sketch(source, feature_map()))
 
 

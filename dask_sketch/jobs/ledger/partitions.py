@@ -13,16 +13,13 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
-from dask_sketch.sources.origin import StoredChunks, StoredFiles
-
-if TYPE_CHECKING:
-    from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
 
 _TAGS = ("md5Hash", "ETag", "etag", "content_md5")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "date_time", "created")
