@@ -450,4 +450,5 @@ def test_a_label_is_no_feature(kind, tmp_path):
     (scores,) = dask.compute(model.logpdf(samples), scheduler="sync")
     scores = list(scores)
     np.testing.assert_allclose(scores, model.logpdf(X))
-    assert model.score(samples).compute(scheduler="sync") == pytest.approx(model.score(X))
+    (score,) = dask.compute(model.score(samples), scheduler="sync")
+    assert score == pytest.approx(model.score(X))
