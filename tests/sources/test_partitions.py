@@ -206,7 +206,7 @@ def test_a_file_system_that_tells_nothing(tmp_path, monkeypatch):
         return {"name": path, "size": 3, "type": "file"}
 
     monkeypatch.setattr(fsspec.implementations.local.LocalFileSystem, "info", info)
-    with pytest.raises(InputError, match=r"neither entity tags nor times.*fingerprint='checksum'"):
+    with pytest.raises(InputError, match="fingerprint='checksum'"):
         partitions_of(samples)
     assert len(partitions_of(samples, fingerprint="checksum")) == 5
 
@@ -272,7 +272,7 @@ def test_a_file_that_goes_meanwhile(tmp_path):
         parquet(tmp_path / f"{name}.parquet")
     samples = open_samples(tmp_path)
     (tmp_path / "b.parquet").unlink()
-    with pytest.raises(ChunkError, match=r"b\.parquet is gone since"):
+    with pytest.raises(ChunkError, match=r"b\.parquet was deleted"):
         partitions_of(samples)
     assert keys(partitions_of(samples, chunks=[0])) == ["a.parquet"]
 
@@ -286,20 +286,20 @@ def test_what_is_refused(tmp_path):
         (pd.DataFrame(x, columns=["a", "b"]), {}),
         (tmp_path / "x.zarr", {"weights": np.ones(47), **STEP}),
     ]:
-        with pytest.raises(InputError, match=r"has no files whose changes could be seen\. Store"):
+        with pytest.raises(InputError, match="has no files"):
             partitions_of(open_samples(given, **options))
     memory = zarr.storage.MemoryStore()
     zarr.create_array(memory, data=x)
-    with pytest.raises(InputError, match="give its path or URL"):
+    with pytest.raises(InputError, match="Zarr object"):
         partitions_of(open_samples(memory, **STEP))
-    with pytest.raises(InputError, match=r"would change as it grows; open it with chunk_size="):
+    with pytest.raises(InputError, match="chunk_size='64MiB'"):
         partitions_of(open_samples(tmp_path / "x.zarr"))
     samples = open_samples(tmp_path / "x.zarr", **STEP)
-    with pytest.raises(InputError, match="fingerprint='md5': choose 'auto' or 'checksum'"):
+    with pytest.raises(InputError, match="fingerprint='md5'"):
         partitions_of(samples, fingerprint="md5")
-    with pytest.raises(InputError, match=r"there is no chunk 5 in .*x\.zarr"):
+    with pytest.raises(InputError, match="chunks=5"):
         partitions_of(samples, chunks=[0, 5])
     shutil.rmtree(tmp_path / "x.zarr")
     for fingerprint in ("auto", "checksum"):
-        with pytest.raises(ChunkError, match=r"there is no array at .*x\.zarr any more"):
+        with pytest.raises(ChunkError, match=r"array .*x\.zarr"):
             partitions_of(samples, fingerprint=fingerprint)
