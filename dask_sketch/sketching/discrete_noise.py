@@ -1,8 +1,8 @@
-"""Noise on the integers, drawn exactly: discrete Laplace and discrete Gaussian.
+"""Sample discrete Laplace and discrete Gaussian noise exactly.
 
-Noise in floating point gives itself away: which numbers a rounded logarithm can and cannot be tells
-what was added to what (Mironov 2012). Here every draw is made of comparisons of uniform integers,
-so that the distribution is the one stated, to the last bit, and no real number is ever rounded.
+Noise in floating point reveals its input: the set of possible values of a rounded logarithm shows
+which number was added (Mironov 2012). All samples here are made by comparing uniform integers, so
+the distribution is exactly the stated one, and no real number is rounded.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-LARGEST_SCALE = 2**48  # of the noise, in steps: magnitudes then stay far inside 64 bits
-_BATCH = 2**15  # draws worked on at once
+MAX_SCALE = 2**48  # scale of the noise, so that magnitudes stay far below 64 bits
+_BATCH = 2**15  # samples per block
 
 
 class RandomBits:
-    """Random words for privacy: of the operating system, or of a secret key.
+    """Cryptographic random words: from the operating system, or from a secret key.
 
-    With a key they are SHAKE-256 of it, block by block: whoever does not know the key cannot tell
-    them from chance, nor the next from those before. A generator for simulations would not do, its
-    state can be computed from what it gives.
+    With a key, the words are blocks of SHAKE-256. Without the key they cannot be distinguished from
+    random words, nor predicted from earlier ones. A generator for simulations is not suitable,
+    because its state can be computed from its output.
 
     Parameters
     ----------
     key
-        Secret bytes; the operating system's entropy when not given.
+        Secret bytes; entropy of the operating system by default.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -38,7 +38,7 @@ class RandomBits:
         self._block = 0
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """Words of 64 random bits, shape (n,)."""
+        """Return words of 64 random bits, shape (n,)."""
         if self._key is None:
             return np.frombuffer(secrets.token_bytes(8 * n), dtype="<u8")
         stream = hashlib.shake_256(self._key + self._block.to_bytes(8, "little"))
@@ -46,9 +46,10 @@ class RandomBits:
         return np.frombuffer(stream.digest(8 * n), dtype="<u8")
 
     def below(self, bound: int, n: int) -> Integers:
-        """Uniform integers of ``[0, bound)``, shape (n,), for ``1 <= bound < 2**63``.
+        """Sample uniform integers in ``[0, bound)``, shape (n,), for ``1 <= bound < 2**63``.
 
-        By rejection of those of as many bits that are too large, hence without any bias.
+        Words of the smallest sufficient number of bits are rejected if too large, so there is no
+        bias.
         """
         shift = np.uint64(64 - max((bound - 1).bit_length(), 1))
         out = np.empty(n, dtype=np.int64)
@@ -62,21 +63,21 @@ class RandomBits:
 
 
 def discrete_laplace(scale: int, n: int, bits: RandomBits) -> Integers:
-    """Draw from ``P(y) ~ exp(-|y| / scale)`` on the integers, algorithm 2 of the source.
+    """Sample ``P(y) ~ exp(-|y| / scale)`` on the integers (Canonne et al. 2020, algorithm 2).
 
     Parameters
     ----------
     scale
-        In ``1 .. 2**48``.
+        Scale in ``1 .. 2**48``.
     n
-        Number of draws.
+        Number of samples.
     bits
-        Where chance comes from.
+        Source of random words.
 
     Returns
     -------
     noise
-        Shape (n,).
+        Samples, shape (n,).
 
     References
     ----------
@@ -91,33 +92,33 @@ def discrete_laplace(scale: int, n: int, bits: RandomBits) -> Integers:
     def magnitudes(n: int) -> Integers:
         part = bits.below(scale, n)
         part = part[_exp_of(_ratio(part, scale, bits), len(part))]
-        whole = _geometric(1, len(part), bits)
-        return whole * scale + part
+        quotient = _geometric(1, len(part), bits)
+        return quotient * scale + part
 
     return _signed(magnitudes, n, bits)
 
 
 def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
-    """Draw from ``P(y) ~ exp(-y**2 / (2 deviation**2))`` on the integers.
+    """Sample ``P(y) ~ exp(-y**2 / (2 deviation**2))`` on the integers.
 
-    A magnitude is ``whole * deviation + part``, and its distribution factors into trials whose
-    chances are ratios of integers: ``exp(-whole**2 / 2)``, ``exp(-whole * part / deviation)`` and
-    ``exp(-(part / deviation)**2 / 2)``; algorithm D of Karney, trials by algorithm 1 of Canonne et
-    al.
+    A magnitude is ``quotient * deviation + part``. Its distribution factors into trials of
+    probabilities ``exp(-quotient**2 / 2)``, ``exp(-quotient * part / deviation)`` and
+    ``exp(-(part / deviation)**2 / 2)``, whose exponents are ratios of integers: algorithm D of
+    Karney (2016), with the trials of algorithm 1 of Canonne et al. (2020).
 
     Parameters
     ----------
     deviation
-        In ``1 .. 2**48``. For 3 and more, the standard deviation to within ``1e-30``.
+        Scale in ``1 .. 2**48``; from 3 on, the standard deviation to within ``1e-30``.
     n
-        Number of draws.
+        Number of samples.
     bits
-        Where chance comes from.
+        Source of random words.
 
     Returns
     -------
     noise
-        Shape (n,).
+        Samples, shape (n,).
 
     References
     ----------
@@ -131,16 +132,18 @@ def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
     """
 
     def magnitudes(n: int) -> Integers:
-        whole = _geometric(2, n, bits)
-        # exp(-k / 2) of the draw times exp(-k (k - 1) / 2) of the trials
-        whole = whole[_repeated(whole * (whole - 1), lambda rows: _inverse(2, len(rows), bits))]
-        part = bits.below(deviation, len(whole))
+        quotient = _geometric(2, n, bits)
+        # exp(-k / 2) of the geometric sample times exp(-k (k - 1) / 2) of the trials
+        quotient = quotient[
+            _repeated(quotient * (quotient - 1), lambda rows: _inverse(2, len(rows), bits))
+        ]
+        part = bits.below(deviation, len(quotient))
 
         def once(rows: Integers) -> Flags:
             return _exp_of(_ratio(part[rows], deviation, bits), len(rows))
 
-        kept = _repeated(whole, once)
-        whole, part = whole[kept], part[kept]
+        kept = _repeated(quotient, once)
+        quotient, part = quotient[kept], part[kept]
 
         def square(rows: Integers, k: int) -> Flags:
             below = bits.below(2 * k, len(rows)) == 0
@@ -149,13 +152,13 @@ def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
             return below
 
         near = _exp_of(square, len(part))
-        return whole[near] * deviation + part[near]
+        return quotient[near] * deviation + part[near]
 
     return _signed(magnitudes, n, bits)
 
 
 def _signed(magnitudes: Callable[[int], Integers], n: int, bits: RandomBits) -> Integers:
-    """Both signs alike; zero must not come twice as often, so that minus zero is drawn again."""
+    """Add signs of equal probability; minus zero is rejected, or zero would be twice as frequent."""
     out = np.empty(n, dtype=np.int64)
     filled = 0
     while filled < n:
@@ -168,9 +171,10 @@ def _signed(magnitudes: Callable[[int], Integers], n: int, bits: RandomBits) -> 
 
 
 def _exp_of(trial: Callable[[Integers, int], Flags], n: int) -> Flags:
-    """Trials of chance ``exp(-g)``, from those of chance ``g / k``: algorithm 1 of Canonne et al.
+    """Trials of probability ``exp(-g)`` from those of ``g / k`` (Canonne et al., algorithm 1).
 
-    ``trial(rows, k)`` draws for some rows. The first ``k`` that fails is odd with that chance.
+    ``trial(rows, k)`` makes trials for some rows. The first ``k`` that fails is odd with
+    probability ``exp(-g)``.
     """
     out = np.zeros(n, dtype=np.bool_)
     rows = np.arange(n)
@@ -184,7 +188,7 @@ def _exp_of(trial: Callable[[Integers, int], Flags], n: int) -> Flags:
 
 
 def _ratio(numerators: Integers, denominator: int, bits: RandomBits) -> Callable[..., Flags]:
-    """Trials of chance ``numerators / (denominator k)``."""
+    """Trials of probability ``numerators / (denominator k)``."""
 
     def trial(rows: Integers, k: int) -> Flags:
         return bits.below(denominator * k, len(rows)) < numerators[rows]
@@ -193,12 +197,12 @@ def _ratio(numerators: Integers, denominator: int, bits: RandomBits) -> Callable
 
 
 def _inverse(divisor: int, n: int, bits: RandomBits) -> Flags:
-    """Trials of chance ``exp(-1 / divisor)``, shape (n,)."""
+    """Trials of probability ``exp(-1 / divisor)``, shape (n,)."""
     return _exp_of(_ratio(np.ones(n, dtype=np.int64), divisor, bits), n)
 
 
 def _geometric(divisor: int, n: int, bits: RandomBits) -> Integers:
-    """Successes before the first failure of trials of chance ``exp(-1 / divisor)``, shape (n,)."""
+    """Number of successes of probability ``exp(-1 / divisor)`` before the first failure."""
     out = np.zeros(n, dtype=np.int64)
     rows = np.arange(n)
     while rows.size:
@@ -208,7 +212,7 @@ def _geometric(divisor: int, n: int, bits: RandomBits) -> Integers:
 
 
 def _repeated(times: Integers, once: Callable[[Integers], Flags]) -> Flags:
-    """Whether all of ``times`` trials succeed, row by row."""
+    """Whether all ``times`` trials of a row succeed, for each row."""
     out = np.ones(len(times), dtype=np.bool_)
     done = 0
     rows = np.flatnonzero(times > done)

@@ -29,7 +29,7 @@ from dask_sketch.sources.group_labels import (
     sent_table,
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
-from dask_sketch.storage.untrusted import LARGEST_CHUNK, GuardedStore, guarded
+from dask_sketch.storage.untrusted import MAX_CHUNK, GuardedStore, guarded
 
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
@@ -65,8 +65,8 @@ class RowReader:
         except Exception as error:  # decoders raise errors of many kinds
             raise ChunkError(
                 f"rows {rows.start} to {rows.stop} of {self._label}{self._damaged(rows)} could not "
-                f"be read: {type(error).__name__}: {error}. Restore the store, or leave these rows "
-                "out."
+                f"be read: {type(error).__name__}: {str(error).rstrip('.')}. Restore the store, or "
+                "leave these rows out."
             ) from error
         return values[..., None] if column else values
 
@@ -177,10 +177,10 @@ def zarr_samples(
     nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size, grouped=grouped)
     step = min(nominal, max(n, 1))
     every = range(max(-(-n // step), 1))
-    if step * d * rows.dtype.itemsize > LARGEST_CHUNK:
+    if step * d * rows.dtype.itemsize > MAX_CHUNK:
         raise InputError(
             f"chunk_size={chunk_size!r}: {label} states rows of {d:,} features, {step:,} of which "
-            f"are read at once, over the limit of {LARGEST_CHUNK:,} bytes. Give a smaller "
+            f"are read at once, over the limit of {MAX_CHUNK:,} bytes. Give a smaller "
             "chunk_size, or write the data again in smaller chunks."
         )
     if len(every) > MAX_TASKS:

@@ -1,10 +1,10 @@
-"""Zarr stores that somebody else wrote: what they state is checked before Zarr acts on it.
+"""Read Zarr stores of untrusted authors: check documents and chunks before Zarr uses them.
 
 A store is read through :class:`GuardedStore`, which sees every document and every stored chunk
-first. Metadata is small, plain JSON; it names codecs that decode numbers and nothing that could run
-code (pickle) or make objects; no chunk states more bytes than the limit; no chunk unpacks to more
-than its metadata says; no key leaves the store, be it by ``..`` or by a symbolic link, or ends at
-what is no plain file, such as a pipe or a device.
+first. It refuses metadata that is large or not plain JSON, codecs other than those of numbers
+(pickle can run code), chunks that state more bytes than the limit, chunks that decompress to more
+bytes than the metadata states, keys that lead out of the store, by ``..`` or by a symbolic link,
+and keys of pipes, devices and other special files.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.decompressed_size import unpacked_bytes
+from dask_sketch.storage.decompressed_size import decompressed_size
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
 
-LARGEST_METADATA = 2**26  # bytes of one document
-LARGEST_CHUNK = 2**32  # bytes of one chunk or shard, unpacked
-_LARGEST_INDEX = 2**20  # chunks of one shard
-_REMEMBERED = 4096  # folders of a store
-# one byte more than is allowed tells that there is more
-_WHOLE_DOCUMENT = RangeByteRequest(0, LARGEST_METADATA + 1)
-_SLACK = 2**16  # bytes of a chunk beyond those of its numbers: checksums, headers of codecs
+MAX_METADATA = 2**26  # bytes of one document
+MAX_CHUNK = 2**32  # bytes of one decompressed chunk or shard
+_MAX_INDEX = 2**20  # chunks of one shard
+_MAX_FOLDERS = 4096  # folders of a store that are remembered
+# one byte more than the limit, so that longer documents are noticed
+_WHOLE_DOCUMENT = RangeByteRequest(0, MAX_METADATA + 1)
+_SLACK = 2**16  # bytes of checksums and headers of codecs in a chunk
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-# compressors, whose output is of any size: each is looked into before it unpacks
+# compressors: the size of their output is determined before they decompress
 _COMPRESSORS = {"zstd", "blosc", "gzip", "zlib", "lz4", "bz2", "lzma"}
 _CODECS = _COMPRESSORS | {
     *("bytes", "endian", "transpose", "crc32c", "crc32", "adler32", "fletcher32"),
     *("jenkins_lookup3", "shuffle", "delta", "astype", "bitround", "fixedscaleoffset"),
     *("quantize", "packbits", "zfpy", "pcodec"),
-    *("vlen-utf8", "vlen-bytes"),  # text beside the numbers; never samples
+    *("vlen-utf8", "vlen-bytes"),  # text in other arrays; never samples
 }
 _WIDTH = re.compile(r"[<>|=]?([a-zA-Z])(\d*)")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the metadata of one array says about its chunks.
+    """Sizes and compressors of the chunks of one array, from its metadata.
 
     Attributes
     ----------
     chunk_bytes
-        Of one chunk, unpacked; of an inner one in shards.
+        Size of one decompressed chunk in bytes; in shards, of an inner chunk.
     compressors
-        Those that the bytes pass, the one that unpacks first in front.
+        Names of the compressors in the order of decompression.
     n_inner
         Number of chunks in a shard; 0 without shards.
     index_first
-        Whether a shard begins with its index, rather than ending with it.
+        Whether the index of a shard is at its beginning, not at its end.
     """
 
     chunk_bytes: int
@@ -77,14 +77,14 @@ class Layout:
         return 16 * self.n_inner + 4 if self.n_inner else 0
 
     @property
-    def unpacked(self) -> int:
-        """Most bytes that a chunk may unpack to; filters may have widened its numbers."""
+    def max_chunk_bytes(self) -> int:
+        """Largest allowed size of a decompressed chunk; filters may have widened its numbers."""
         return 8 * self.chunk_bytes + _SLACK
 
     @property
-    def stored(self) -> int:
-        """Most bytes of one stored object."""
-        return max(self.n_inner, 1) * self.unpacked + self.index_bytes
+    def max_object_bytes(self) -> int:
+        """Largest allowed size of one stored object."""
+        return max(self.n_inner, 1) * self.max_chunk_bytes + self.index_bytes
 
 
 class GuardedStore(Store):
@@ -105,10 +105,10 @@ class GuardedStore(Store):
 
     def __init__(self, store: Store) -> None:
         super().__init__(read_only=True)
-        self._store: Any = store  # some of its methods exist in newer releases of Zarr only
+        self._store: Any = store  # some methods exist only in newer releases of Zarr
         self._root = _local_root(store)
         self._layouts: dict[str, Layout] = {}
-        self._folders: set[Path] = set()  # that are known to be in the store
+        self._folders: set[Path] = set()  # folders that are known to be in the store
 
     @property
     def store(self) -> Store:
@@ -125,9 +125,9 @@ class GuardedStore(Store):
         super().close()
 
     def with_read_only(self, read_only: bool = False) -> GuardedStore:
-        """Another reader of the same store; writing is refused."""
+        """Return another reader of the same store; writing is refused."""
         if not read_only:
-            raise ArtifactError(f"{self} is open for reading only.")
+            raise ArtifactError(f"{self} is read-only: write to the store itself.")
         return GuardedStore(self._store)
 
     async def get(
@@ -179,8 +179,8 @@ class GuardedStore(Store):
         ranges = self._store.get_ranges(key, byte_ranges, prototype=prototype, **limits)
         async for batch in ranges:
             yield [
-                (place, self._checked(key, layout, byte_ranges[place], found))
-                for place, found in batch
+                (number, self._checked(key, layout, byte_ranges[number], found))
+                for number, found in batch
             ]
 
     def get_ranges_sync(
@@ -195,8 +195,8 @@ class GuardedStore(Store):
         layout = self._layout_of(key, self._require_inside(key))
         limits = {name: limit for name, limit in limits.items() if limit is not None}
         return [
-            (place, self._checked(key, layout, byte_ranges[place], found))
-            for place, found in self._store.get_ranges_sync(
+            (number, self._checked(key, layout, byte_ranges[number], found))
+            for number, found in self._store.get_ranges_sync(
                 key, byte_ranges, prototype=prototype, **limits
             )
         ]
@@ -234,41 +234,41 @@ class GuardedStore(Store):
             yield name
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
+        """Refuse to write: the store is read-only."""
+        raise ArtifactError(f"{self} is read-only: write to the store itself.")
 
     async def delete(self, key: str) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
+        """Refuse to write: the store is read-only."""
+        raise ArtifactError(f"{self} is read-only: write to the store itself.")
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
+        """Refuse to write: the store is read-only."""
+        raise ArtifactError(f"{self} is read-only: write to the store itself.")
 
     def delete_sync(self, key: str) -> None:
-        """Refused: the store is only read."""
-        raise ArtifactError(f"{self} is open for reading only.")
+        """Refuse to write: the store is read-only."""
+        raise ArtifactError(f"{self} is read-only: write to the store itself.")
 
     def _admit(self, key: str) -> Layout | None:
-        """Check a key before it is read; the layout of its array, None of a document."""
+        """Check a key before it is read; return the layout of its array, None for a document."""
         size = self._require_inside(key)
         return None if key.rpartition("/")[2] in _DOCUMENTS else self._layout_of(key, size)
 
     def _checked(
         self, key: str, layout: Layout | None, byte_range: ByteRequest | None, found: Buffer | None
     ) -> Buffer | None:
-        """A value that was read, once its contents are known to be harmless."""
+        """Check a value that was read, and return it."""
         if found is None:
             return None
         if layout is None:
             self._read(key, key.rpartition("/")[0], found.to_bytes())
         elif layout.compressors:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
-                _require_honest(piece, layout, key)
+                _require_stated_size(piece, layout, key)
         return found
 
     def _require_inside(self, key: str) -> int:
-        """Refuse keys that lead out of the store; bytes of a local file, 0 of what is none."""
+        """Refuse keys that lead out of the store; return the size of a local file, else 0."""
         if key.startswith("/") or ".." in key.split("/") or "\\" in key or "\0" in key:
             raise ArtifactError(f"{self}: the key {key!r} leads out of the store; it is not read.")
         if self._root is None:
@@ -287,9 +287,9 @@ class GuardedStore(Store):
                 return 0
             if stat.S_ISREG(found.st_mode):
                 return found.st_size
-            if not stat.S_ISDIR(found.st_mode):  # a pipe would be waited for, a device have no end
-                raise ArtifactError(f"{self}: {key!r} is no plain file; it is not read.")
-            if len(self._folders) > _REMEMBERED:
+            if not stat.S_ISDIR(found.st_mode):  # reading a pipe or a device may never end
+                raise ArtifactError(f"{self}: {key!r} is not a regular file; it is not read.")
+            if len(self._folders) > _MAX_FOLDERS:
                 self._folders.clear()
             self._folders.add(path)
         return 0
@@ -298,24 +298,24 @@ class GuardedStore(Store):
         if not path.resolve().is_relative_to(root.resolve()):
             raise ArtifactError(
                 f"{self}: {key!r} is a link that leads out of the store; it is not followed. If "
-                "you trust the store, open its array with zarr and give that."
+                "you trust the store, open its array with zarr and give the array."
             )
 
     def _read(self, key: str, prefix: str, text: bytes) -> None:
-        """Check a document, and remember the arrays that it describes."""
-        if len(text) > LARGEST_METADATA:
-            raise ArtifactError(f"{self}: {key!r} has over {LARGEST_METADATA:,} bytes of metadata.")
+        """Check a document, and store the layouts of its arrays."""
+        if len(text) > MAX_METADATA:
+            raise ArtifactError(f"{self}: {key!r} has over {MAX_METADATA:,} bytes of metadata.")
         try:
             found = json.loads(text)
         except RecursionError as error:
             raise ArtifactError(f"{self}: {key!r} is nested too deeply.") from error
         except ValueError:
-            return  # Zarr says what is wrong with it, in its own words
+            return  # Zarr raises its own error
         if not isinstance(found, dict):
             return
         try:
-            for where, document in _arrays_in(key, prefix, found):
-                self._layouts[where] = layout_of(document)
+            for path, document in _arrays_in(key, prefix, found):
+                self._layouts[path] = layout_of(document)
         except ArtifactError as error:
             raise ArtifactError(f"{self}: {key!r} {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -325,13 +325,13 @@ class GuardedStore(Store):
             ) from error
 
     def _layout_of(self, key: str, size: int) -> Layout:
-        """Layout of the array that a chunk belongs to; refuses chunks stored in too many bytes."""
+        """Layout of the array of a chunk; refuse chunks that are stored in too many bytes."""
         prefix = key
         while prefix:
             prefix = prefix.rpartition("/")[0]
             if prefix in self._layouts:
                 layout = self._layouts[prefix]
-                if size > layout.stored:
+                if size > layout.max_object_bytes:
                     raise ArtifactError(
                         f"{self}: {key!r} has {size:,} bytes, more than its metadata allows."
                     )
@@ -339,7 +339,7 @@ class GuardedStore(Store):
         raise ArtifactError(f"{self}: {key!r} belongs to no array whose metadata was read.")
 
     def __reduce__(self) -> Any:
-        # in every task: what can be made again is left out
+        # tasks contain the store: values that can be computed again are not pickled
         return _restore, (self._store, self._layouts)
 
     def __eq__(self, other: object) -> bool:
@@ -363,7 +363,7 @@ def _restore(store: Store, layouts: dict[str, Layout]) -> GuardedStore:
 
 
 def _local_root(store: Any) -> Path | None:
-    """Folder of a store of local files, through whatever interface; None of other stores."""
+    """Folder of a store of local files, through any interface; None for other stores."""
     while isinstance(store, WrapperStore):
         store = store._store
     if isinstance(store, LocalStore):
@@ -375,13 +375,13 @@ def _local_root(store: Any) -> Path | None:
     return Path(store.path) if isinstance(files, LocalFileSystem) else None
 
 
-def guarded(place: Any, storage_options: dict[str, Any] | None = None) -> Any:
-    """The store at a place, to be read through its guard.
+def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
+    """Wrap a store in a :class:`GuardedStore`.
 
     Parameters
     ----------
-    place
-        Path, URL, Zarr store or mapping. What else Zarr takes is given back as it is.
+    store
+        Path, URL, Zarr store or mapping. Objects of other types are returned unchanged.
     storage_options
         Options of the file system of a URL.
 
@@ -390,56 +390,62 @@ def guarded(place: Any, storage_options: dict[str, Any] | None = None) -> Any:
     >>> str(guarded(MemoryStore())).startswith("memory://")
     True
     """
-    if isinstance(place, (GuardedStore, StorePath)):
-        return place
-    if isinstance(place, Store):
-        return GuardedStore(place)
-    if isinstance(place, dict):
-        return GuardedStore(MemoryStore(place, read_only=True))
-    if isinstance(place, str) and ("://" in place or "::" in place):
+    if isinstance(store, (GuardedStore, StorePath)):
+        return store
+    if isinstance(store, Store):
+        return GuardedStore(store)
+    if isinstance(store, dict):
+        return GuardedStore(MemoryStore(store, read_only=True))
+    if isinstance(store, str) and ("://" in store or "::" in store):
         return GuardedStore(
-            FsspecStore.from_url(place, storage_options=storage_options, read_only=True)
+            FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
         )
-    if isinstance(place, (str, Path)):
-        return GuardedStore(LocalStore(place, read_only=True))
-    return place
+    if isinstance(store, (str, Path)):
+        return GuardedStore(LocalStore(store, read_only=True))
+    return store
 
 
 def _arrays_in(key: str, prefix: str, found: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Path and metadata of each array of a document, consolidated ones too."""
+    """Paths and metadata of the arrays of a document, including consolidated metadata."""
     name = key.rpartition("/")[2]
     if name == ".zarray":
         yield prefix, found
     elif name == ".zmetadata":
         for inner, document in found["metadata"].items():
-            where, _, kind = inner.rpartition("/")
-            if kind == ".zarray":
-                yield _joined(prefix, where), document
+            path, _, name = inner.rpartition("/")
+            if name == ".zarray":
+                yield _joined(prefix, path), document
     elif name == "zarr.json":
         if found.get("node_type") == "array":
             yield prefix, found
         consolidated = found.get("consolidated_metadata") or {}
-        for where, document in consolidated.get("metadata", {}).items():
+        for path, document in consolidated.get("metadata", {}).items():
             if document.get("node_type") == "array":
-                yield _joined(prefix, where), document
+                yield _joined(prefix, path), document
 
 
-def _joined(prefix: str, where: str) -> str:
-    return "/".join(part for part in (prefix, where) if part)
+def _joined(prefix: str, path: str) -> str:
+    return "/".join(part for part in (prefix, path) if part)
 
 
 def layout_of(document: dict[str, Any]) -> Layout:
-    """Check the metadata of one array, of format 2 or 3.
+    """Check the metadata of one array of format 2 or 3.
+
+    Parameters
+    ----------
+    document
+        Parsed metadata.
 
     Raises
     ------
     ArtifactError
-        If it states a chunk that is too large, or a codec that is not known to be harmless.
+        If the metadata states a chunk that is too large, or a codec that is not known to be
+        harmless.
     """
     if document.get("zarr_format") == 2:
         shape, chunks = document["shape"], document["chunks"]
         width = _width(document["dtype"])
-        # filters apply first when writing, the compressor last: it is the first to unpack
+        # writers apply filters first and the compressor last; readers in reverse order
         applied = [*(document.get("filters") or []), document.get("compressor")]
         names = [_known(codec["id"]) for codec in applied if codec is not None]
         return _layout(shape, chunks, width, names)
@@ -452,31 +458,35 @@ def layout_of(document: dict[str, Any]) -> Layout:
     assert isinstance(settings, dict)
     inside = settings["configuration"]
     if [_name_of(codec) for codec in inside["index_codecs"]] != ["bytes", "crc32c"]:
-        raise ArtifactError("has shards whose index is packed in another way than usual.")
+        raise ArtifactError(
+            "has shards with an index of other codecs than bytes and crc32c: write it again."
+        )
     if len(codecs) > 1:
-        raise ArtifactError("packs whole shards, so that no chunk of them can be read alone.")
+        raise ArtifactError(
+            "compresses whole shards, so no chunk of them can be read alone: write it again."
+        )
     _layout(shape, chunks, width, [])
     inner = inside["chunk_shape"]
     made = _layout(shape, inner, width, [_known(_name_of(codec)) for codec in inside["codecs"]])
     n_inner = math.prod(-(-whole // part) for whole, part in zip(chunks, inner, strict=True))
-    if n_inner > _LARGEST_INDEX:
-        raise ArtifactError(f"states {n_inner:,} chunks in a shard, over {_LARGEST_INDEX:,}.")
+    if n_inner > _MAX_INDEX:
+        raise ArtifactError(
+            f"states {n_inner:,} chunks in a shard, over the limit of {_MAX_INDEX:,}."
+        )
     first = inside.get("index_location", "end") == "start"
     return Layout(made.chunk_bytes, made.compressors, n_inner, first)
 
 
 def _layout(shape: Any, chunks: Any, width: int, names: list[str]) -> Layout:
-    for sizes, least in ((shape, 0), (chunks, 1)):
-        if not all(type(n) is int and least <= n < 2**62 for n in sizes):
-            raise ArtifactError(
-                f"states sizes {str(sizes)[:60]}, which are no whole numbers of use."
-            )
+    for sizes, minimum in ((shape, 0), (chunks, 1)):
+        if not all(type(n) is int and minimum <= n < 2**62 for n in sizes):
+            raise ArtifactError(f"states sizes {str(sizes)[:60]}, which are not valid integers.")
     if len(shape) != len(chunks):
         raise ArtifactError(f"states {len(shape)} dimensions, and chunks of {len(chunks)}.")
     size = math.prod(chunks) * width
-    if size > LARGEST_CHUNK:
+    if size > MAX_CHUNK:
         raise ArtifactError(
-            f"states chunks of {size:,} bytes, over the limit of {LARGEST_CHUNK:,}: they are not "
+            f"states chunks of {size:,} bytes, over the limit of {MAX_CHUNK:,}: they are not "
             "read. Write the data again in smaller chunks."
         )
     return Layout(size, tuple(name for name in reversed(names) if name in _COMPRESSORS))
@@ -490,15 +500,15 @@ def _known(name: Any) -> str:
     plain = str(name).removeprefix("numcodecs.")
     if plain not in _CODECS:
         raise ArtifactError(
-            f"names the codec {str(name)[:60]!r}. Only codecs of numbers are used on a store: "
-            "others can run code of its author's (pickle) or make objects. If you trust it, open "
-            "the array with zarr and give that."
+            f"names the codec {str(name)[:60]!r}. Only codecs of numbers are used: others can run "
+            "code of the author (pickle) or make objects. If you trust the store, open its array "
+            "with zarr and give the array."
         )
     return plain
 
 
 def _width(kind: Any) -> int:
-    """Bytes of one element, as its type is written in metadata."""
+    """Size of one element in bytes, from its type in the metadata."""
     if isinstance(kind, str):
         if kind in np.sctypeDict:
             return np.dtype(kind).itemsize
@@ -507,18 +517,18 @@ def _width(kind: Any) -> int:
             return max(int(found[2] or 8), 1) * (4 if found[1] == "U" else 1)
     if isinstance(kind, dict):
         return int(kind.get("configuration", {}).get("length_bytes", 64))
-    return 64  # records and text of any length: not samples, and small
+    return 64  # records and text: not samples, and small
 
 
 def _pieces(
     raw: Any, layout: Layout, byte_range: ByteRequest | None, key: str
 ) -> Iterable[memoryview]:
-    """The packed chunks in what was read: itself, or those of a whole shard."""
+    """Compressed chunks in a value that was read: the value itself, or the chunks of a shard."""
     view = np.ascontiguousarray(raw).data.cast("B")
     n = layout.index_bytes
     if not n:
         return [view]
-    # the request by which Zarr reads the index, which is not packed
+    # the request by which Zarr reads the index, which is not compressed
     of_index = RangeByteRequest(0, n) if layout.index_first else SuffixByteRequest(n)
     if byte_range not in (None, of_index):
         return [view]  # one chunk
@@ -528,7 +538,7 @@ def _pieces(
     spans = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
     spans = spans[spans[:, 0] != np.iinfo(np.uint64).max]
     if layout.index_first and int(spans[:, 0].min(initial=n)) < n:
-        # such a chunk could be asked for as the index is, and would pass unchecked
+        # such a chunk could be read by the request of the index, without a check
         raise ArtifactError(f"the shard {key!r} has chunks that overlap its index.")
     if byte_range is not None:
         return []
@@ -537,10 +547,10 @@ def _pieces(
     return [view[int(start) : int(start) + int(length)] for start, length in spans]
 
 
-def _require_honest(piece: memoryview, layout: Layout, key: str) -> None:
-    found = unpacked_bytes(layout.compressors[0], piece, layout.unpacked)
-    if found > layout.unpacked:
+def _require_stated_size(piece: memoryview, layout: Layout, key: str) -> None:
+    found = decompressed_size(layout.compressors[0], piece, layout.max_chunk_bytes)
+    if found > layout.max_chunk_bytes:
         raise ArtifactError(
-            f"the chunk {key!r} unpacks to over {layout.unpacked:,} bytes, and its metadata states "
-            f"{layout.chunk_bytes:,}: it is not unpacked."
+            f"the chunk {key!r} decompresses to over {layout.max_chunk_bytes:,} bytes, but its "
+            f"metadata states {layout.chunk_bytes:,}: it is not read."
         )
