@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.validation.lazy_input import register_lazy_methods
 
 if TYPE_CHECKING:
-    from dask_sketch.decoders.decode import decode, decode_groups
+    from dask_sketch.decoders.decode import decode
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
     from dask_sketch.diagnostics.model_selection import select_model
@@ -56,8 +56,7 @@ _HOME = {
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
-    "decode": "decoders",
-    "decode_groups": "decoders",
+    "decode": "decoders.decode",
     "design": "graph",
     "diagnose": "diagnostics",
     "merge": "sketching.merge",
@@ -85,7 +84,6 @@ __all__ = [
     "apply",
     "create_ledger",
     "decode",
-    "decode_groups",
     "design",
     "diagnose",
     "merge",

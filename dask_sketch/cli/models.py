@@ -23,10 +23,7 @@ from dask_sketch.cli.options import (
     seed_option,
     storage_option,
 )
-
-# as decoders.METHODS and MODELS; importing them would load the numerics
-METHODS = ["cl-ompr", "cl-omp", "splitting", "density", "sketch-shift", "iht"]
-MODELS = ["gaussian", "isotropic", "known", "dirac"]
+from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
 
 
 @click.command(
@@ -45,7 +42,7 @@ MODELS = ["gaussian", "isotropic", "known", "dirac"]
               "sketch.")  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
 @click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
-@click.option("--refine", type=click.Choice(["efficient"]),
+@click.option("--refine", type=click.Choice(REFINEMENTS),
               help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
 @click.option("--start", metavar="MODEL",
               help="Earlier model to start at, in place of a method.")  # fmt: skip

@@ -1,37 +1,120 @@
-"""Arguments of :func:`dask_sketch.decode`, checked."""
+"""Validate the arguments of :func:`dask_sketch.decode`, and pick the method."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import ArrayLike
 
-from dask_sketch.decoders.atoms import Array, Family
+from dask_sketch.decoders.atoms import Array, covariance_matrix
+from dask_sketch.decoders.efficient import memory_needed
+from dask_sketch.decoders.methods import OPTIONAL, START, Method, rows_of
+from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS
+from dask_sketch.decoders.problem import Problem
+from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_integer
+
+
+def check_problem(
+    sketch: Sketch,
+    n_components: int | None,
+    *,
+    method: str | None,
+    model: str | None,
+    bounds: str | ArrayLike | None,
+    covariance: ArrayLike | None,
+    start: GaussianMixture | Centroids | None,
+    maxima: str,
+    merge: bool,
+    refine: str | None,
+    seed: int,
+    replicates: int,
+    variance_floor: float,
+    device: str | None,
+) -> tuple[Problem, Method]:
+    """Validate all arguments that describe a problem, and find the row of its method.
+
+    The parameters are those of :func:`dask_sketch.decode`.
+
+    Raises
+    ------
+    DecodeError
+        If an argument is invalid, does not suit the method, or asks for more than the sketch holds.
+    """
+    require_content(sketch)
+    if n_components is not None:
+        n_components = require_integer("n_components", n_components, 1, DecodeError)
+    replicates = require_integer("replicates", replicates, 1, DecodeError)
+    seed = require_integer("seed", seed, 0, DecodeError)
+    for name, value, known in (
+        ("method", method, METHODS),
+        ("model", model, MODELS),
+        ("maxima", maxima, MAXIMA),
+        ("refine", refine, REFINEMENTS),
+        ("device", device, ("cuda",)),
+    ):
+        if value not in known and (value is not None or name == "maxima"):
+            raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
+    if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
+        raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
+    components = None if start is None else _start(start, sketch.feature_map.n_features)
+    row, model = _row(method, model, n_components, start)
+    given = {"merge": merge, "refine": refine, "covariance": covariance, "device": device}
+    for name in OPTIONAL:
+        if name not in row.arguments and given[name] not in (None, False):
+            raise DecodeError(
+                f"{name}={given[name]!r} with method={row.name!r}: leave it out, or choose another "
+                "method, such as 'cl-ompr' or 'splitting'."
+            )
+    box = _box(bounds, sketch)
+    if sketch.privacy is not None and box is not None:
+        # a private sketch has no other range than its bounds, which these replace
+        sketch = replace(sketch, minimum=box[0], maximum=box[1])
+    problem = Problem(
+        sketch,
+        n_components,
+        method=row.name,
+        model=model,
+        box=box,
+        covariance=covariance_matrix(model, covariance, sketch.feature_map.n_features),
+        start=components,
+        maxima=maxima,
+        merge=merge,
+        refine=refine,
+        seed=seed,
+        replicates=replicates,
+        variance_floor=variance_floor,
+        device=device,
+    )
+    _require_refinable(problem)
+    _require_enough(problem, problem.count_parameters(row.family))
+    return problem, row
 
 
 def require_content(sketch: Any) -> None:
-    """Refuse what is no sketch, or an empty one."""
+    """Raise an error for anything but a sketch of at least one sample."""
     if not isinstance(sketch, Sketch):
         raise DecodeError(
-            f"sketch of type {type(sketch).__name__}: give a Sketch; call .compute() on a lazy "
-            "one, and decode_groups() for a SketchGroup."
+            f"sketch of type {type(sketch).__name__}: give a Sketch or a SketchGroup; call "
+            ".compute() on a lazy one."
         )
     if not sketch.total_weight > 0:
         raise DecodeError(
-            f"the sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
-            "There is nothing to decode."
+            f"sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
+            "Decode a sketch of at least one sample."
         )
 
 
 def require_callables(executor: object, progress: object) -> None:
-    """Refuse an executor that takes no tasks, and a progress that cannot be called."""
+    """Raise an error for an executor that takes no tasks, or a progress that cannot be called."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise DecodeError(
             f"executor={executor!r}: give a concurrent.futures.Executor, such as "
@@ -44,52 +127,54 @@ def require_callables(executor: object, progress: object) -> None:
         )
 
 
-def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse a word that is not known."""
-    if value not in known:
-        raise DecodeError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}.")
-
-
-def require_enough(sketch: Sketch, n_components: int, n_each: int) -> None:
-    """Refuse a model with more parameters than the sketch has numbers, or components than samples.
-
-    With fewer than two frequencies for each parameter it warns: estimation breaks down there
-    (section 5.5), and with the fivefold number it is safe.
-
-    Parameters
-    ----------
-    sketch
-        What is to be decoded.
-    n_components
-        Number of components.
-    n_each
-        Parameters of each, its weight included.
-    """
-    d, m = sketch.feature_map.n_features, sketch.feature_map.n_frequencies
-    n_parameters = n_each * n_components
-    if n_parameters > 2 * m:
+def _row(
+    method: str | None,
+    model: str | None,
+    n_components: int | None,
+    start: GaussianMixture | Centroids | None,
+) -> tuple[Method, str]:
+    """Row of the table for a method and a model, with the default of each."""
+    if start is not None:
+        if method is not None:
+            raise DecodeError(f"method={method!r} and start: give one, a start needs no method.")
+        return START, model or ("dirac" if isinstance(start, Centroids) else "gaussian")
+    if method is None:
+        method = "density" if model == "dirac" else "cl-ompr"
+        if n_components is None:
+            method = "cl-omp"
+    rows = rows_of(method)
+    model = model or rows[0].models[0]
+    fitting = [row for row in rows if model in row.models]
+    if not fitting:
+        models = [name for row in rows for name in row.models]
         raise DecodeError(
-            f"n_components={n_components} with {d} features has {n_parameters} parameters, more "
-            f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
-            f"{2 * m // n_each} components, or sketch with at least {5 * n_parameters} "
-            "frequencies."
+            f"model={model!r} with method={method!r}: choose one of {', '.join(models)}."
         )
-    if sketch.count < n_components:
+    if n_components is None and not fitting[0].finds_number:
         raise DecodeError(
-            f"n_components={n_components} from a sketch of {sketch.count:,} samples: decode no "
-            "more components than there are samples."
+            f"n_components=None with method={method!r}: give a number, or method='cl-omp', which "
+            "finds it."
         )
-    if m < 2 * n_parameters:
-        warnings.warn(
-            f"n_components={n_components} with {d} features has {n_parameters} parameters, for "
-            f"which {m} frequencies are few: estimates may fail. Decode fewer components, or "
-            f"sketch with {5 * n_parameters} frequencies.",
-            UserWarning,
-            stacklevel=3,
-        )
+    return fitting[0], model
 
 
-def box_of(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
+def _start(start: object, n_features: int) -> Start:
+    """Components of an earlier model; variances of centroids are zero."""
+    if not isinstance(start, (GaussianMixture, Centroids)):
+        raise DecodeError(
+            f"start of type {type(start).__name__}: give an earlier model, as decode returns it."
+        )
+    if start.n_features != n_features:
+        raise DecodeError(
+            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
+            "of the same features."
+        )
+    if isinstance(start, Centroids):
+        return Start(start.weights, start.centers, np.zeros_like(start.centers), start.decoding)
+    return Start(start.weights, start.means, start.covariances, start.decoding)
+
+
+def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
     """Bounds on means as an array (2, n_features), or None."""
     if bounds is None:
         return None
@@ -117,42 +202,60 @@ def box_of(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
     return box
 
 
-def start_of(start: GaussianMixture | Centroids, n_features: int) -> tuple[Array, Array, Array]:
-    """Weights, places and variances of an earlier model; of centroids, variances of zero."""
-    if not isinstance(start, (GaussianMixture, Centroids)):
+def _require_enough(problem: Problem, n_each: int) -> None:
+    """Raise an error for more parameters than numbers, or more components than samples.
+
+    With fewer than two frequencies for each parameter, a warning: estimation breaks down there
+    (section 5.5), and with five it is safe.
+    """
+    d, m = problem.n_features, problem.n_frequencies
+    n_components = problem.n_components or 1
+    n_parameters = n_each * n_components
+    if n_parameters > 2 * m:
         raise DecodeError(
-            f"start of type {type(start).__name__}: give an earlier model, as decode returns it."
+            f"n_components={n_components} with {d} features has {n_parameters} parameters, more "
+            f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
+            f"{2 * m // n_each} components, or sketch with at least {5 * n_parameters} "
+            "frequencies."
         )
-    if start.n_features != n_features:
+    if problem.sketch.count < n_components:
         raise DecodeError(
-            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
-            "of the same features."
+            f"n_components={n_components} from a sketch of {problem.sketch.count:,} samples: "
+            "decode no more components than there are samples."
         )
-    if isinstance(start, Centroids):
-        return start.weights, start.centers, np.zeros_like(start.centers)
-    return start.weights, start.means, start.covariances
-
-
-def require_memory(needed: int, n_components: int) -> None:
-    """Refuse efficient refinement that does not fit into memory, before anything is decoded."""
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise DecodeError(
-            f"refine='efficient' with n_components={n_components} needs {needed / 2**30:.1f} GiB "
-            f"of memory, and {available / 2**30:.1f} GiB is available. Decode fewer components, "
-            "sketch with fewer frequencies, or leave refine out."
+    if m < 2 * n_parameters:
+        warnings.warn(
+            f"n_components={n_components} with {d} features has {n_parameters} parameters, for "
+            f"which {m} frequencies are few: estimates may fail. Decode fewer components, or "
+            f"sketch with {5 * n_parameters} frequencies.",
+            UserWarning,
+            stacklevel=5,
         )
 
 
-def require_noise_model(family: Family) -> None:
-    """Refuse efficient refinement of atoms that are not Gaussians with diagonal covariances."""
-    if family.name == "dirac":
+def _require_refinable(problem: Problem) -> None:
+    """Raise an error if efficient refinement does not suit the model, or does not fit into memory."""
+    if problem.refine is None:
+        return
+    if problem.model == "dirac":
         raise DecodeError(
             "refine='efficient' with model='dirac': points say nothing of the noise of a sketch. "
             "Decode model='gaussian' or 'isotropic', or leave refine out."
         )
-    if not family.diagonal:
+    covariance = problem.covariance
+    if covariance is not None and (covariance != np.diag(np.diagonal(covariance))).any():
         raise DecodeError(
-            "refine='efficient' with a covariance matrix: it knows diagonal covariances only. "
-            "Whiten the data with it, or leave refine out."
+            "refine='efficient' with a covariance matrix: only diagonal covariances can be "
+            "refined. Whiten the data with it, or leave refine out."
+        )
+    if problem.n_components is None:
+        return
+    n_parameters = problem.n_components * problem.count_parameters()
+    needed = memory_needed(n_parameters, problem.n_frequencies)
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise DecodeError(
+            f"refine='efficient' with n_components={problem.n_components} needs "
+            f"{needed / 2**30:.1f} GiB of memory, and {available / 2**30:.1f} GiB is available. "
+            "Decode fewer components, sketch with fewer frequencies, or leave refine out."
         )

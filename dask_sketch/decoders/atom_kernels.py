@@ -1,12 +1,12 @@
-"""The inner loops of the objective: waves, their products with a residual, and with each other.
+"""Compiled inner loops of the objective: values of atoms and their products.
 
-Phases and exponents are matrix products, which BLAS does best; what stands here comes between
-the products. Every loop runs over contiguous float64 without a branch, so that LLVM turns it into
+Phases and exponents are matrix products, which are left to BLAS; the loops here work on the
+results. Every loop runs over contiguous float64 without a branch, so that LLVM turns it into
 vector instructions: 2 ns for an exponential, a sine and a cosine together. No fast-math flag is
-used: the rounding is that of the operations as written, the fused ones being spelled out.
+used: rounding is that of the operations as written, and fused operations are explicit.
 
-Arguments are in powers of two and in cycles, so that reducing them to the range of a polynomial is
-exact. The polynomials are truncated Chebyshev series, in error by at most 2.5e-16.
+Exponents have base two and phases are in cycles, so that reducing them to the range of a
+polynomial is exact. The polynomials are truncated Chebyshev series with errors below 2.5e-16.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (
     -1.7132186347396439,
     0.27194674558121545,
 )
-# Adding and subtracting it rounds to a whole number, which stands in its lowest bits meanwhile.
+# Adding this constant rounds to an integer, held in the lowest bits of the sum.
 _ROUND = 1.5 * 2.0**52
-_SMALLEST = -1022.0  # power of two that is a normal number
+_SMALLEST = -1022.0  # exponent of the smallest normal number
 
 
 def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
@@ -74,7 +74,7 @@ def _to_number(typing: Any, a: Any) -> Any:
     return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.DoubleType())
 
 
-# a * b + c, rounded once; the bits of a number, and back
+# a * b + c rounded once; a number as its bits; bits as a number
 _fma: Any = intrinsic(_fused)
 _bits: Any = intrinsic(_to_bits)
 _number: Any = intrinsic(_to_number)
@@ -94,7 +94,7 @@ def power_of_two(e):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _cosine_sine(t):  # type: ignore[no-untyped-def]
-    """Cosine and sine of ``2 pi t``: half cycles are removed, their parity is the sign."""
+    """Cosine and sine of ``2 pi t``: half cycles are removed, and their parity is the sign."""
     h = (t + t + _ROUND) - _ROUND
     r = _fma(h, -0.5, t)
     y = r * r
@@ -109,8 +109,8 @@ def _cosine_sine(t):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def waves(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
-    """Turn exponents and phases into waves, in place.
+def evaluate_atoms(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
+    """Replace exponents and phases by ``2**(e + envelope + lift) * exp(2 pi i t)``, in place.
 
     Parameters
     ----------
@@ -119,9 +119,7 @@ def waves(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
     imag
         Phases ``t`` in cycles, shape (K, B), less than 2**50; imaginary parts on return.
     envelope, lift
-        Added to the exponents of each frequency (B,) and of each atom (K,).
-
-    The wave is ``2**(e + envelope + lift) * exp(2 pi i t)``.
+        Terms added to the exponents of each frequency (B,) and of each atom (K,).
     """
     for k in range(real.shape[0]):
         row, other, up = real[k], imag[k], lift[k]
@@ -133,10 +131,10 @@ def waves(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def plain_waves(real, imag, amplitude):  # type: ignore[no-untyped-def]
-    """The waves ``amplitude * exp(2 pi i t)`` of atoms without shape, amplitude of shape (B,).
+def evaluate_points(real, imag, amplitude):  # type: ignore[no-untyped-def]
+    """Replace phases by ``amplitude * exp(2 pi i t)``, for atoms without shape parameters.
 
-    As :func:`waves`, but ``real`` is only written.
+    As :func:`evaluate_atoms` with an amplitude of shape (B,); ``real`` is only written.
     """
     for k in range(real.shape[0]):
         row, other = real[k], imag[k]
@@ -148,7 +146,7 @@ def plain_waves(real, imag, amplitude):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def correlate(real, imag, rho_real, rho_imag):  # type: ignore[no-untyped-def]
-    """Replace atoms ``a`` (K, B) by ``conj(a) rho``, real and imaginary part, in place."""
+    """Replace atoms ``a`` (K, B) by ``conj(a) rho``, real and imaginary parts, in place."""
     for k in range(real.shape[0]):
         row, other = real[k], imag[k]
         for j in range(row.size):
@@ -179,7 +177,7 @@ def factor_products(factors, left, right, start, width, out):  # type: ignore[no
 def pair_products(real, imag, first, second, start, width, out_real, out_imag):  # type: ignore[no-untyped-def]  # fmt: skip
     """``conj(a_first) a_second`` for pairs of atoms (K, B), from frequency ``start``.
 
-    The results have shape (>= n_pairs, >= width) each. Of float32 or float64, as the atoms are.
+    Both results have shape (>= n_pairs, >= width), in the precision of the atoms.
     """
     for p in range(first.size):
         a, b = real[first[p], start:], imag[first[p], start:]
@@ -191,24 +189,24 @@ def pair_products(real, imag, first, second, start, width, out_real, out_imag): 
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def place_pairs(sums, first, second, column, sign, row, factor, gram):  # type: ignore[no-untyped-def]
-    """Write the sums over frequencies of pairs of atoms to where they stand in a Gram matrix.
+def fill_gram(sums, first, second, column, sign, row, factor, gram):  # type: ignore[no-untyped-def]
+    """Write the sums over frequencies of pairs of atoms to their entries of a Gram matrix.
 
     Parameters
     ----------
     sums
-        Shape (n_pairs, n_sums).
+        Sums, shape (n_pairs, n_sums).
     first, second
-        Atoms of each pair, ``first <= second``.
+        Indices of the atoms of each pair, ``first <= second``.
     column, sign
-        For parameters ``p`` of the first and ``q`` of the second atom, shape (p, p): the entry is
-        ``sign[p, q] * sums[:, column[p, q]]``.
+        Index and sign (p, p) of the entries for parameters ``p`` of the first and ``q`` of the
+        second atom, which are ``sign[p, q] * sums[:, column[p, q]]``.
     row
         Row of each atom's parameters in the Gram matrix, shape (K, p).
     factor
-        What each row and column is multiplied by, shape (K p,).
+        Multiplier of each row and column, shape (K p,).
     gram
-        Shape (K p, K p); symmetric.
+        Symmetric matrix (K p, K p) that is written.
     """
     for pair in range(first.size):
         rows, columns = row[first[pair]], row[second[pair]]

@@ -1,42 +1,41 @@
-"""The objective on the GPU: all frequencies of all atoms at once, in float64.
+"""Objective on the GPU, with all atoms at large blocks of frequencies in float64.
 
 The formulas are those of :mod:`dask_sketch.decoders.objective`, written for an array namespace:
-with NumPy in place of CuPy they run on the processor, as the tests do. Parameters come from the
-host and sums go back to it; whatever has the length of the sketch stays. The equations of Gram
-matrices are solved on the GPU too. Decoders do not know the difference.
+with NumPy in place of CuPy they run on the processor. Parameters come from the host and sums return
+to it; arrays with the length of the sketch stay on the GPU, which solves the normal equations too.
 
-It pays where ``n_components * n_frequencies`` is large: a call costs about twenty launches. Gram
-matrices are in float64 whatever precision is enough: matrix products are as fast in it.
+The GPU is faster if ``n_components * n_frequencies`` is large: a call costs about twenty launches.
+Gram matrices are in float64 for any ``gram_dtype``, since matrix products are as fast in it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.normal_equations import GramSums
-from dask_sketch.decoders.objective import Objective, normalised
+from dask_sketch.decoders.objective import Complex, Objective, normalised
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.device import cupy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dask_sketch.sketching.sketch import Sketch
-
-_NUMBERS = 2**23  # of one array of a block of frequencies: 64 MiB
 
 
 class DeviceObjective(Objective):
-    """An objective whose sums over frequencies are made on the current GPU.
+    """Objective whose sums over frequencies are computed on the current GPU.
 
     Parameters
     ----------
     sketch, model, options
-        As for :class:`~dask_sketch.decoders.objective.Objective`.
+        Arguments of :class:`~dask_sketch.decoders.objective.Objective`.
     xp
         Array namespace; CuPy by default.
+
+    Attributes
+    ----------
+    device_block_size
+        Numbers in an array of a block of frequencies: 64 MiB.
 
     Raises
     ------
@@ -44,39 +43,46 @@ class DeviceObjective(Objective):
         If there is no GPU, or no CuPy.
     """
 
+    device_block_size = 2**23
+
     def __init__(
-        self, sketch: Sketch, model: str = "gaussian", *, xp: Any = None, **options: Any
+        self,
+        sketch: Sketch,
+        model: str = "gaussian",
+        *,
+        xp: Any = None,
+        **options: Any,
     ) -> None:
         super().__init__(sketch, model, **options)
         self._xp = cupy() if xp is None else xp
         self._send()
 
     def _send(self) -> None:
-        """Put on the device what does not change from call to call."""
+        """Copy the arrays that all calls share to the device."""
         asarray = self._xp.asarray
         self._at_omega = asarray(self.omega)
         self._at_factors = asarray(self._factors)
         self._at_even_factors = asarray(self._even_factors)
         self._at_envelope = asarray(self._envelope * np.log(2.0))
         self._at_target = tuple(map(asarray, self.target))
-        self._residual: tuple[Any, Any] = (None, None)  # on the host, and on the device
+        self._residual: tuple[Any, Any] = (None, None)  # host and device
 
-    def thinned(self, n_frequencies: int) -> Self:
+    def subsample(self, n_frequencies: int) -> Self:
         """As in the base class."""
-        fewer = super().thinned(n_frequencies)
+        fewer = super().subsample(n_frequencies)
         fewer._send()
         return fewer
 
-    def facing(self, target: tuple[Array, Array]) -> Self:
+    def with_target(self, target: Complex) -> Self:
         """As in the base class."""
-        other = super().facing(target)
+        other = super().with_target(target)
         other._at_target = tuple(map(self._xp.asarray, target))
         return other
 
     # -- blocks of frequencies ------------------------------------------------------------
 
     def _spans(self, n_rows: int) -> Iterator[slice]:
-        width = max(_NUMBERS // max(n_rows, 1), 64)
+        width = max(self.device_block_size // max(n_rows, 1), 64)
         for start in range(0, self.n_frequencies, width):
             yield slice(start, min(start + width, self.n_frequencies))
 
@@ -86,7 +92,7 @@ class DeviceObjective(Objective):
         step: Callable[[slice, Any, Any], tuple[Any, ...]],
         lift: Any = None,
     ) -> list[Array]:
-        """Sums over blocks, on the host, of what ``step(block, real, imag)`` returns."""
+        """Sums over blocks of the results of ``step(block, real, imag)``, on the host."""
         given = self._xp.asarray(theta)
         parts = [
             step(block, *self._atoms_on_device(given, block, lift))
@@ -96,21 +102,21 @@ class DeviceObjective(Objective):
 
     def _exponents(self, theta: Any, block: slice) -> Any:
         """Logarithms of the amplitudes of atoms, shape (K, B), or (B,) if they have no shape."""
-        if not self.n_shapes:
+        if not self.space.n_shapes:
             return self._at_envelope[block]
-        d = self.n_features
+        d = self.space.n_features
         return theta[:, d:] @ self._at_factors[1 + d :, block] + self._at_envelope[block]
 
     def _atoms_on_device(self, theta: Any, block: slice, lift: Any) -> tuple[Any, Any]:
         """Real and imaginary part (K, B) of atoms, multiplied by ``exp(lift)``, shape (K, 1)."""
         exponents = self._exponents(theta, block)
         amplitudes = self._xp.exp(exponents if lift is None else exponents + lift)
-        phases = theta[:, : self.n_features] @ self._at_omega[:, block]
+        phases = theta[:, : self.space.n_features] @ self._at_omega[:, block]
         return amplitudes * self._xp.cos(phases), -amplitudes * self._xp.sin(phases)
 
     def _lift_on_device(self, theta: Array) -> Any:
-        """What brings the largest amplitude of each atom to one, as in the base class."""
-        if not self.n_shapes:
+        """Exponents that bring the largest amplitude of each atom to one, as in the base class."""
+        if not self.space.n_shapes:
             return None
         given = self._xp.asarray(theta)
         largest = [
@@ -120,7 +126,7 @@ class DeviceObjective(Objective):
         return -self._xp.concatenate(largest, axis=1).max(axis=1, keepdims=True)
 
     def _receive(self, *arrays: Any) -> list[Array]:
-        """Arrays of the device, on the host, in one transfer."""
+        """Arrays of the device copied to the host in one transfer."""
         flat = self._xp.concatenate([array.reshape(-1) for array in arrays])
         host = np.asarray(flat.get() if hasattr(flat, "get") else flat)
         ends = np.cumsum([array.size for array in arrays])[:-1]
@@ -129,15 +135,15 @@ class DeviceObjective(Objective):
             for part, array in zip(np.split(host, ends), arrays, strict=True)
         ]
 
-    def _sent(self, residual: tuple[Array, Array]) -> tuple[Any, Any]:
-        """A residual on the device; the optimisers give the same one many times."""
+    def _sent(self, residual: Complex) -> tuple[Any, Any]:
+        """Residual on the device; optimisers pass the same one many times."""
         if self._residual[0] is not residual:
             self._residual = residual, tuple(map(self._xp.asarray, residual))
         return self._residual[1]
 
-    # -- the methods of an objective -----------------------------------------------------
+    # -- methods of the objective ---------------------------------------------------------
 
-    def residual(self, weights: Array, theta: Array) -> tuple[Array, Array]:
+    def residual(self, weights: Array, theta: Array) -> Complex:
         """As in the base class."""
         w, given = self._xp.asarray(weights), self._xp.asarray(theta)
         parts: list[list[Any]] = [[], []]
@@ -148,9 +154,7 @@ class DeviceObjective(Objective):
         real, imag = self._receive(*map(self._xp.concatenate, parts))
         return real, imag
 
-    def correlation_gradients(
-        self, theta: Array, residual: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
+    def correlation_gradients(self, theta: Array, residual: Complex) -> tuple[Array, Array]:
         """As in the base class."""
         self.n_evaluations += len(theta)
         rho = self._sent(residual)
@@ -163,7 +167,7 @@ class DeviceObjective(Objective):
 
         return normalised(*self._sum(theta, step, self._lift_on_device(theta)))
 
-    def correlations(self, theta: Array, residual: tuple[Array, Array]) -> Array:
+    def correlations(self, theta: Array, residual: Complex) -> Array:
         """As in the base class."""
         self.n_evaluations += len(theta)
         rho = self._sent(residual)
@@ -216,7 +220,7 @@ class DeviceObjective(Objective):
 
     def gram(self, weights: Array, theta: Array) -> Array:
         """As in the base class."""
-        pairs = _DevicePairs(self._xp, len(theta), self.n_features, self.n_shapes)
+        pairs = _DevicePairs(self._xp, len(theta), self.space.n_features, self.space.n_shapes)
         given = self._xp.asarray(theta)
         total = None
         for block in self._spans(pairs.n_rows):
@@ -224,16 +228,18 @@ class DeviceObjective(Objective):
             part = pairs.of_block(*atoms, self._at_factors[:, block])
             total = part if total is None else total + part
         matrix = pairs.placed(total)
-        multipliers = np.concatenate([np.ones(len(theta)), np.repeat(weights, self.n_parameters)])
+        multipliers = np.concatenate(
+            [np.ones(len(theta)), np.repeat(weights, self.space.n_parameters)]
+        )
         scale = self._xp.asarray(multipliers)
         (found,) = self._receive(matrix * scale * scale[:, None])
         return found
 
-    def factored(self, matrix: Array) -> Callable[[Array], Array]:
+    def factorise(self, matrix: Array) -> Callable[[Array], Array]:
         """As in the base class."""
         given = self._xp.asarray(matrix)
         lower = self._xp.linalg.cholesky(given)
-        # CuPy says nothing of a matrix that is not positive definite
+        # CuPy raises no error for a matrix that is not positive definite
         missed = self._xp.abs((lower * lower).sum(axis=1) - given.diagonal()).max()
         if not float(missed) <= 1e-6 * float(given.diagonal().max()):
             raise np.linalg.LinAlgError("the matrix is not positive definite")
@@ -257,7 +263,7 @@ def _products(real: Any, imag: Any, rho_real: Any, rho_imag: Any) -> tuple[Any, 
 
 
 class _DevicePairs(GramSums):
-    """Products of pairs of atoms: two matrix products for each block of frequencies."""
+    """Products of pairs of atoms, as two matrix products for each block of frequencies."""
 
     def __init__(self, xp: Any, n_atoms: int, n_features: int, n_shapes: int) -> None:
         super().__init__(n_atoms, n_features, n_shapes)
@@ -265,7 +271,7 @@ class _DevicePairs(GramSums):
         self._index = [
             xp.asarray(index) for index in (self._first, self._second, self._left, self._right)
         ]
-        self.n_rows = max(len(self._first), len(self._left))  # of the largest array of a block
+        self.n_rows = max(len(self._first), len(self._left))  # rows of the largest array of a block
 
     def of_block(self, real: Any, imag: Any, factors: Any) -> Any:
         """Sums (n_pairs, n_products) over the frequencies of a block."""
@@ -276,7 +282,7 @@ class _DevicePairs(GramSums):
         return self._xp.concatenate([same @ even, cross @ odd], axis=1)
 
     def placed(self, sums: Any) -> Any:
-        """The Gram matrix of the sums, on the device: weights first, then each atom's rest."""
+        """Gram matrix of the sums, on the device: weights first, then the parameters of each atom."""
         xp, k = self._xp, self._n_atoms
         first, second = self._index[:2]
         entries = sums[:, xp.asarray(self._column)] * xp.asarray(self._sign)

@@ -1,16 +1,16 @@
 """Statistically efficient refinement: a fit weighted by the noise of the sketch (ours).
 
 Least squares gives every entry of the sketch the same weight, though their noise is unequal and
-strongly correlated. Its covariance under a mixture is known in closed form
-(:mod:`dask_sketch.decoders.noise_covariance`), and the mixture nearest to the sketch in the metric of
-its inverse is the optimally weighted generalised method of moments: of all estimates from these
-moments, the one of least variance, ``(J S^-1 J^T)^-1 / n``. Seen from the likelihood, it solves
-the score equations with each score replaced by its best approximation by features, so that it is as
-good as maximum likelihood on all samples to the extent that the features span the scores.
+strongly correlated. The covariance ``S`` of the noise under a mixture is known in closed form
+(:mod:`dask_sketch.decoders.noise_covariance`), and the mixture nearest to the sketch in the metric
+of its inverse is the optimally weighted generalised method of moments: the estimate of least
+variance, ``(J S^-1 J^T)^-1 / n``, from these moments. In terms of the likelihood, it solves the
+score equations with each score replaced by its best approximation by features, and is as precise as
+maximum likelihood on all samples to the extent that the features span the scores.
 
-One round is a factorisation of ``S`` at the current mixture and a few Newton steps on
-``J S^-1 (z - A P) = 0``, ``J S^-1`` held fixed. The metric changes little from a good fit on, and
-two or three rounds are enough; of a long sketch, all but the last on part of the frequencies.
+One round consists of a factorisation of ``S`` at the current mixture and a few Newton steps on
+``J S^-1 (z - A P) = 0`` with ``J S^-1`` fixed. The metric changes little once the fit is good, and
+two or three rounds are enough; of a long sketch, all but the last use part of the frequencies.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ import numpy as np
 from scipy import linalg
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.descent import coarsened
+from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.support import Fit
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
 # nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10).
 _RIDGE = 1e-5
 # Added to the variance of every feature, at most 1/2: the closed form is a difference of numbers up
-# to one, whose rounding must stay below the ridge in features that hardly vary.
+# to one, whose rounding must stay below the ridge for features that hardly vary.
 _CANCELLED = 1e-10
-# Frequencies that are weighted together. Beyond, they form blocks, weighted each on its own:
-# time grows as m instead of m**3, and memory stays at 0.5 GB beside three Jacobians, P times 2m.
-BLOCK = 4096
-N_ROUNDS = 3  # metrics at most; fewer when the mixture no longer moves
-_UNKNOWN = 1e-12  # of the largest eigenvalue of the information: less is none
-_STOP = 0.01  # squared length of the way of a round after which no metric follows, as of _newton
-_STEPS = 8  # Newton steps of one round, at most
-_STILL = 1e-3  # a step that improves the weighted cost by less, in units of one parameter's noise
+# Frequencies that are weighted together. More frequencies form blocks, each weighted on its own:
+# time then grows as m instead of m**3, and memory stays at 0.5 GB beside three Jacobians, P by 2m.
+_BLOCK_SIZE = 4096
+N_ROUNDS = 3  # largest number of rounds; fewer if the mixture no longer moves
+_UNKNOWN = 1e-12  # fraction of the largest eigenvalue of the information that counts as none
+_STOP = 0.01  # squared length of the path of a round after which no round follows; see _newton
+_STEPS = 8  # largest number of Newton steps of a round
+_STILL = (
+    1e-3  # smallest improvement of the weighted cost by a step, in units of a parameter's noise
+)
 
 
 @dataclass(frozen=True)
-class Efficient:
-    """A refined fit, and how far off its parameters are.
+class RefinedFit:
+    """Refined fit and the standard errors of its parameters.
 
     Attributes
     ----------
     fit
-        Weights sum to one.
+        Fit whose weights sum to one.
     standard_errors
-        Of weights (K,), means and variances (K, n_features), in data units. Zero for parameters on
-        a bound, which were held there.
+        Standard errors of weights (K,), means and variances (K, n_features), in data units. Zero
+        for parameters on a bound, which were held there.
     """
 
     fit: Fit
@@ -62,22 +63,29 @@ class Efficient:
 
 
 def refine_efficiently(
-    objective: Objective, fit: Fit, report: Callable[[float], None]
-) -> Efficient:
-    """Refine a fit with the inverse covariance of the sketch for a metric.
+    objective: Objective,
+    fit: Fit,
+    report: Callable[[float], None],
+    *,
+    block_size: int = _BLOCK_SIZE,
+) -> RefinedFit:
+    """Refine a fit in the metric of the inverse covariance of the sketch.
 
     Parameters
     ----------
     objective
-        Atoms and target, of a family with variances.
+        Atoms and target, with a family that has variances.
     fit
-        A least-squares fit: the start, which must be near.
+        Least-squares fit to start from, which must be near.
     report
-        Called with the plain cost after each of ``N_ROUNDS`` rounds at most.
+        Function called with the unweighted cost after each of at most ``N_ROUNDS`` rounds.
+    block_size
+        Number of frequencies that are weighted together.
 
     Returns
     -------
     refined
+        Fit and standard errors.
 
     References
     ----------
@@ -86,71 +94,77 @@ def refine_efficiently(
     efficiency of empirical characteristic function procedures, JRSS B 43(1).
     """
     weights, theta = fit.weights / fit.weights.sum(), fit.theta
-    coarse = coarsened(objective, len(theta))
+    coarse = coarse_objective(objective, len(theta))
     moved = np.inf
     for left in reversed(range(N_ROUNDS)):
-        # the way there on part of the frequencies, and the last round, which counts, on all
+        # the last round, which determines the result, uses all frequencies
         last = moved < _STOP or left == 0
         used = objective if last else coarse
-        metric = _Metric(used, weights, theta)
+        metric = _Metric(used, weights, theta, block_size)
         moved, weights, theta = _newton(used, metric, weights, theta)
         report(objective.cost(weights, theta))
         if used is objective and moved < _STOP:
             break
-    variances = metric.parameters.spread(metric.covariance()) / objective.effective_count
+    variances = metric.parameters.all_variances(metric.covariance()) / objective.effective_count
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
-    return Efficient(refined, _in_data_units(objective, variances, len(theta)))
+    return RefinedFit(refined, _in_data_units(objective, variances, len(theta)))
 
 
 def _in_data_units(
     objective: Objective, squares: Array, n_atoms: int
 ) -> tuple[Array, Array, Array]:
     """Standard errors of weights (K,), means and variances (K, n_features), from their squares."""
-    d = objective.n_features
+    space, d = objective.space, objective.space.n_features
     deviations = np.sqrt(np.maximum(squares, 0.0))
     by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
-    # a family's variances have one parameter each, or all of them the same
-    variances = objective.scale**2 * (by_theta[:, d:] @ objective.family.spread)
-    return deviations[:n_atoms], objective.scale * by_theta[:, :d], variances
+    # each variance has its own parameter, or all of them have the same one
+    variances = space.scale**2 * (by_theta[:, d:] @ space.family.spread)
+    return deviations[:n_atoms], space.scale * by_theta[:, :d], variances
 
 
-def memory_needed(objective: Objective, n_components: int) -> int:
-    """Bytes that a refinement holds at most, beside the fit itself."""
-    n_parameters = n_components * (1 + objective.n_parameters)
-    m = objective.n_frequencies
-    jacobians = 5 * n_parameters * 2 * m
-    return 8 * (jacobians + 4 * n_parameters**2 + (2 * min(m, BLOCK)) ** 2)
+def memory_needed(n_parameters: int, n_frequencies: int) -> int:
+    """Largest number of bytes that a refinement holds, beside the fit itself.
+
+    Parameters
+    ----------
+    n_parameters
+        Number of parameters of all components, with their weights.
+    n_frequencies
+        Number of frequencies.
+    """
+    jacobians = 5 * n_parameters * 2 * n_frequencies
+    return 8 * (jacobians + 4 * n_parameters**2 + (2 * min(n_frequencies, _BLOCK_SIZE)) ** 2)
 
 
-class _Free:
-    """The parameters that may move: weights within their simplex, atoms' parameters off bounds."""
+class _FreeParameters:
+    """Free parameters: weights within their simplex, and parameters of atoms off their bounds."""
 
     def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
         alive = weights > 1e-8
-        off = (theta > objective.lower) & (theta < objective.upper)
+        off = (theta > objective.space.lower) & (theta < objective.space.upper)
         self._atoms = np.flatnonzero((off & alive[:, None]).ravel())
         self._alive = np.flatnonzero(alive)
         n_alive = len(self._alive)
-        # an orthonormal basis of the changes of weights that leave their sum
+        # an orthonormal basis of the changes of weights that keep their sum
         ones = np.column_stack([np.ones(n_alive), np.eye(n_alive)[:, 1:]])
         self._basis = np.linalg.qr(ones)[0][:, 1:]
         self._shape = theta.shape
 
     def rows(self, jacobian: Array) -> Array:
-        """Derivatives by the free parameters, from those by all."""
+        """Derivatives by the free parameters, from those by all parameters."""
         n_atoms = self._shape[0]
         by_weight = self._basis.T @ jacobian[self._alive]
         return np.concatenate([by_weight, jacobian[n_atoms + self._atoms]])
 
     def step(self, free: Array) -> tuple[Array, Array]:
-        """A step of all weights and parameters."""
+        """Step of all weights and parameters, from that of the free ones."""
         n_free_weights = len(self._alive) - 1
         by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
         by_weight[self._alive] = self._basis @ free[:n_free_weights]
         by_theta[self._atoms] = free[n_free_weights:]
         return by_weight, by_theta.reshape(self._shape)
 
-    def spread(self, covariance: Array) -> Array:
+    def all_variances(self, covariance: Array) -> Array:
         """Variances of all weights and parameters, from the covariance of the free ones."""
         n_free_weights = len(self._alive) - 1
         by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
@@ -163,22 +177,22 @@ class _Free:
 class _Metric:
     """Weighted derivatives ``J S^-1`` at one mixture, and the information ``J S^-1 J^T``."""
 
-    def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
-        m, d, threads = objective.n_frequencies, objective.n_features, objective.threads
+    def __init__(self, objective: Objective, weights: Array, theta: Array, block_size: int) -> None:
+        m, d, threads = objective.n_frequencies, objective.space.n_features, objective.threads
         self._threads = threads
-        self.parameters = _Free(objective, weights, theta)
+        self.parameters = _FreeParameters(objective, weights, theta)
         rows = self.parameters.rows(objective.jacobian(weights, theta))
         self.weighted = np.empty_like(rows)
         self.information = np.zeros((len(rows), len(rows)))
         self._scale = np.empty(2 * m)
-        self._n_blocks = -(-m // BLOCK)
+        self._n_blocks = -(-m // block_size)
         unit = objective.feature_weights / np.sqrt(m)
         for first in range(self._n_blocks):
             chosen = np.arange(first, m, self._n_blocks)
             covariance = feature_covariance(
                 weights,
                 theta[:, :d],
-                objective.variances(theta),
+                objective.space.variances(theta),
                 objective.omega[:, chosen],
                 threads,
             )
@@ -196,8 +210,8 @@ class _Metric:
             self.information += gram_of_columns(white, threads)
             self.weighted[:, columns] = (factor.backward(white) / scale[:, None]).T
             self._scale[columns] = scale
-        # in units of one standard error of each parameter alone; components that coincide leave
-        # directions of which nothing is known, and in these nothing moves
+        # in units of the standard error of each parameter alone; there is no information about some
+        # directions if components coincide, and nothing moves along these
         self._unit = 1.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))
         values, self._vectors = linalg.eigh(
             self.information * self._unit * self._unit[:, None], check_finite=False
@@ -215,8 +229,8 @@ class _Metric:
     def covariance(self) -> Array:
         """Covariance of the estimates, times the number of samples.
 
-        The sandwich formula, which knows that the ridge is no noise. Blocks see the same samples:
-        the information of several counts as the mean of theirs, an upper bound on the variance.
+        The sandwich formula, in which the ridge is no noise. All blocks are features of the same
+        samples: their information counts as its mean, which bounds the variance from above.
         """
         vectors = self._vectors * (self._known / self._values)
         inverse = self._unit[:, None] * (vectors @ self._vectors.T) * self._unit
@@ -228,9 +242,14 @@ class _Metric:
 def _newton(
     objective: Objective, metric: _Metric, weights: Array, theta: Array
 ) -> tuple[float, Array, Array]:
-    """Solve ``J S^-1 (z - A P) = 0`` for the mixture, ``J S^-1`` fixed.
+    """Solve ``J S^-1 (z - A P) = 0`` for the mixture with ``J S^-1`` fixed.
 
-    Returns the squared length of the way, in squared standard errors per parameter, and its end.
+    Returns
+    -------
+    moved
+        Squared length of the path, in squared standard errors per parameter.
+    weights, theta
+        End of the path.
     """
 
     def equations(weights: Array, theta: Array) -> tuple[Array, float]:
@@ -242,13 +261,13 @@ def _newton(
     moved, damping = 0.0, 1e-6
     for _ in range(_STEPS):
         while damping < 1e6:
-            way = metric.solve(right, damping)
-            by_weight, by_theta = metric.parameters.step(way)
+            step = metric.solve(right, damping)
+            by_weight, by_theta = metric.parameters.step(step)
             trial_weights = np.maximum(weights + by_weight, 0.0)
             trial_weights /= trial_weights.sum()
-            trial = np.clip(theta + by_theta, objective.lower, objective.upper)
-            # a variance may not fall at once to where the next metric sees nothing of it
-            shapes = slice(objective.n_features, None)
+            trial = objective.space.clip(theta + by_theta)
+            # a variance may not become so small at once that the next metric is blind to it
+            shapes = slice(objective.space.n_features, None)
             trial[:, shapes] = np.maximum(trial[:, shapes], 0.3 * theta[:, shapes])
             trial_right, trial_merit = equations(trial_weights, trial)
             if trial_merit < merit:
@@ -257,7 +276,7 @@ def _newton(
         else:
             break
         gain = (merit - trial_merit) * objective.effective_count / n_free
-        moved += float(way @ metric.information @ way) * objective.effective_count / n_free
+        moved += float(step @ metric.information @ step) * objective.effective_count / n_free
         weights, theta, right, merit = trial_weights, trial, trial_right, trial_merit
         damping = max(damping / 10.0, 1e-8)
         if gain < _STILL:

@@ -1,4 +1,4 @@
-"""Algorithm 1 of Keriven et al. (2018): CL-OMP and CL-OMPR."""
+"""Greedy decoders: CL-OMP and CL-OMPR (Keriven et al. 2018, Algorithm 1), and IHT, the baseline."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.atom_search import climb_correlation, find_atom
-from dask_sketch.decoders.descent import descend, descend_fully
-from dask_sketch.decoders.exchange import exchange, prune
+from dask_sketch.decoders.descent import Fit, descend, descend_fully, empty_fit, threshold
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.support import Fit, nothing, threshold
+from dask_sketch.decoders.starts import ascend_correlation, find_atom
+from dask_sketch.decoders.swap_moves import prune, swap_atoms
+from dask_sketch.features.design import default_n_frequencies
+
+IHT_ITERATIONS = 10  # as in the paper of Blumensath and Davies
 
 
-def matching_pursuit(
+def cl_ompr(
     objective: Objective,
     n_components: int,
-    n_iterations: int,
     rng: np.random.Generator,
     report: Callable[[float], None],
 ) -> Fit:
-    """Grow a support atom by atom, then replace atoms of it.
+    """CL-OMP with replacement: grow a support atom by atom, then replace atoms of it.
 
-    ``n_iterations = n_components`` is CL-OMP, twice that CL-OMPR. The first ``n_components``
-    iterations are those of the paper. In the iterations after them, which replace atoms, there
-    are two additions of ours: a replacement is kept only if the cost is lower than before, and
-    :func:`~dask_sketch.decoders.exchange.exchange` has the last word. The paper's replacement
-    cannot leave a local minimum in which one atom covers two components while two atoms share a
-    third: the new atom is light, and thresholded at once.
+    The first ``K`` iterations are those of the paper. The ``K`` iterations that replace atoms have
+    two additions of ours: a replacement is kept only if it lowers the cost, and swap moves
+    (:func:`~dask_sketch.decoders.swap_moves.swap_atoms`) follow. The replacement of the paper cannot
+    leave a local minimum in which one atom covers two components while two atoms share a third: the
+    new atom is light, and thresholded at once.
 
     Parameters
     ----------
@@ -36,29 +36,61 @@ def matching_pursuit(
         Atoms and cost.
     n_components
         Size ``K`` of the support.
-    n_iterations
-        Number ``T >= K`` of iterations.
     rng
-        Source of the starting points.
+        Random number generator.
     report
-        Called with the cost after each iteration.
+        Function called with the cost after each of ``2 K`` iterations.
 
     Returns
     -------
     fit
-        Weights are not normalised.
+        Fit whose weights are not normalised.
     """
-    fit = nothing(objective)
-    for iteration in range(n_iterations):
-        found = _iterate(objective, fit, n_components, rng)
-        if iteration < n_components or found.cost < fit.cost:
-            fit = found
-        if iteration == n_iterations - 1:
+    fit = _grow(objective, n_components, rng, report)
+    for iteration in range(n_components):
+        replaced = _iterate(objective, fit, n_components, rng)
+        if replaced.cost < fit.cost:
+            fit = replaced
+        if iteration == n_components - 1:
             fit = descend_fully(objective, fit.theta, fit.weights)
-            if n_iterations > n_components:
-                fit = exchange(objective, fit, rng)
+            fit = swap_atoms(objective, fit, rng)
         report(fit.cost)
     return fit
+
+
+def cl_omp(
+    objective: Objective,
+    n_components: int | None,
+    rng: np.random.Generator,
+    report: Callable[[float], None],
+) -> Fit:
+    """CL-OMP: grow a support atom by atom, to a given size or until noise explains the residual.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    n_components
+        Size ``K`` of the support; None: see :func:`grow_until_explained`.
+    rng
+        Random number generator.
+    report
+        Function called with the cost after each of ``K`` iterations.
+
+    Returns
+    -------
+    fit
+        Fit whose weights are not normalised.
+    """
+    if n_components is None:
+        limit = n_resolvable(objective.n_frequencies, objective.space.n_features)
+        return grow_until_explained(objective, limit, rng, report)
+    return _grow(objective, n_components, rng, report, last=True)
+
+
+def n_resolvable(n_frequencies: int, n_features: int) -> int:
+    """Largest number of components for which there are enough frequencies."""
+    return max(n_frequencies // default_n_frequencies(n_features, 1), 1)
 
 
 def grow_until_explained(
@@ -70,9 +102,9 @@ def grow_until_explained(
     """CL-OMP for an unknown number of components: grow until noise explains the residual.
 
     Sec. 2.4 suggests a threshold on the residual; this one is
-    :func:`~dask_sketch.decoders.noise_covariance.is_explained`. Ours too is the way back: growth ends in poor
-    minima with a component or two too many, so that atoms are given up again, one by one, as long
-    as exchange finds a smaller support that noise explains as well. On 33 mixtures with d = 1 to 12
+    :func:`~dask_sketch.decoders.noise_covariance.is_explained`. Also ours: growth ends in poor
+    minima with a component or two too many, so atoms are then removed one by one as long as swap
+    moves find a smaller support that noise explains as well. On 33 mixtures with d = 1 to 12
     and K = 2 to 20 it found the number of components in 32, and one less in the other.
 
     Parameters
@@ -80,18 +112,18 @@ def grow_until_explained(
     objective
         Atoms and cost.
     max_components
-        Most components, ``>= 1``.
+        Largest number of components, ``>= 1``.
     rng
-        Source of the starting points.
+        Random number generator.
     report
-        Called with the cost after each change of the support.
+        Function called with the cost after each change of the support.
 
     Returns
     -------
     fit
-        Weights are not normalised.
+        Fit whose weights are not normalised.
     """
-    fit = nothing(objective)
+    fit = empty_fit(objective)
     explained = False
     while len(fit.theta) < max_components and not explained:
         grown = _iterate(objective, fit, max_components, rng)
@@ -99,12 +131,12 @@ def grow_until_explained(
         explained = is_explained(objective, fit, rng)
         report(fit.cost)
     if not explained:
-        fit = exchange(objective, fit, rng)
+        fit = swap_atoms(objective, fit, rng)
         report(fit.cost)
         explained = is_explained(objective, fit, rng)
     while explained and len(fit.theta) > 1:
         fewer = descend_fully(objective, prune(objective, fit, len(fit.theta) - 1))
-        fewer = exchange(objective, fewer, rng)
+        fewer = swap_atoms(objective, fewer, rng)
         explained = is_explained(objective, fewer, rng)
         if explained:
             fit = fewer
@@ -112,16 +144,29 @@ def grow_until_explained(
     return fit
 
 
+def _grow(
+    objective: Objective,
+    n_components: int,
+    rng: np.random.Generator,
+    report: Callable[[float], None],
+    *,
+    last: bool = False,
+) -> Fit:
+    """Add atoms up to a size; converge the last fit if no other iterations follow."""
+    fit = empty_fit(objective)
+    for size in range(1, n_components + 1):
+        fit = _iterate(objective, fit, n_components, rng)
+        if last and size == n_components:
+            fit = descend_fully(objective, fit.theta, fit.weights)
+        report(fit.cost)
+    return fit
+
+
 def _iterate(objective: Objective, fit: Fit, n_components: int, rng: np.random.Generator) -> Fit:
-    """Steps 1 to 5."""
+    """Steps 1 to 5 of Algorithm 1."""
     residual = objective.residual(fit.weights, fit.theta)
     theta = np.vstack([fit.theta, find_atom(objective, residual, rng)])
     return descend(objective, threshold(objective, theta, n_components))
-
-
-# Iterative hard thresholding for mixtures, the baseline of Keriven et al. (2018), sec. 5.3.
-
-N_ITERATIONS = 10  # as in the paper of Blumensath and Davies
 
 
 def hard_thresholding(
@@ -130,12 +175,12 @@ def hard_thresholding(
     rng: np.random.Generator,
     report: Callable[[float], None],
 ) -> Fit:
-    """Add ``K`` atoms at once, threshold to ``K``, descend; ten times.
+    """IHT for mixtures (sec. 5.3): add ``K`` atoms at once, threshold to ``K``, descend; ten times.
 
-    The gradient step of Blumensath and Davies (2009) on a dictionary without end is a set of
-    atoms that correlate with the residual: ``K`` climbs of Step 1 from as many random atoms. They
-    join the ``K`` present, and Steps 3 to 5 follow. The paper gives no pseudo-code, and its known
-    failure: the support fills at the first iteration, with atoms that are often the same.
+    The gradient step of Blumensath and Davies (2009) on a continuous dictionary is a set of atoms
+    that correlate with the residual: end points of ``K`` ascents of Step 1 from as many random
+    atoms. They join the ``K`` present, and Steps 3 to 5 follow. The paper has no pseudo-code. Its
+    failure is known: the support fills at the first iteration, with atoms that are often the same.
 
     Parameters
     ----------
@@ -144,26 +189,26 @@ def hard_thresholding(
     n_components
         Size ``K`` of the support.
     rng
-        Source of the starting points.
+        Random number generator.
     report
-        Called with the cost after each of ``N_ITERATIONS`` iterations.
+        Function called with the cost after each of ``IHT_ITERATIONS`` iterations.
 
     Returns
     -------
     fit
-        Weights are not normalised.
+        Fit whose weights are not normalised.
 
     References
     ----------
     Blumensath, Davies (2009), Iterative hard thresholding for compressed sensing.
     """
-    fit = nothing(objective)
-    for iteration in range(N_ITERATIONS):
+    fit = empty_fit(objective)
+    for iteration in range(IHT_ITERATIONS):
         residual = objective.residual(fit.weights, fit.theta)
-        starts = objective.random_atoms(rng, n_components, away=True)
-        found, _ = climb_correlation(objective, starts, residual)
+        starts = objective.space.random_atoms(rng, n_components, spread_out=True)
+        found, _ = ascend_correlation(objective, starts, residual)
         theta = threshold(objective, np.vstack([fit.theta, found]), n_components)
-        last = iteration == N_ITERATIONS - 1
+        last = iteration == IHT_ITERATIONS - 1
         fit = (descend_fully if last else descend)(objective, theta)
         report(fit.cost)
     return fit

@@ -1,9 +1,15 @@
-"""Covariance of the features of one sample under a mixture: the noise of a sketch, in closed form.
+"""Noise of a sketch: covariance of its features under a mixture, and expected cost of the best fit.
 
 With ``psi`` the characteristic function of the mixture, the covariance of ``exp(-i w_i.x)`` and
 ``exp(-i w_j.x)`` is ``psi(w_i - w_j) - psi(w_i) conj psi(w_j)``, and the pseudo-covariance has
-``w_i + w_j`` in place of the difference. For the real and imaginary parts, which is what decoders
-fit, both are combined. Divided by the number of samples, it is the covariance of the sketch.
+``w_i + w_j`` in place of the difference. Both are combined into the covariance of the real and
+imaginary parts, to which decoders fit. Divided by the number of samples, it is the covariance of
+the sketch.
+
+At the distribution of the samples the cost is the noise level on average. The best fit costs less,
+since it has adapted to the noise: its cost is the energy of the noise outside of the span of the
+derivatives (ours). Of white noise that is the fraction ``1 - P / 2m``; the entries of a sketch are
+so correlated that it is a third to a half of the noise level at ``m = 5 P``.
 """
 
 from __future__ import annotations
@@ -15,11 +21,16 @@ from numba import njit
 
 from dask_sketch.decoders.atom_kernels import power_of_two
 from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.support import Fit
 from dask_sketch.decoders.threads import SERIAL, Threads
 
-_TILE = 256  # frequencies: the four sums of a pair of tiles (2 MiB) stay in the second cache
+_TILE = 256  # frequencies; the four sums of two tiles (2 MiB) stay in the second-level cache
+# Points sampled from the mixture to estimate the covariance of the entries of a sketch: the mean
+# cost is then known to an eighth of its standard deviation.
+_POINTS = 64
+_DEVIATIONS = 3.0  # standard deviations above the expected cost that noise explains
+_RIDGE = 1e-9  # relative to the curvatures, so that equations with coincident atoms are solvable
 
 
 def feature_covariance(
@@ -34,22 +45,22 @@ def feature_covariance(
     Parameters
     ----------
     weights
-        Shape (K,), summing to one.
+        Weights, shape (K,), summing to one.
     means, variances
-        Shape (K, n_features).
+        Means and variances, shape (K, n_features).
     frequencies
-        Shape (n_features, m).
+        Frequencies, shape (n_features, m).
     threads
-        What works on the tiles of the matrix; the calling thread by default.
+        Threads that work on the tiles of the matrix; the calling thread by default.
 
     Returns
     -------
     covariance
-        Shape (2m, 2m), real parts first. Only its lower triangle is filled.
+        Covariance matrix (2m, 2m), real parts first. Only its lower triangle is filled.
 
     Notes
     -----
-    Memory is that of the result, 32 m**2 bytes; time is ``K m**2`` pairs of exponentials.
+    The result takes 32 m**2 bytes; the time is that of ``K m**2`` pairs of exponentials.
 
     Examples
     --------
@@ -100,9 +111,10 @@ def feature_covariance(
 def _add_component(products, row, column, half_weight, pair, sums):  # type: ignore[no-untyped-def]
     """Add the second moments of one component to the four sums of a tile.
 
-    They are those of both real parts, both imaginary parts, imaginary with real, and, with the
-    other sign, real with imaginary. ``products`` is ``w_i' S w_j``; rows and columns give half of
-    ``w' S w``, and cosine and sine of ``w.mean``. Exponents are to base two, and none is positive.
+    The four sums belong to the two real parts, the two imaginary parts, imaginary with real, and,
+    with the other sign, real with imaginary. ``products`` is ``w_i' S w_j``; rows and columns hold
+    half of ``w' S w``, and cosine and sine of ``w.mean``. Exponents have base two, and none is
+    positive.
     """
     for i in range(products.shape[0]):
         h, c, s = row[0][i], row[1][i], row[2][i]
@@ -130,24 +142,10 @@ def _accumulate(u, v, a, b, cosine, sine, first, second):  # type: ignore[no-unt
         second[j] += v[j] * x + u[j] * y
 
 
-# What noise leaves of the cost at the best fit (ours).
-#
-# At the distribution of the samples the cost is the noise level on average. The best fit costs
-# less, since it has bent to the noise: the cost is then the energy of the noise outside of the span
-# of the derivatives. Were the noise white, that would be the share ``1 - P / 2m``; the entries of a
-# sketch are so correlated that it is a third to a half of the noise level at ``m = 5 P``.
-
-# SampledFrequencies from the mixture to estimate the covariance of a sketch's entries: the mean
-# cost is then known to an eighth of its deviation.
-_POINTS = 64
-_DEVIATIONS = 3.0  # above the expected cost that noise explains
-_RIDGE = 1e-9  # of the curvatures, so that coincident atoms leave the equations solvable
-
-
 def expected_cost(
     objective: Objective, weights: Array, theta: Array, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Mean and standard deviation of the cost at the best fit, if the mixture is the truth.
+    """Mean and standard deviation of the cost of the best fit to samples of a mixture.
 
     The sketch of one sample, less the mixture's, is a draw ``v`` of the noise times ``sqrt(n)``.
     With ``Q`` the projection beside the span of the derivatives, the cost has the mean
@@ -159,24 +157,25 @@ def expected_cost(
     objective
         Atoms and their derivatives.
     weights
-        Shape (K,), not all zero.
+        Weights, shape (K,), not all zero.
     theta
-        Shape (K, n_parameters).
+        Atoms, shape (K, n_parameters).
     rng
-        Source of the points.
+        Random number generator.
 
     Returns
     -------
     mean, deviation
-        In the unit of the cost.
+        Mean and standard deviation, in the unit of the cost.
     """
-    share = weights / weights.sum()
-    labels = rng.choice(len(share), _POINTS, p=share)
-    draws = rng.standard_normal((_POINTS, objective.n_features))
-    x = theta[labels, : objective.n_features] + draws * np.sqrt(objective.variances(theta))[labels]
+    d = objective.space.n_features
+    proportions = weights / weights.sum()
+    labels = rng.choice(len(proportions), _POINTS, p=proportions)
+    sampled = rng.standard_normal((_POINTS, d))
+    x = theta[labels, :d] + sampled * np.sqrt(objective.space.variances(theta))[labels]
     noise = objective.points(x)
     if objective.private_variance:
-        # what was added is as good as white, and of every sample a share
+        # the added noise is nearly white; each sample carries the same part of it
         deviation = np.sqrt(objective.effective_count * objective.private_variance)
         amplitude = np.tile(objective.feature_weights / np.sqrt(objective.n_frequencies), 2)
         noise += deviation * amplitude * rng.standard_normal(noise.shape)
@@ -191,8 +190,8 @@ def expected_cost(
     inner = np.zeros((len(gram), _POINTS))
     for block, rows in objective.jacobian_blocks(weights, theta):
         inner += np.tensordot(rows, halves[:, :, block], axes=((1, 2), (1, 2)))
-    solved = scale[:, None] * objective.factored(gram)(scale[:, None] * inner)
-    # |Q v|^2 and products of pairs: those of v less those of its projection
+    solved = scale[:, None] * objective.factorise(gram)(scale[:, None] * inner)
+    # |Q v|^2 and products of pairs, for the projection Q off the span of the derivatives
     products = noise @ noise.T - inner.T @ solved
     n = objective.effective_count
     # the mean of the points has been removed: one degree of freedom less
@@ -203,7 +202,7 @@ def expected_cost(
 
 
 def is_explained(objective: Objective, fit: Fit, rng: np.random.Generator) -> bool:
-    """Whether noise explains the cost of a fit: no better fit then says more about the data."""
+    """Whether noise explains the cost of a fit, so that no better fit says more about the data."""
     if not fit.weights.any():
         return False
     mean, deviation = expected_cost(objective, fit.weights, fit.theta, rng)

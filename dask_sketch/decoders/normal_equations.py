@@ -1,10 +1,14 @@
-"""The normal equations of least squares on a sketch, from products of pairs of atoms.
+"""Normal equations of least squares on a sketch, from products of pairs of atoms; solvers.
 
 The derivative of an atom by any of its parameters is the atom times a factor that depends on the
 frequency alone: 1 by its weight, ``-i w_l`` by a mean, ``b_s`` by a shape parameter. Entries of the
 Gram matrix are therefore sums over frequencies of ``conj(a_k) a_l`` times a product of two
 factors, and the entries for ``(p, q)`` and ``(q, p)`` of a pair of atoms are equal up to sign.
 That is a quarter of the multiplications of ``J J^T``, and the Jacobian ``J`` is never built.
+
+Large matrices are factorised by tiles, which threads share. The threads of LAPACK would make the
+bits depend on their number, and SciPy holds the interpreter's lock; here every tile is one matrix
+product of NumPy, whichever thread computes it.
 """
 
 from __future__ import annotations
@@ -20,9 +24,12 @@ from dask_sketch.decoders import atom_kernels
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.threads import Threads
 
-# Products of pairs of atoms, and of pairs of factors, that stay in the second cache.
+# Pairs of atoms and frequencies of a tile, whose products stay in the second-level cache.
 _PAIRS = 128
 _FREQUENCIES = 192
+_TILE = 512  # rows and columns of a tile of a large matrix
+_COLUMNS = 400  # right-hand sides that one thread solves for at a time
+Item = TypeVar("Item")
 
 
 class GramSums:
@@ -34,7 +41,7 @@ class GramSums:
         Sizes; an atom has the factors 1, ``n_features`` frequencies ``w`` and ``n_shapes`` factors
         ``b``, in this order.
     dtype
-        Of products and their sums over ``_FREQUENCIES`` of them; further sums are in float64.
+        Precision of products and of their sums over tiles; further sums are in float64.
     """
 
     def __init__(
@@ -46,8 +53,8 @@ class GramSums:
         n_factors = 1 + n_features + n_shapes
         is_mean = np.zeros(n_factors, dtype=bool)
         is_mean[1 : 1 + n_features] = True
-        # Products of two factors: those that meet the real part of a pair's product, then those
-        # that meet the imaginary part, which have the factor of exactly one mean.
+        # Products of two factors: first those that multiply the real part of a pair's product,
+        # then those that multiply the imaginary part, which have the factor of exactly one mean.
         self._left, self._right = np.triu_indices(n_factors)
         odd = is_mean[self._left] != is_mean[self._right]
         order = np.argsort(odd, kind="stable")
@@ -56,15 +63,16 @@ class GramSums:
         self._column = np.empty((n_factors, n_factors), dtype=np.int64)
         self._column[self._left, self._right] = np.arange(len(order))
         self._column[self._right, self._left] = np.arange(len(order))
-        # Re conj(-i w a) b c = -w b Im conj(a) c, and + when the mean is the second atom's
+        # Re conj(-i w a) b c = -w b Im conj(a) c; + if the mean belongs to the second atom
         self._sign = np.ones((n_factors, n_factors))
         self._sign[np.ix_(is_mean, ~is_mean)] = -1.0
         self._sums = np.zeros((len(self._first), len(order)))
 
     def add(self, real: Array, imag: Array, factors: Array, threads: Threads) -> None:
-        """Add atoms (K, B) at B frequencies, with their factors (n_factors, B) there, of the dtype.
+        """Add atoms (K, B) at B frequencies with the factors (n_factors, B) there, of the dtype.
 
-        Threads share the pairs of atoms, not the frequencies, so that no sums are left to be added.
+        Threads share the pairs of atoms, not the frequencies, so that no sums of theirs remain to
+        be added.
         """
 
         def prepare() -> Callable[[slice], None]:
@@ -92,25 +100,20 @@ class GramSums:
             self._sums[pairs, self._n_even :] += cross @ table[self._n_even :, :width].T
 
     def matrix(self, rows: npt.NDArray[np.int64], multipliers: Array) -> Array:
-        """Gram matrix, the factors of atom ``k`` in its rows ``rows[k]``, shape (K, n_factors).
+        """Gram matrix with the factors of atom ``k`` in its rows ``rows[k]``.
 
-        Each row and column is multiplied by its entry of ``multipliers``.
+        Parameters
+        ----------
+        rows
+            Rows of the factors of each atom, shape (K, n_factors).
+        multipliers
+            Factors of each row and column, shape (K n_factors,).
         """
         gram = np.empty((rows.size, rows.size))
-        atom_kernels.place_pairs(
+        atom_kernels.fill_gram(
             self._sums, self._first, self._second, self._column, self._sign, rows, multipliers, gram
         )
         return gram
-
-
-# Cholesky factors of large matrices by tiles, which threads share.
-#
-# LAPACK's own threads would make the bits depend on their number, and SciPy holds the interpreter's
-# lock. Here every tile is one product of NumPy's, the same whoever makes it.
-
-_TILE = 512  # rows and columns
-_COLUMNS = 400  # right-hand sides solved for by one thread at a time
-Item = TypeVar("Item")
 
 
 class Cholesky:
@@ -119,9 +122,9 @@ class Cholesky:
     Parameters
     ----------
     matrix
-        Shape (n, n); its lower triangle is read, and overwritten by the factor.
+        Matrix (n, n); its lower triangle is read, and overwritten by the factor.
     threads
-        What works on the tiles.
+        Threads that work on the tiles.
 
     Raises
     ------
@@ -143,7 +146,7 @@ class Cholesky:
         self._factor = matrix
         n = len(matrix)
         self._tiles = [slice(start, min(start + _TILE, n)) for start in range(0, n, _TILE)]
-        self._inverses: list[Array] = []  # of the tiles on the diagonal
+        self._inverses: list[Array] = []  # inverses of the tiles on the diagonal
         for k, own in enumerate(self._tiles):
             matrix[own, own] = np.linalg.cholesky(matrix[own, own])
             identity = np.eye(own.stop - own.start)
@@ -157,14 +160,14 @@ class Cholesky:
             def update(pair: tuple[slice, slice], own: slice = own) -> None:
                 matrix[pair] -= matrix[pair[0], own] @ matrix[pair[1], own].T
 
-            self._share(column, below)
-            self._share(update, [(a, b) for i, a in enumerate(below) for b in below[: i + 1]])
+            self._run(column, below)
+            self._run(update, [(a, b) for i, a in enumerate(below) for b in below[: i + 1]])
 
-    def _share(self, work: Callable[[Item], None], items: list[Item]) -> None:
+    def _run(self, work: Callable[[Item], None], items: list[Item]) -> None:
         self._threads.each(lambda: work, items)
 
     def forward(self, right: Array) -> Array:
-        """``L^-1 right`` for right-hand sides (n, p), in their place."""
+        """``L^-1 right`` for right-hand sides (n, p), which are overwritten."""
 
         def solve(columns: slice) -> None:
             part = right[:, columns].copy()
@@ -174,11 +177,11 @@ class Cholesky:
                 )
             right[:, columns] = part
 
-        self._share(solve, _columns(right))
+        self._run(solve, _columns(right))
         return right
 
     def backward(self, right: Array) -> Array:
-        """``L^-T right`` for right-hand sides (n, p), in their place."""
+        """``L^-T right`` for right-hand sides (n, p), which are overwritten."""
 
         def solve(columns: slice) -> None:
             part = right[:, columns].copy()
@@ -187,12 +190,12 @@ class Cholesky:
                 part[own] = inverse.T @ (part[own] - later)
             right[:, columns] = part
 
-        self._share(solve, _columns(right))
+        self._run(solve, _columns(right))
         return right
 
 
 def gram_of_columns(matrix: Array, threads: Threads) -> Array:
-    """``matrix.T @ matrix``, shape (p, p)."""
+    """Product ``matrix.T @ matrix``, shape (p, p)."""
     out = np.empty((matrix.shape[1], matrix.shape[1]))
 
     def fill(columns: slice) -> None:

@@ -1,32 +1,33 @@
-"""Minimisation within bounds by L-BFGS-B, as both Step 1 and Step 5 use it."""
+"""Optimisers within bounds that know nothing of sketches: L-BFGS-B, and BFGS ascent of many points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, minimize
 
-from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.support import Fit
+Array = npt.NDArray[np.float64]
 
-_PAIRS = 20  # corrections kept; 10, 30 and 60 ended neither lower nor sooner on average
+_CORRECTIONS = 20  # of L-BFGS-B; 10, 30 and 60 ended neither lower nor sooner on average
+_ARMIJO = 1e-4  # fraction of the predicted increase that a step of the ascent must reach
+_SHORTEN = 0.3  # factor on the length of a step that does not
+_MAX_FAILURES = 12  # shortenings in a row
+_FIRST, _LONGEST = 0.3, 2.0  # length of the first step, and of any step
 
 
 @dataclass(frozen=True)
-class Effort:
-    """When a descent stops.
+class StoppingRule:
+    """Conditions that end an optimisation.
 
     Attributes
     ----------
     tolerance
         Smallest decrease of one iteration, relative to the larger of the value and one.
     n_iterations
-        Most iterations; twice as many evaluations.
+        Largest number of iterations; of evaluations, twice as many.
     """
 
     tolerance: float
@@ -34,8 +35,8 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Descent:
-    """Where a descent ended, with the value there, and why."""
+class Minimum:
+    """End point of a minimisation, its value, and the reason for the end."""
 
     x: Array
     value: float
@@ -43,14 +44,14 @@ class Descent:
     message: str
 
 
-def descend_within(
+def minimise_within(
     function: Callable[[Array], tuple[float, Array]],
     start: Array,
     lower: Array,
     upper: Array,
-    effort: Effort,
-) -> Descent:
-    """Minimise a function of many variables from its value and gradient.
+    stop: StoppingRule,
+) -> Minimum:
+    """Minimise a function of many variables from its value and gradient, by L-BFGS-B.
 
     Parameters
     ----------
@@ -58,13 +59,13 @@ def descend_within(
         Value, in a unit that makes one small, and gradient.
     start, lower, upper
         Starting point and bounds, shape (n,); bounds may be infinite.
-    effort
-        When to stop.
+    stop
+        Stopping rule.
 
     Returns
     -------
-    descent
-        A point within the bounds, its value no higher than the start's.
+    minimum
+        Point within the bounds; its value is not above that of the start.
     """
     found = minimize(
         function,
@@ -73,14 +74,14 @@ def descend_within(
         method="L-BFGS-B",
         bounds=Bounds(lower, upper),
         options={
-            "maxiter": effort.n_iterations,
-            "maxfun": 2 * effort.n_iterations,
-            "ftol": effort.tolerance,
+            "maxiter": stop.n_iterations,
+            "maxfun": 2 * stop.n_iterations,
+            "ftol": stop.tolerance,
             "gtol": 1e-9,
-            "maxcor": _PAIRS,
+            "maxcor": _CORRECTIONS,
         },
     )
-    return Descent(
+    return Minimum(
         x=np.clip(np.asarray(found.x), lower, upper),
         value=float(found.fun),
         converged=bool(found.success),
@@ -88,172 +89,101 @@ def descend_within(
     )
 
 
-# Levenberg-Marquardt within bounds: the end of the last descent, where L-BFGS-B crawls.
-#
-# Near a minimum the cost is the square of a nearly linear residual, and the normal equations know
-# its whole curvature. From 50 iterations of L-BFGS-B, on mixtures of 3 to 8 components in 2 to 10
-# features, it converges in a third to two thirds of the time that L-BFGS-B needs; from halves of 32
-# components in 12 features it ends at 0.57 noise levels, where 1000 iterations of L-BFGS-B end at
-# 0.89. Further away its steps are too bold: from random starts alone it ended in bad minima more
-# often, which is why it does not begin the descent.
+def ascend_many(
+    function: Callable[[Array], tuple[Array, Array]],
+    starts: Array,
+    lower: Array,
+    upper: Array,
+    stop: StoppingRule,
+) -> tuple[Array, Array]:
+    """Ascend from many points to local maxima of one function, by BFGS within bounds.
 
-_START = 1e-2  # first damping, relative to the curvatures
-_LARGEST = 1e12  # damping at which no step is left
-_FLAT = 1e-9  # curvatures below this fraction of the largest count as that
-# One step is kept where the linear model of an atom means something: means within a deviation of
-# it, variances and weights within these factors. A weight is emptied in one step when it is light.
-_SHRINK, _GROW, _LIGHT = 0.2, 4.0, 1e-3
-# Frequencies for each parameter that the Gram matrix is made of, if there are twice as many: it
-# only says how far to go, the gradient is that of all.
-_ENOUGH = 6
-_PASSES = 6  # of one step's active set; what violates a bound still is cut there
-
-
-def converge(objective: Objective, fit: Fit, effort: Effort) -> Fit:
-    """Descend on weights and atoms together to a local minimum.
+    Each point has its own inverse Hessian and step length, and points that have arrived are
+    evaluated no more. One evaluation of many points costs far less than many of one point.
 
     Parameters
     ----------
-    objective
-        Atoms, cost and normal equations.
-    fit
-        Where to start.
-    effort
-        Stops when an undamped step gains, or promises, less than ``tolerance`` of the cost or of
-        a noise level, whichever is larger.
+    function
+        Values (n,) and gradients (n, p) at points (n, p); values and variables of order one.
+    starts
+        Starting points within the bounds, shape (n, p).
+    lower, upper
+        Bounds, shape (p,); they may be infinite.
+    stop
+        Smallest increase of one step, and largest number of evaluations of each point.
 
     Returns
     -------
-    fit
-        Within the bounds, its cost no higher than before.
+    points, values
+        End points (n, p) and their values (n,), which are not below those of the starts.
 
-    References
-    ----------
-    Marquardt (1963), An algorithm for least-squares estimation of nonlinear parameters.
+    Examples
+    --------
+    >>> def hill(x):
+    ...     return -((x - 3.0) ** 2).sum(axis=1), -2.0 * (x - 3.0)
+    >>> low, high = np.full(2, -9.0), np.array([9.0, 1.0])
+    >>> points, _ = ascend_many(hill, np.zeros((2, 2)), low, high, StoppingRule(1e-9, 99))
+    >>> points.round(3).tolist()
+    [[3.0, 1.0], [3.0, 1.0]]
     """
-    n_atoms = len(fit.theta)
-    lower = np.concatenate([np.zeros(n_atoms), np.tile(objective.lower, n_atoms)])
-    upper = np.concatenate([np.full(n_atoms, np.inf), np.tile(objective.upper, n_atoms)])
-
-    def parts(x: Array) -> tuple[Array, Array]:
-        return x[:n_atoms], x[n_atoms:].reshape(n_atoms, -1)
-
-    enough_frequencies = _ENOUGH * len(lower)
-    thin = objective.n_frequencies > 2 * enough_frequencies
-    metric = objective.thinned(enough_frequencies) if thin else copy(objective)
-    metric.gram_dtype = np.float32
-
-    def equations(x: Array) -> tuple[float, Array, Array]:
-        cost, by_weight, by_theta = objective.cost_gradient(*parts(x))
-        right = -0.5 * np.concatenate([by_weight, by_theta.ravel()])
-        return cost, right, metric.gram(*parts(x))
-
-    x = np.clip(np.concatenate([fit.weights, fit.theta.ravel()]), lower, upper)
-    cost, right, gram = equations(x)
-    damping, growth = _START, 2.0
-    message = ""
-    for _ in range(effort.n_iterations):
-        enough = effort.tolerance * max(cost, objective.unit)
-        low, high = _reach(objective, *parts(x))
-        low, high = np.maximum(low, lower - x), np.minimum(high, upper - x)
-        step = _step(objective, gram, right, damping, low, high)
-        predicted = float(2.0 * right @ step - step @ (gram @ step))
-        moved = np.clip(x + step, lower, upper)
-        gain = cost - objective.cost(*parts(moved))
-        if gain > 1e-3 * predicted > 0.0:
-            x = moved
-            if gain < enough and damping <= 1.0:
-                cost -= gain
-                message = "the decrease of the cost is below the tolerance"
-                break
-            if gain > 0.75 * predicted:
-                damping = max(damping / 4.0, 1e-15)
-            elif gain < 0.25 * predicted:
-                damping *= 2.0
-            growth = 2.0
-            cost, right, gram = equations(x)
-        elif 0.0 <= predicted < 1e-2 * enough and damping <= 1.0:
-            message = "the predicted decrease of the cost is below the tolerance"
+    x = starts.copy()
+    values, gradients = function(x)
+    identity = np.eye(x.shape[1])
+    inverse = np.tile(identity, (len(x), 1, 1))
+    fresh = np.ones(len(x), dtype=bool)  # points without any curvature known yet
+    length = np.ones(len(x))
+    failures = np.zeros(len(x), dtype=np.int64)
+    active = np.arange(len(x))
+    for _ in range(stop.n_iterations):
+        if not len(active):
             break
-        elif damping > _LARGEST:
-            message = "no step decreases the cost"
-            break
-        else:
-            damping, growth = max(damping, 1e-6) * growth, 2.0 * growth
-    weights, theta = parts(x)
-    return replace(
-        fit,
-        weights=weights,
-        theta=theta,
-        cost=cost,
-        converged=bool(message),
-        message=message or f"{effort.n_iterations} iterations were not enough",
-    )
+        at, slope = x[active], gradients[active]
+        held = ((at <= lower) & (slope < 0.0)) | ((at >= upper) & (slope > 0.0))
+        slope = np.where(held, 0.0, slope)
+        direction = np.einsum("nij,nj->ni", inverse[active], slope)
+        direction = np.where(held, 0.0, direction)
+        downhill = (direction * slope).sum(axis=1) <= 0.0
+        direction[downhill] = slope[downhill]
+        size = np.linalg.norm(direction, axis=1)
+        wanted = np.where(fresh[active] | downhill, _FIRST, np.minimum(size, _LONGEST))
+        step = direction * (length[active] * wanted / np.maximum(size, 1e-300))[:, None]
+        moved = np.clip(at + step, lower, upper)
+        step = moved - at
+        new_values, new_gradients = function(moved)
+        predicted = (gradients[active] * step).sum(axis=1)
+        gain = new_values - values[active]
+        good = gain >= _ARMIJO * np.maximum(predicted, 0.0)
+
+        kept = active[good]
+        change = gradients[kept] - new_gradients[good]
+        _update(inverse, fresh, kept, step[good], change, identity)
+        x[kept], values[kept], gradients[kept] = moved[good], new_values[good], new_gradients[good]
+        length[kept], failures[kept] = 1.0, 0
+        length[active[~good]] *= _SHORTEN
+        failures[active[~good]] += 1
+        arrived = np.where(good, gain < stop.tolerance, failures[active] > _MAX_FAILURES)
+        active = active[~arrived]
+    return x, values
 
 
-def _reach(objective: Objective, weights: Array, theta: Array) -> tuple[Array, Array]:
-    """Lowest and highest step (P,) that a linear model of the atoms is trusted with."""
-    d = objective.n_features
-    reach = np.sqrt(objective.variances(theta))
-    reach = np.where(reach > 0.0, reach, 1.0)  # of a point: the distribution's deviation
-    mean = float(weights.mean())
-    lightest = np.where(weights < _LIGHT * mean, 0.0, _SHRINK * weights)
-    low = np.concatenate([-reach, (_SHRINK - 1.0) * theta[:, d:]], axis=1)
-    high = np.concatenate([reach, (_GROW - 1.0) * theta[:, d:]], axis=1)
-    return (
-        np.concatenate([lightest - weights, low.ravel()]),
-        np.concatenate([(_GROW - 1.0) * weights + mean, high.ravel()]),
-    )
-
-
-def _step(
-    objective: Objective, gram: Array, right: Array, damping: float, low: Array, high: Array
-) -> Array:
-    """Minimise the damped model of the cost over steps between two bounds.
-
-    Variables whose step would leave the bounds are held there and the others follow. One
-    factorisation is enough: a multiplier for each held variable makes it stay.
-    """
-    curvature = np.diagonal(gram)
-    largest = max(float(curvature.max()), np.finfo(float).tiny)
-    step = np.zeros_like(right)
-    free = np.flatnonzero(~(((low >= 0.0) & (right <= 0.0)) | ((high <= 0.0) & (right >= 0.0))))
-    if not len(free):
-        return step
-    s = 1.0 / np.sqrt(np.maximum(curvature[free], _FLAT * largest))
-    low, high = low[free] / s, high[free] / s
-    solve = _factored(objective, gram, s, damping, free)
-    start = solve(s * right[free])
-    held, follow = np.empty(0, dtype=np.intp), np.empty((len(free), 0))
-    x = start
-    for _ in range(_PASSES - 1):
-        outside = (x < low) | (x > high)
-        outside[held] = False
-        left = np.flatnonzero(outside)
-        if not len(left):
-            break
-        forces = np.zeros((len(free), len(left)))
-        forces[left, np.arange(len(left))] = 1.0
-        held = np.concatenate([held, left])
-        follow = np.hstack([follow, solve(forces)])
-        bound = np.clip(x, low, high)[held]
-        x = start + follow @ np.linalg.solve(follow[held], bound - start[held])
-        x[held] = bound
-    step[free] = s * np.clip(x, low, high)
-    return step
-
-
-def _factored(
-    objective: Objective, gram: Array, s: Array, damping: float, free: npt.NDArray[np.intp]
-) -> Callable[[Array], Array]:
-    """What solves the damped equations of the free variables, in units ``s``."""
-    matrix = gram[np.ix_(free, free)]
-    matrix *= s
-    matrix *= s[:, None]
-    diagonal = matrix.reshape(-1)[:: len(s) + 1]
-    while True:
-        diagonal += damping
-        try:
-            return objective.factored(matrix)
-        except np.linalg.LinAlgError:  # rounding of a singular matrix
-            damping = max(10.0 * damping, 1e-12)
+def _update(
+    inverse: Array,
+    fresh: npt.NDArray[np.bool_],
+    chosen: npt.NDArray[np.int64],
+    step: Array,
+    change: Array,
+    identity: Array,
+) -> None:
+    """Update the inverse Hessians of the chosen points after a step, in place."""
+    curvature = (step * change).sum(axis=1)
+    usable = curvature > 1e-10 * np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
+    chosen, step, change = chosen[usable], step[usable], change[usable]
+    curvature = curvature[usable]
+    first = fresh[chosen]
+    scale = curvature[first] / (change[first] ** 2).sum(axis=1)
+    inverse[chosen[first]] = scale[:, None, None] * identity
+    fresh[chosen] = False
+    rho = 1.0 / curvature
+    left = identity - rho[:, None, None] * step[:, :, None] * change[:, None, :]
+    outer = rho[:, None, None] * step[:, :, None] * step[:, None, :]
+    inverse[chosen] = left @ inverse[chosen] @ left.swapaxes(1, 2) + outer

@@ -6,15 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.atom_search import find_atom
-from dask_sketch.decoders.descent import APPROACH, LONG_APPROACH, descend
-from dask_sketch.decoders.exchange import exchange
+from dask_sketch.decoders.descent import APPROACH, LONG_APPROACH, Fit, descend, threshold
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.support import Fit, threshold
+from dask_sketch.decoders.starts import find_atom
+from dask_sketch.decoders.swap_moves import swap_atoms
 
 
 def n_levels(n_components: int) -> int:
-    """Number of levels, ``ceil(log2 K)``, and one for a single component."""
+    """Number of levels, ``ceil(log2 K)``, and one level for a single component."""
     return max((n_components - 1).bit_length(), 1)
 
 
@@ -24,10 +23,10 @@ def hierarchical_splitting(
     rng: np.random.Generator,
     report: Callable[[float], None],
 ) -> Fit:
-    """Start from one atom and split them all, level by level.
+    """Start from one atom and split all atoms, level by level; swap moves follow.
 
-    A number of components that is no power of two is reached by thresholding the last level. For
-    one component there is nothing to split, and Steps 4 and 5 run once.
+    The last level is thresholded if the number of components is no power of two. For one component
+    there is nothing to split, and Steps 4 and 5 run once.
 
     Parameters
     ----------
@@ -36,24 +35,23 @@ def hierarchical_splitting(
     n_components
         Number ``K`` of components.
     rng
-        Source of the starting point.
+        Random number generator.
     report
-        Called with the cost after each of :func:`n_levels` levels.
+        Function called with the cost after each of :func:`n_levels` levels.
 
     Returns
     -------
     fit
-        Weights are not normalised.
+        Fit whose weights are not normalised.
     """
     theta = find_atom(objective, objective.target, rng)[None, :]
     last = n_levels(n_components) - 1
     for level in range(last + 1):
         if n_components > 1:
-            theta = threshold(objective, objective.split(theta), n_components)
-        effort = LONG_APPROACH if level == last else APPROACH
-        fit = descend(objective, theta, effort=effort)
+            theta = threshold(objective, objective.space.split(theta), n_components)
+        fit = descend(objective, theta, stop=LONG_APPROACH if level == last else APPROACH)
         theta = fit.theta
         if level == last:
-            fit = exchange(objective, fit, rng, at_rest=False)
+            fit = swap_atoms(objective, fit, rng, converged=False)
         report(fit.cost)
     return fit

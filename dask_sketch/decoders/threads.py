@@ -1,7 +1,7 @@
-"""A bounded pool of threads over blocks of frequencies.
+"""A bounded pool of threads that work on blocks of frequencies.
 
-How frequencies are divided into blocks, and the order in which results are added, do not depend on
-the number of threads: a model has the same bits whatever it is.
+Neither the division of the frequencies into blocks nor the order of the sums depends on the number
+of threads, so that a model has the same bits with any number of them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TypeVar
 
 import psutil
 
-_MOST = 16  # beyond, what stands between two passes over the frequencies counts for more
+_MAX_DEFAULT = 16  # more threads wait for the serial code between two passes over the frequencies
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 
 class Threads:
-    """Threads that work on the blocks of one pass, the calling one among them.
+    """Threads that work on the blocks of one pass, with the calling thread among them.
 
     Parameters
     ----------
     n_threads
-        Number of threads ``>= 1``; one makes no pool.
+        Number of threads ``>= 1``; with one there is no pool.
 
     Examples
     --------
@@ -48,15 +48,15 @@ class Threads:
     def each(
         self, prepare: Callable[[], Callable[[Block], Result]], blocks: Iterable[Block]
     ) -> list[Result]:
-        """Results of all blocks, in their order.
+        """Results of all blocks, in the order of the blocks.
 
         Parameters
         ----------
         prepare
-            Called once by each thread that takes part; returns what it calls on each block. Arrays
-            that are written to belong in there.
+            Function that each participating thread calls once; it returns the function of a block.
+            Scratch arrays are allocated in it, one set for each thread.
         blocks
-            Whatever is worked on at once; a thread takes the next when it is free.
+            Blocks of work; an idle thread takes the next one.
         """
         waiting = list(enumerate(blocks))[::-1]
         helpers = min(self.n_threads, len(waiting)) - 1
@@ -89,9 +89,9 @@ SERIAL = Threads(1)
 
 
 def default_n_threads() -> int:
-    """Cores that this process may use, at most 16 and at most what ``OMP_NUM_THREADS`` says.
+    """Number of cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``.
 
-    One in any thread but the main one, as in a worker of Dask, where others work beside it.
+    One outside of the main thread, since a task of a Dask worker runs beside others.
     """
     if threading.current_thread() is not threading.main_thread():
         return 1
@@ -99,5 +99,5 @@ def default_n_threads() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
         cores = psutil.cpu_count() or 1
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores, _MOST, int(said) if said.isdigit() else cores))
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores, _MAX_DEFAULT, int(limit) if limit.isdigit() else cores))

@@ -91,22 +91,23 @@ class LogVarianceAtoms:
         name = _family(model)
         known = model.covariances[0] if name == "known" else None
         objective = Objective(sketch, name, covariance=known)
-        self.scale, self.shift, self.omega = objective.scale, objective.shift, objective.omega
+        space = objective.space
+        self.scale, self.shift, self.omega = space.scale, space.shift, objective.omega
         self.weights, self.groups = model.weights, variance_groups(model)
         self.means = (model.means - self.shift) / self.scale
         self.variances = model.covariances / self.scale**2
         self.amplitude = objective.feature_weights / np.sqrt(objective.n_frequencies)
         self.target = objective.target[0] + 1j * objective.target[1]
-        self.n_parameters = len(self.weights) * (1 + objective.n_parameters)
+        self.n_parameters = len(self.weights) * (1 + space.n_parameters)
         self._objective = objective
-        self._theta = objective.from_data_units(model.means, model.covariances)
+        self._theta = space.from_data_units(model.means, model.covariances)
 
     def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
         """Yield blocks of frequencies with derivatives (P, 2B) and the mixture's sketch (B,).
 
         Derivatives are ordered by component, then weight, means and log variances.
         """
-        k, d = len(self.weights), self._objective.n_features
+        k, d = len(self.weights), self._objective.space.n_features
         shapes = self._theta[:, d:, None, None]
         for block, rows in self._objective.jacobian_blocks(self.weights, self._theta):
             atoms = rows[:k]

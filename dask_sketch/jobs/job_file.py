@@ -24,14 +24,13 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dask_sketch.cluster.settings import ClusterSettings
+from dask_sketch.decoders.names import MethodName, ModelName, RefinementName
 from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.values import (
     Components,
     Frequencies,
     Location,
-    Method,
-    Model,
     Name,
     Names,
     Pattern,
@@ -257,9 +256,9 @@ class DecodeTable(Table):
 
     name: Name = "model"
     n_components: Components | None = None
-    method: Method | None = None
-    model: Model | None = None
-    refine: Literal["efficient"] | None = None
+    method: MethodName | None = None
+    model: ModelName | None = None
+    refine: RefinementName | None = None
     bounds: Literal["data"] | None = None
     covariance: Variances | None = None
     merge: bool = False

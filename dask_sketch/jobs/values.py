@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from dask.utils import parse_bytes
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
@@ -129,6 +129,4 @@ PilotSize = Annotated[int, Field(ge=2, le=MAX_PILOT)]
 Variances = Annotated[list[Positive], Field(min_length=1, max_length=MAX_NAMES)]
 Components = Annotated[int, Field(ge=1, le=MAX_COMPONENTS)]
 StorageOptions = Annotated[dict[str, Any], PlainValidator(_options)]
-Method = Literal["cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density"]
-Model = Literal["gaussian", "isotropic", "known", "dirac"]
 Pattern = Annotated[re.Pattern[str], PlainValidator(_pattern)]

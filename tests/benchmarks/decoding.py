@@ -108,7 +108,7 @@ def rows(quick: bool = False, cases: tuple[Case, ...] | None = None) -> list[Row
 def gradients(case: Case, sketch: Sketch, plain: PlainSplitting, model: GaussianMixture) -> Row:
     """One cost with its gradient, all frequencies, one thread."""
     objective = Objective(sketch)
-    theta = objective.from_data_units(model.means, model.covariances)
+    theta = objective.space.from_data_units(model.means, model.covariances)
     in_all = plain.n_evaluations
     objective.cost_gradient(model.weights, theta)
     begun, repeats = time.process_time(), 5

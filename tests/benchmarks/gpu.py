@@ -155,7 +155,7 @@ def objective(cp: Any, n_components: int, sketch: Sketch) -> list[Row]:
     """One gradient of the cost, and one Gram matrix, beside one core."""
     here, there = Objective(sketch), DeviceObjective(sketch, xp=cp)
     rng = np.random.default_rng(3)
-    theta = here.random_atoms(rng, n_components, away=True)
+    theta = here.space.random_atoms(rng, n_components, spread_out=True)
     weights = rng.dirichlet(np.ones(n_components))
     case = f"K={n_components} m={there.n_frequencies}"
     return [

@@ -8,13 +8,13 @@ from dask_sketch.decoders.objective import Objective
 
 
 class Reference:
-    """The same quantities as an objective's, from its tables and nothing else of it."""
+    """Quantities of an objective from its frequencies, family and target alone."""
 
     def __init__(self, objective: Objective) -> None:
         self.omega = objective.omega
         self.d, self.m = objective.omega.shape
-        self.spread = objective.family.spread
-        self.log_envelope = objective.family.log_envelope
+        self.spread = objective.space.family.spread
+        self.log_envelope = objective.space.family.log_envelope
         self.z = objective.target[0] + 1j * objective.target[1]
 
     def atoms(self, theta):
@@ -24,7 +24,7 @@ class Reference:
         return np.exp(exponent + self.log_envelope) / np.sqrt(self.m)
 
     def derivatives(self, theta):
-        """Of each atom by each of its parameters, shape (K, p, m)."""
+        """Derivatives of each atom by each of its parameters, shape (K, p, m)."""
         factors = np.concatenate([-1j * self.omega, -0.5 * self.spread @ self.omega**2])
         return self.atoms(theta)[:, None, :] * factors
 
@@ -35,12 +35,12 @@ class Reference:
         return np.linalg.norm(self.residual(weights, theta)) ** 2
 
     def jacobian(self, weights, theta):
-        """Of the model's sketch, shape (P, m), complex."""
+        """Derivatives of the sketch of the model, shape (P, m), complex."""
         by_theta = weights[:, None, None] * self.derivatives(theta)
         return np.concatenate([self.atoms(theta), by_theta.reshape(-1, self.m)])
 
     def correlation(self, theta, r):
-        """Of one atom with a residual."""
+        """Correlation of one atom with a residual."""
         atom = self.atoms(theta[None])[0]
         return (np.vdot(atom, r) / np.linalg.norm(atom)).real
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import partial_sketch
-from dask_sketch.decoders import decode
+from dask_sketch import decode, partial_sketch
 from dask_sketch.features import FeatureMap, estimate_scale
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import itertools
-import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from dask_sketch import Sketch, partial_sketch
-from dask_sketch.decoders import decode
-from dask_sketch.decoders.greedy import N_ITERATIONS
-from dask_sketch.decoders.splitting import n_levels
+from dask_sketch import decode, partial_sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.models import Centroids, GaussianMixture, random_mixture, symmetric_kl
+from dask_sketch.models import Centroids, GaussianMixture
 
-MIXTURE_METHODS = ("cl-ompr", "cl-omp", "splitting")  # of METHODS, those that are reliable at that
+MIXTURE_METHODS = ("cl-ompr", "cl-omp", "splitting")  # methods that find mixtures reliably
 
-# components beyond those of the data may collapse, and decode says so
+# components beyond those of the data may have no width, of which decode warns
 thin_is_fine = pytest.mark.filterwarnings("ignore:.* components are thinner")
 
 
@@ -68,22 +65,9 @@ def test_one_component(method):
 
 
 @pytest.mark.parametrize(
-    ("n_components", "levels"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6)]
+    ("method", "scale", "offset"),
+    [("cl-ompr", 1e3, 1e4), ("cl-omp", 1e-3, 1e4), ("splitting", 1e3, 0.0)],
 )
-def test_number_of_levels(n_components, levels):
-    assert n_levels(n_components) == levels
-
-
-@thin_is_fine
-@pytest.mark.parametrize("n_components", [2, 4, 5])
-def test_splitting_returns_as_many_as_asked(sketch, n_components):
-    mixture = decode(sketch, n_components, method="splitting")
-    assert mixture.n_components == n_components
-    assert len(mixture.decoding.trace) == n_levels(n_components)
-
-
-@pytest.mark.parametrize("method", MIXTURE_METHODS)
-@pytest.mark.parametrize(("scale", "offset"), [(1e3, 1e4), (1e-3, 1e4), (1e3, 0.0)])
 def test_other_units_and_origin_give_the_equivalent_model(samples, sketch, method, scale, offset):
     # a center as `design` would choose it: round, near the data, not its mean
     center = np.full(2, offset + 0.25 * scale)
@@ -124,29 +108,6 @@ def test_replicates_keep_the_lowest_cost(sketch):
     assert mixture.decoding.replicates == 3
     single = decode(sketch, 4, method="cl-omp")
     assert single.decoding.trace[-1] == lasts[0]  # the first replicate is the lone fit
-
-
-def test_replacement_never_raises_the_cost():
-    truth = random_mixture(5, 2, seed=8)
-    sketch = partial_sketch(truth.sample(20_000, seed=1), FeatureMap(2, 300, scale=1.0))
-    trace = decode(sketch, 5).decoding.trace
-    assert (np.diff(trace[4:]) <= 0).all()
-
-
-def test_replacement_leaves_a_minimum_that_growth_ends_in():
-    # two overlapping pairs: growth alone covers one pair with one atom
-    truth = random_mixture(3, 2, seed=13)
-    sketch = partial_sketch(
-        truth.sample(300_000, seed=1013), FeatureMap(2, 150, scale=1.0, seed=13)
-    )
-    grown, replaced = (decode(sketch, 3, method=method) for method in ("cl-omp", "cl-ompr"))
-    assert replaced.decoding.cost < 0.5 * grown.decoding.cost
-    assert np.log(symmetric_kl(truth, replaced, 100_000)) < -9
-
-
-def test_float32_features_decode_alike(samples, truth):
-    mixture = decode(partial_sketch(samples, FeatureMap(2, 150, scale=1.0, seed=6)), 3)
-    np.testing.assert_allclose(matched(mixture, truth).means, truth.means, atol=0.1)
 
 
 def test_weighted_samples():
@@ -215,93 +176,10 @@ def test_finds_clusters_far_apart():
     np.testing.assert_allclose(found.means, truth.means, atol=0.15)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, "3", True])
-def test_refuses_a_bad_number_of_components(sketch, value):
-    with pytest.raises(DecodeError, match=r"n_components=.*at least 1"):
-        decode(sketch, value)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"method": "em"}, "method='em' is unknown; choose one of cl-ompr, cl-omp, splitting"),
-        ({"model": "cauchy"}, "model='cauchy' is unknown; choose one of gaussian, isotropic"),
-        ({"refine": "fast"}, "refine='fast' is unknown; give 'efficient'"),
-        ({"refine": "efficient", "model": "dirac", "method": "cl-omp"}, "points say nothing"),
-        ({"refine": "efficient", "method": "density"}, "takes no merge, refine or covariance"),
-        ({"method": "density", "model": "isotropic"}, "finds centroids: give model='dirac'"),
-        ({"method": "density", "maxima": "newton"}, "maxima='newton' is unknown"),
-        ({"model": "known"}, "needs covariance"),
-        ({"covariance": [1.0, 1.0]}, "no use for it"),
-        (
-            {"model": "known", "covariance": [[1.0, 0.5], [0.5, 1.0]], "refine": "efficient"},
-            "knows diagonal covariances only",
-        ),
-        ({"start": 3}, "start of type int: give an earlier model"),
-        ({"start": random_mixture(2, 3)}, "start has 3 features, the sketch 2"),
-        ({"start": random_mixture(2, 2), "method": "cl-omp"}, "method='cl-omp' and start"),
-        ({"replicates": 0}, "replicates=0: give a whole number of at least 1"),
-        ({"seed": -1}, "seed=-1"),
-        ({"seed": 0.5}, r"seed=0\.5"),
-        ({"variance_floor": 0.0}, r"variance_floor=0\.0"),
-        ({"variance_floor": 2.0}, r"variance_floor=2\.0"),
-        ({"variance_floor": "0.1"}, "variance_floor='0.1'"),
-        ({"bounds": "box"}, "bounds='box': give None, 'data'"),
-        ({"bounds": [[0.0, 0.0]]}, r"bounds has shape \(1, 2\).*give \(2, 2\)"),
-        ({"bounds": [["a", "b"], ["c", "d"]]}, "not an array of numbers"),
-        ({"bounds": [[0.0, 1.0], [1.0, 1.0]]}, "bounds of feature 1 are 1 and 1"),
-        ({"bounds": [[0.0, np.nan], [1.0, 1.0]]}, "bounds of feature 1 are nan and 1"),
-    ],
+    ("method", "model"),
+    [("cl-ompr", "isotropic"), ("splitting", "known"), ("cl-omp", "dirac"), ("splitting", "dirac")],
 )
-def test_refuses_bad_arguments(sketch, arguments, message):
-    with pytest.raises(DecodeError, match=message):
-        decode(sketch, 2, **arguments)
-
-
-def test_refuses_an_empty_sketch():
-    with pytest.raises(DecodeError, match="the sketch is empty: total weight 0, 0 samples"):
-        decode(Sketch.empty(FeatureMap(2, 50, scale=1.0)), 2)
-
-
-@thin_is_fine
-def test_refuses_more_parameters_than_numbers():
-    sketch = partial_sketch(np.eye(3), FeatureMap(3, 10, scale=1.0))
-    with pytest.warns(
-        UserWarning, match=r"14 parameters.* 10 frequencies are few: .* with 70 freq"
-    ):
-        assert decode(sketch, 2).n_components == 2
-    with pytest.raises(DecodeError, match=r"21 parameters, more than the 20 .* at most 2 comp"):
-        decode(sketch, 3)
-
-
-@pytest.mark.parametrize("model", ["gaussian", "dirac"])
-def test_refuses_more_components_than_samples(model):
-    sketch = partial_sketch(np.eye(3), FeatureMap(3, 150, scale=1.0))
-    with pytest.raises(DecodeError, match=r"n_components=4 from a sketch of 3 samples"):
-        decode(sketch, 4, model=model)
-
-
-def test_warns_of_components_without_width():
-    x = np.repeat([[0.0, 0.0], [5.0, 5.0]], 500, axis=0)  # two points: the best width is none
-    sketch = partial_sketch(x, FeatureMap(2, 60, scale=1.0))
-    with pytest.warns(UserWarning, match="2 of 2 components are thinner .* variance_floor=0.1"):
-        decode(sketch, 2, variance_floor=1e-15)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        decode(sketch, 2)
-
-
-def test_hard_thresholding_is_the_baseline(sketch, truth):
-    mixture = decode(sketch, 3, method="iht")
-    assert mixture.n_components == 3
-    assert len(mixture.decoding.trace) == N_ITERATIONS
-    x = truth.sample(20_000, seed=1) @ [[0.0], [1.0]]
-    single = decode(partial_sketch(x, FeatureMap(1, 50, scale=1.5)), 1, method="iht")
-    assert single.means[0, 0] == pytest.approx(x.mean(), abs=0.5)
-
-
-@pytest.mark.parametrize("model", ["isotropic", "known", "dirac"])
-@pytest.mark.parametrize("method", MIXTURE_METHODS)
 def test_other_models(method, model):
     place = np.array([[-5.0, 0.0], [0.0, 5.0], [5.0, 0.0]])
     truth = GaussianMixture([0.5, 0.3, 0.2], place, np.full((3, 2), 0.25))
@@ -345,17 +223,11 @@ def test_centroid_methods(method):
     np.testing.assert_array_equal(again.centers, found.centers)
 
 
-def test_points_are_found_by_way_of_a_density_unless_said_otherwise(sketch):
-    assert decode(sketch, 3, model="dirac").decoding.method == "density"
-
-
 def test_the_number_of_components_can_be_left_to_the_sketch(truth):
     sketch = partial_sketch(truth.sample(200_000, seed=3), FeatureMap(2, 300, scale=1.0, seed=1))
     mixture = decode(sketch)
     assert mixture.n_components == 3
     assert mixture.decoding.method == "cl-omp"
-    with pytest.raises(DecodeError, match="n_components=None with method='splitting'"):
-        decode(sketch, method="splitting")
 
 
 def test_a_warm_start_continues(truth):
@@ -374,67 +246,23 @@ def test_a_warm_start_continues(truth):
     assert centroids.n_components == 3
 
 
-def test_a_warm_start_looks_for_other_components_when_there_is_reason(truth):
-    feature_map = FeatureMap(2, 150, scale=1.0, seed=6)
-    first = partial_sketch(truth.sample(100_000, seed=1), feature_map)
-    night = partial_sketch(truth.sample(1000, seed=2), feature_map)
-    earlier = decode(first, 3)
-    assert earlier.decoding.searched is None
-    warm = decode(first + night, start=earlier)
-    assert warm.decoding.searched == earlier.decoding.noise_level
-    assert warm.decoding.cost <= 1.01 * decode(first + night, 3).decoding.cost
-    # nights add up: the search that counts is the last one
-    total, model = first, earlier
-    for seed in range(30):
-        total = total + partial_sketch(truth.sample(1000, seed=seed), feature_map)
-        model = decode(total, start=model)
-    assert model.decoding.searched is not None
-    assert model.decoding.searched > 0.8 * earlier.decoding.noise_level / 1.3
-    moments = {model.decoding.searched, earlier.decoding.noise_level}
-    assert len(moments) == 2  # there was a search on the way
-    # other data: one of the components has gone elsewhere
-    moved = GaussianMixture(
-        truth.weights, truth.means + np.array([[0], [0], [9]]), truth.covariances
-    )
-    other = partial_sketch(moved.sample(100_000, seed=1), feature_map)
-    found = decode(other, start=earlier)
-    assert found.decoding.cost <= 1.05 * decode(other, 3).decoding.cost
+def test_a_group_is_decoded_label_by_label(rng):
+    labels = np.arange(6000) % 3
+    x = rng.normal(size=(6000, 2)) + 6.0 * labels[:, None]
+    group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
+    models = decode(group, 1, seed=3)
+    assert list(models) == [0, 1, 2]
+    for label, model in models.items():
+        assert abs(model.means[0] - 6.0 * label).max() < 0.2
+        np.testing.assert_array_equal(model.means, decode(group[label], 1, seed=3).means)
+    with ThreadPoolExecutor(2) as executor:
+        again = decode(group, 1, seed=3, executor=executor)
+    assert list(again) == [0, 1, 2]
+    assert all(np.array_equal(again[label].means, models[label].means) for label in models)
 
 
-def test_coincident_components_are_merged_when_asked():
-    x = np.random.default_rng(0).normal(size=(50_000, 2))
-    sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=1, dtype="float64"))
-    split = decode(
-        sketch, 2, start=GaussianMixture([0.5, 0.5], [[0.0, 0.1], [0.1, 0.0]], np.ones((2, 2)))
-    )
-    assert split.n_components == 2
-    merged = decode(
-        sketch,
-        2,
-        start=GaussianMixture([0.5, 0.5], [[0.0, 0.1], [0.1, 0.0]], np.ones((2, 2))),
-        merge=True,
-    )
-    assert merged.n_components in (1, 2)
-    np.testing.assert_allclose(merged.mean, 0.0, atol=0.02)
-
-
-def test_a_lazy_sketch_is_refused():
-    with pytest.raises(DecodeError, match=r"sketch of type dict: .* call .compute\(\)"):
-        decode({}, 2)
-
-
-@pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
-def test_more_parameters_than_can_be_solved_for(sketch, truth, method, monkeypatch):
-    monkeypatch.setattr("dask_sketch.decoders.descent.SOLVABLE", 10)
-    monkeypatch.setattr("dask_sketch.decoders.descent.converge", None)
-    mixture = decode(sketch, 3, method=method)
-    np.testing.assert_allclose(matched(mixture, truth).means, truth.means, atol=0.1)
-
-
-def test_refinement_that_does_not_fit_is_refused(sketch, monkeypatch):
-    class Memory:
-        available = 10**6
-
-    monkeypatch.setattr("psutil.virtual_memory", Memory)
-    with pytest.raises(DecodeError, match=r"n_components=60 needs .* GiB of memory, and 0\.0 GiB"):
-        decode(sketch, 60, refine="efficient")
+def test_errors_of_a_group_state_the_label(rng):
+    x = rng.normal(size=(1, 2))
+    empty = partial_sketch(x, FeatureMap(2, 60, scale=1.0), np.zeros(1), groups=[5], dim="file")
+    with pytest.raises(DecodeError, match=r"file 5: .*total weight 0"):
+        decode(empty, 1)

@@ -1,64 +1,71 @@
+"""Searches for atoms through decode: coarse to fine, merging, order, and counts of reports."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import rosen, rosen_der
 
-from dask_sketch.decoders.atom_search import climb, find_atom
-from dask_sketch.decoders.atoms import MODELS
+from dask_sketch import decode, partial_sketch
+from dask_sketch.decoders.greedy import cl_omp, cl_ompr
 from dask_sketch.decoders.objective import Objective
-
-FREE = np.full(4, np.inf)
-
-
-def hills(x):
-    """Minus Rosenbrock's valley, for many points."""
-    return -rosen(x.T), -np.array([rosen_der(row) for row in x])
+from dask_sketch.decoders.splitting import hierarchical_splitting
+from dask_sketch.features import FeatureMap
+from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 
 
-def test_all_climbs_arrive():
-    starts = np.random.default_rng(0).uniform(0.0, 2.0, (6, 4))
-    points, values = climb(hills, starts, -FREE, FREE, 1e-12, 500)
-    np.testing.assert_allclose(points, 1.0, atol=1e-4)
-    np.testing.assert_allclose(values, 0.0, atol=1e-8)
+@pytest.fixture(scope="module")
+def truth():
+    return random_mixture(6, 3, seed=4)
 
 
-def test_a_climb_does_not_depend_on_its_company():
-    starts = np.random.default_rng(0).uniform(0.0, 2.0, (6, 4))
-    together, _ = climb(hills, starts, -FREE, FREE, 1e-9, 40)
-    for start, point in zip(starts, together, strict=True):
-        alone, _ = climb(hills, start[None], -FREE, FREE, 1e-9, 40)
-        np.testing.assert_allclose(alone[0], point, rtol=1e-6)
+@pytest.fixture(scope="module")
+def long_sketch(truth):
+    """More frequencies than six components need, so that searches run on 2000 of them."""
+    return partial_sketch(truth.sample(50_000, seed=0), FeatureMap(3, 2600, scale=1.0, seed=1))
 
 
-def test_climbs_stay_within_bounds_and_never_end_lower():
-    starts = np.random.default_rng(1).uniform(-0.5, 0.5, (8, 4))
-    low, high = np.full(4, -0.5), np.array([0.5, 0.5, np.inf, np.inf])
-    points, values = climb(hills, starts, low, high, 1e-10, 300)
-    assert (points >= low).all()
-    assert (points <= high).all()
-    assert (values >= hills(starts)[0]).all()
-    np.testing.assert_allclose(values, hills(points)[0])
-    np.testing.assert_allclose(points[:, :2], [[0.5, 0.25]] * 8, atol=0.05)
+@pytest.mark.parametrize(
+    ("method", "algorithm", "n_iterations"),
+    [("splitting", hierarchical_splitting, 3), ("cl-ompr", cl_ompr, 12), ("cl-omp", cl_omp, 6)],
+)
+def test_part_of_the_frequencies_leads_to_the_same_model(
+    long_sketch, method, algorithm, n_iterations
+):
+    seen = []
+    mixture = decode(
+        long_sketch, 6, method=method, progress=lambda done, total, cost: seen.append((done, total))
+    )
+    objective = Objective(long_sketch)
+    fit = algorithm(objective, 6, np.random.default_rng((0, 0)), lambda cost: None)
+    components = objective.space.to_data_units(fit.theta)
+    plain = GaussianMixture(fit.weights / fit.weights.sum(), *components)
+    assert mixture.decoding.cost == pytest.approx(fit.cost, rel=1e-3)
+    assert symmetric_kl(plain, mixture, n_samples=20_000) < 1e-3
+    assert len(mixture.decoding.trace) == n_iterations + 1
+    assert seen[-1][0] == seen[-1][1] == len(seen) == n_iterations + 1
+    assert mixture.decoding.converged
 
 
-def test_climbs_start_at_a_summit():
-    points, _ = climb(hills, np.ones((2, 4)), -FREE, FREE, 1e-9, 10)
-    np.testing.assert_array_equal(points, 1.0)
+def test_a_start_is_converged_with_all_frequencies(long_sketch, truth):
+    mixture = decode(long_sketch, start=truth)
+    assert len(mixture.decoding.trace) == 2
+    assert mixture.decoding.cost < mixture.decoding.noise_level
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_search_finds_a_lone_component(sketch, truth, model):
-    covariance = truth.covariances[1] if model == "known" else None
-    objective = Objective(sketch, model, covariance=covariance)
-    component = objective.from_data_units(truth.means[1:2], truth.covariances[1:2])
-    residual = tuple(objective.atoms(component).reshape(2, -1))
-    atom = find_atom(objective, residual, np.random.default_rng(0))
-    np.testing.assert_allclose(atom, component[0], atol=0.02)
+def test_coincident_components_are_merged_when_asked():
+    x = np.random.default_rng(0).normal(size=(50_000, 2))
+    sketch = partial_sketch(x, FeatureMap(2, 100, scale=1.0, seed=1, dtype="float64"))
+    twice = GaussianMixture([0.5, 0.5], [[0.0, 0.1], [0.1, 0.0]], np.ones((2, 2)))
+    assert decode(sketch, 2, start=twice).n_components == 2
+    merged = decode(sketch, 2, start=twice, merge=True)
+    assert merged.n_components == 1
+    np.testing.assert_allclose(merged.mean, 0.0, atol=0.02)
 
 
-def test_search_in_no_residual(sketch):
-    objective = Objective(sketch)
-    nothing = (np.zeros(objective.n_frequencies), np.zeros(objective.n_frequencies))
-    atom = find_atom(objective, nothing, np.random.default_rng(0))
-    np.testing.assert_array_equal(atom, objective.random_atoms(np.random.default_rng(0), 1)[0])
+def test_components_without_width_are_warned_of():
+    x = np.repeat([[0.0, 0.0], [5.0, 5.0]], 500, axis=0)  # two points: the best width is none
+    sketch = partial_sketch(x, FeatureMap(2, 60, scale=1.0))
+    with pytest.warns(UserWarning, match=r"2 of 2 components .* variance_floor=0\.1") as caught:
+        decode(sketch, 2, variance_floor=1e-15)
+    assert caught[0].filename == __file__
+    decode(sketch, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.linearization import (
     LogVarianceAtoms,
     count_parameters,
@@ -151,7 +152,7 @@ def test_blocks_of_frequencies_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> N
     truth = random_mixture(3, 2, seed=5)
     sketch = partial_sketch(truth.sample(5000, seed=1), FeatureMap(2, 200, scale=1.0))
     whole = linearise(truth, sketch)
-    monkeypatch.setattr("dask_sketch.decoders.atoms._BLOCK", 1)
+    monkeypatch.setattr(Objective, "block_size", 1)
     assert len(list(LogVarianceAtoms(truth, sketch).blocks())) == 2
     parts = linearise(truth, sketch)
     assert parts.expected_cost == pytest.approx(whole.expected_cost, rel=1e-6)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
-from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.replicates import Search
+from dask_sketch.decoders.problem import Problem
 from dask_sketch.models import random_mixture
 
 
@@ -42,5 +41,5 @@ def test_the_executor_of_a_client_gives_the_same_model(sketch, process_client):
 def test_a_task_carries_no_frequencies():
     sketch = partial_sketch(np.zeros((5, 12)), FeatureMap(12, 2000, scale=1.0))
     _ = sketch.feature_map.frequencies  # drawn, and not sent
-    search = Search(sketch, Objective, {"model": "gaussian"}, 3, "splitting", None, 0)
-    assert len(pickle.dumps(search)) < 32 * 2000 + 5000
+    problem = Problem(sketch, 3, "splitting", "gaussian")
+    assert len(pickle.dumps(problem)) < 32 * 2000 + 5000

@@ -6,16 +6,13 @@ import re
 import traceback
 import tracemalloc
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_sketch.decoders import METHODS, MODELS
 from dask_sketch.errors import JobError
 from dask_sketch.jobs.job_file import MAX_BYTES, MAX_ERRORS, GroupsTable, Job, parse_job, read_job
-from dask_sketch.jobs.values import Method, Model
 
 WHOLE = """\
 [job]
@@ -129,11 +126,6 @@ def test_what_holds_by_default() -> None:
     assert job.limits.unreadable == "stop"
     assert job.cluster.kind == "threads"
     assert job.sources[0].chunk_size == 32 * 2**20  # whatever the store's size: keys must stay
-
-
-def test_the_names_are_those_of_the_library() -> None:
-    assert set(get_args(Method)) == set(METHODS)
-    assert set(get_args(Model)) == set(MODELS)
 
 
 def test_all_errors_come_at_once() -> None:

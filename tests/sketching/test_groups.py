@@ -19,8 +19,6 @@ from dask_sketch import (
     FeatureMap,
     Sketch,
     SketchGroup,
-    decode,
-    decode_groups,
     merge,
     partial_sketch,
 )
@@ -28,7 +26,6 @@ from dask_sketch.errors import (
     ArtifactError,
     CapacityError,
     ChunkError,
-    DecodeError,
     InputError,
     MergeError,
 )
@@ -508,28 +505,6 @@ def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
     with pytest.raises(InputError, match="7 by 7 "):
         ds.mmd(group)
-
-
-def test_every_group_is_decoded(rng):
-    fm = FeatureMap(2, 60, scale=1.0)
-    labels = np.arange(6000) % 3
-    x = rng.normal(size=(6000, 2)) + 6.0 * labels[:, None]
-    group = partial_sketch(x, fm, groups=labels, dim="file")
-    models = decode_groups(group, 1, seed=3)
-    assert list(models) == [0, 1, 2]
-    for label, model in models.items():
-        assert abs(model.means[0] - 6.0 * label).max() < 0.2
-        assert np.array_equal(model.means, decode(group[label], 1, seed=3).means)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as pool:
-        again = decode_groups(group, 1, seed=3, executor=pool)
-    assert all(np.array_equal(again[label].means, models[label].means) for label in models)
-    empty = partial_sketch(x[:1], fm, np.zeros(1), groups=[5], dim="file")
-    with pytest.raises(DecodeError, match="file 5: "):
-        decode_groups(empty, 1)
-    with pytest.raises(DecodeError, match=r"type Sketch: give a SketchGroup.*decode\(\)"):
-        decode_groups(group[0], 1)
 
 
 def test_stored_groups_prove_themselves(speakers, tmp_path):

@@ -1,4 +1,4 @@
-"""The plain rival of the decoders is what it says: the same cost, a right gradient."""
+"""The decoder in plain NumPy has the cost of ours, a correct gradient, and finds the mixture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_plain_cost_and_gradient(sketch, truth):
     plain = PlainSplitting(sketch, 3, limit=60.0)
     plain.deadline, plain.best = float("inf"), (float("inf"), np.empty(0))
     objective = Objective(sketch)
-    theta = objective.from_data_units(truth.means, truth.covariances) * 1.1
+    theta = objective.space.from_data_units(truth.means, truth.covariances) * 1.1
     x = np.concatenate([truth.weights, theta[:, :2].ravel(), theta[:, 2:].ravel()])
     cost, gradient = plain.cost_gradient(x, 3)
     ours, by_weight, by_theta = objective.cost_gradient(truth.weights, theta)

@@ -1,0 +1,179 @@
+"""A decoding problem with its checked arguments, and the solution that every method returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
+from dask_sketch.decoders.cuda import DeviceObjective
+from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.starts import Start
+from dask_sketch.decoders.threads import Threads
+from dask_sketch.errors import DecodeError
+from dask_sketch.sketching.sketch import Sketch
+
+Report = Callable[[float], None]  # called with the cost after each iteration
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A sketch to decode, with the checked arguments of :func:`dask_sketch.decode`.
+
+    Attributes
+    ----------
+    sketch
+        Sketch of at least one sample.
+    n_components
+        Number of components; None if the method or the start determines it.
+    method, model, maxima, merge, refine, seed, replicates, variance_floor, device
+        Arguments of :func:`dask_sketch.decode`.
+    box
+        Lowest and highest means, shape (2, n_features), in data units; None without bounds.
+    covariance
+        Known covariance matrix (n_features, n_features), in data units, of ``model="known"``.
+    start
+        Components to start from, in place of a method.
+    """
+
+    sketch: Sketch
+    n_components: int | None
+    method: str
+    model: str
+    box: Array | None = None
+    covariance: Array | None = None
+    start: Start | None = None
+    maxima: str = "shift"
+    merge: bool = False
+    refine: str | None = None
+    seed: int = 0
+    replicates: int = 1
+    variance_floor: float = VARIANCE_FLOOR
+    device: str | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.sketch.feature_map.n_features
+
+    @property
+    def n_frequencies(self) -> int:
+        """Number of frequencies."""
+        return self.sketch.feature_map.n_frequencies
+
+    @property
+    def size(self) -> int | None:
+        """Number of components, of the start if there is no other; None if it is to be found."""
+        if self.n_components is None and self.start is not None:
+            return len(self.start.weights)
+        return self.n_components
+
+    @property
+    def required_size(self) -> int:
+        """Number of components, for methods that do not find it."""
+        assert self.size is not None  # the table lists the methods that find the number
+        return self.size
+
+    def count_parameters(self, family: str | None = None) -> int:
+        """Number of parameters of one component of a family, its weight included.
+
+        Parameters
+        ----------
+        family
+            Family of atoms, by default that of the model.
+        """
+        return 1 + self.n_features + count_shapes(family or self.model, self.n_features)
+
+    def objective(self, threads: Threads, variance_floor: float | None = None) -> Objective:
+        """Objective of the problem, on the processor or the GPU.
+
+        Parameters
+        ----------
+        threads
+            Threads that work on blocks of frequencies.
+        variance_floor
+            Smallest variance, by default that of the problem.
+        """
+        kind = Objective if self.device is None else DeviceObjective
+        return kind(
+            self.sketch,
+            self.model,
+            box=self.box,
+            variance_floor=self.variance_floor if variance_floor is None else variance_floor,
+            covariance=self.covariance,
+            threads=threads,
+        )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Components found by a method, in the units of the data.
+
+    Attributes
+    ----------
+    weights
+        Weights, shape (K,); those of the final solution are decreasing and sum to one.
+    means
+        Means or centroids, shape (K, n_features).
+    variances
+        Variances, shape (K, n_features); None for centroids.
+    cost
+        Cost ``||z - A P||**2``.
+    noise_level
+        Noise level of the sketch.
+    converged, message
+        Whether the last descent converged, and how it ended.
+    n_evaluations
+        Number of evaluations of correlation or cost.
+    standard_errors
+        Standard errors of weights, means and variances, of the same shapes, if there are any.
+    searched
+        Noise level at the last search for other components; None if it was this one.
+    """
+
+    weights: Array
+    means: Array
+    variances: Array | None
+    cost: float
+    noise_level: float
+    converged: bool
+    message: str
+    n_evaluations: int
+    standard_errors: tuple[Array, Array, Array] | None = None
+    searched: float | None = None
+
+
+def require_weight(weights: Array) -> None:
+    """Raise an error if all weights are zero.
+
+    Raises
+    ------
+    DecodeError
+        If they are.
+    """
+    if not weights.sum() > 0:
+        raise DecodeError(
+            "no component explains the sketch: all weights are zero, so that the frequencies do "
+            "not see the data. Design the feature map on a sample of the data."
+        )
+
+
+def lowest_cost(
+    problem: Problem, solutions: list[Solution], threads: Threads, report: Report
+) -> Solution:
+    """Solution of the replicate of lowest cost, its weights divided by their sum.
+
+    Parameters
+    ----------
+    problem, threads, report
+        Arguments of the ``conclude`` function of every method, unused here.
+    solutions
+        Solutions of all replicates.
+    """
+    best = min(solutions, key=lambda each: each.cost)
+    require_weight(best.weights)
+    return replace(
+        best,
+        weights=best.weights / best.weights.sum(),
+        n_evaluations=sum(each.n_evaluations for each in solutions),
+    )
