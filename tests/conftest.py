@@ -140,6 +140,8 @@ def preloaded():
 @pytest.fixture
 def forked_workers(preloaded):
     """Let clusters that a test makes fork their workers: to start one afresh takes seconds."""
+    import distributed  # noqa: F401  (its defaults are there before one of them is set and reset)
+
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         yield
 
