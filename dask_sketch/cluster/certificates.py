@@ -1,9 +1,10 @@
-"""Certificates by which the processes of one cluster know each other.
+"""Certificates with which the processes of one cluster authenticate each other.
 
-One authority is made for the cluster, signs a certificate for scheduler, workers and clients, and
-its key is thrown away: nobody can sign another later, and none can be stolen. To renew, all are
-made again. Dask asks every process that connects for a certificate of the authority; it compares
-no host names, so the pairs of one cluster serve on any machine.
+An authority is created for the cluster and signs one certificate each for scheduler, workers and
+clients. Its key is then discarded, so that it can neither be stolen nor sign another certificate.
+Renewing means making all certificates again. Dask requires a certificate of the authority from
+every process that connects. It does not compare host names, so that the certificates are valid on
+any machine.
 
 NIST P-256 and SHA-256, X.509 version 3 (RFC 5280).
 """
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 PARTS = ("scheduler", "worker", "client")
 ENVIRONMENT = "tls.env"
-MOST_DAYS = 3650
+MAX_DAYS = 3650
 _SKEW = datetime.timedelta(hours=1)  # clocks of the machines may differ
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """What :func:`make_certificates` wrote.
+    """Files that :func:`make_certificates` wrote.
 
     Attributes
     ----------
     folder
-        Where it stands.
+        Folder of the files.
     not_before, not_after
-        Between these times the certificates hold, in UTC.
+        Times between which the certificates are valid, in UTC.
     hosts
-        Names and addresses in those of the scheduler and the workers.
+        Names and addresses in the certificates of the scheduler and the workers.
     environment
-        Variables that make Dask use them, as in the file ``tls.env``.
+        Environment variables with which Dask uses them, as in the file ``tls.env``.
     """
 
     folder: Path
@@ -61,34 +62,39 @@ def make_certificates(
     mounted_at: str | None = None,
     overwrite: bool = False,
 ) -> Certificates:
-    """Write an authority's certificate, and certificate and key of each part of a cluster.
+    """Write the certificates and keys of one cluster.
 
-    ``ca.pem``; ``scheduler.pem``, ``worker.pem`` and ``client.pem`` with their keys in
-    files that end in ``.key`` and that only their owner can read; and ``tls.env``, the environment
-    variables by which ``dask scheduler``, ``dask worker`` and clients use them and refuse any
-    connection without encryption.
+    The files are ``ca.pem``; ``scheduler.pem``, ``worker.pem`` and ``client.pem`` with their keys
+    in files that end in ``.key`` and that only their owner can read; and ``tls.env``, the
+    environment variables with which ``dask scheduler``, ``dask worker`` and clients use the
+    certificates and refuse connections without encryption.
 
-    Any of the three certificates lets a process in, and a process that is in can run code on the
-    workers. That of the client cannot pose as a scheduler or worker.
+    Each of the three certificates admits a process to the cluster, and such a process can run code
+    on the workers. The certificate of the client is not valid for a scheduler or a worker.
 
     Parameters
     ----------
     folder
-        Made if it is not there, for its owner only.
+        Folder of the files. It is created if it does not exist, for its owner only.
     days
-        How long the certificates hold, from 1 to 3650.
+        Number of days for which the certificates are valid, from 1 to 3650.
     hosts
-        Host names and IP addresses to put in the certificates of scheduler and workers. Dask does
-        not look at them; a browser does, where the dashboard is served with the same certificate.
+        Host names and IP addresses in the certificates of scheduler and workers. Dask ignores
+        them; a browser checks them, if the dashboard is served with the same certificate.
     mounted_at
-        The folder's path as the processes will see it, for ``tls.env``; by default its path here.
+        Path of the folder for the processes of the cluster, used in ``tls.env``; by default the
+        path of ``folder``.
     overwrite
-        Replace what stands there: every process of the cluster must then start again.
+        Whether to replace existing files. All processes of the cluster must then be restarted.
+
+    Returns
+    -------
+    certificates
 
     Raises
     ------
     ArtifactError
-        If one of the files exists and is not to be replaced.
+        If one of the files exists and ``overwrite`` is false.
     InputError
         If ``days`` or a host is not valid, or the package ``cryptography`` is missing.
 
@@ -103,8 +109,8 @@ def make_certificates(
     >>> (made.not_after - made.not_before).days
     30
     """
-    if type(days) is not int or not 1 <= days <= MOST_DAYS:
-        raise InputError(f"days={days!r}: give a whole number from 1 to {MOST_DAYS}.")
+    if type(days) is not int or not 1 <= days <= MAX_DAYS:
+        raise InputError(f"days={days!r}: give an integer from 1 to {MAX_DAYS}.")
     at = Path(folder).expanduser().absolute()
     environment = _environment(mounted_at or str(at))
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -116,8 +122,9 @@ def make_certificates(
         for name in contents:
             if (at / name).exists():
                 raise ArtifactError(
-                    f"{at / name} exists already: choose another folder, or pass --overwrite, "
-                    "after which every process of the cluster must start again."
+                    f"{at / name} exists: choose another folder, or pass overwrite=True and "
+                    "restart all processes of the cluster.",
+                    parameter="overwrite",
                 )
     at.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -126,14 +133,23 @@ def make_certificates(
 
 
 def security_of(folder: str | Path) -> Security:
-    """Dask's settings for the certificates in a folder that ``dask-sketch certificates`` wrote.
+    """Make Dask's security settings from a folder that ``dask-sketch certificates`` wrote.
 
-    A machine needs the authority's certificate and the pair of its own part only.
+    A machine only needs the certificate of the authority, and certificate and key of its own part.
+
+    Parameters
+    ----------
+    folder
+        Folder of the certificates.
+
+    Returns
+    -------
+    security
 
     Raises
     ------
     InputError
-        If the authority's certificate is not there, or no pair is.
+        If the certificate of the authority or all other certificates are missing.
     """
     from distributed.security import Security
 
@@ -145,8 +161,8 @@ def security_of(folder: str | Path) -> Security:
             pairs |= {f"tls_{part}_cert": str(cert), f"tls_{part}_key": str(key)}
     if not (at / "ca.pem").is_file() or not pairs:
         raise InputError(
-            f"tls={str(folder)!r}: no certificates there (ca.pem, client.pem, client.key). Make "
-            "them by `dask-sketch certificates DIR`, or copy the folder that the scheduler uses."
+            f"tls={str(folder)!r}: the certificates ca.pem, client.pem and client.key are missing. "
+            "Make them by `dask-sketch certificates DIR`, or copy those of the scheduler."
         )
     return Security(require_encryption=True, tls_ca_file=str(at / "ca.pem"), **pairs)
 
@@ -167,7 +183,7 @@ def _environment(folder: str) -> dict[str, str]:
 def _signed(
     valid: tuple[datetime.datetime, datetime.datetime], hosts: Sequence[str]
 ) -> dict[str, bytes]:
-    """Contents of all files but ``tls.env``, by name."""
+    """Contents of all files except ``tls.env``, by name."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -218,7 +234,7 @@ def _signed(
     names = [_alternative(host) for host in hosts]
     for part in PARTS:
         key = ec.generate_private_key(ec.SECP256R1())
-        # scheduler and workers are called and call; a client only calls
+        # scheduler and workers accept and open connections; a client only opens them
         uses = [use.CLIENT_AUTH] if part == "client" else [use.SERVER_AUTH, use.CLIENT_AUTH]
         extensions = [
             (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -254,15 +270,13 @@ def _alternative(host: str) -> Any:
             raise ValueError
         return x509.DNSName(host)
     except ValueError as error:
-        raise InputError(
-            f"hosts: {host!r} is neither a host name (ASCII) nor an IP address."
-        ) from error
+        raise InputError(f"hosts={host!r}: give a host name (ASCII) or an IP address.") from error
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write beside the place and move there: never half a file, never a readable key."""
+    """Write atomically: never a part of a file, never a key that others can read."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # mode 0600
         file.write(content)
-    beside = Path(file.name)
-    beside.chmod(mode)
-    beside.replace(path)
+    temporary = Path(file.name)
+    temporary.chmod(mode)
+    temporary.replace(path)

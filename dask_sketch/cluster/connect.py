@@ -1,8 +1,8 @@
-"""Where Dask computes: threads of this process, workers started here, or a cluster elsewhere.
+"""Start a Dask cluster, or connect to a running one.
 
-The one place that makes a cluster or reaches one. Every cluster made here has the worker settings
-of ``cluster.yaml``, and its processes talk over TLS. Dask's workers run whatever a client sends
-them, so whoever can connect without a certificate can do what the account of the workers can.
+Every cluster that is started here has the worker settings of ``cluster.yaml``, and its processes
+communicate over TLS. Dask's workers run any code that a client sends. Whoever can connect without a
+certificate therefore has the rights of the account of the workers.
 """
 
 from __future__ import annotations
@@ -36,31 +36,32 @@ CONNECT_SECONDS = 10.0
 QUEUE_SECONDS = 600.0
 _PLAIN = (
     "is neither encrypted nor authenticated: {who} can read the traffic and run code as the "
-    "account of the workers. {way}"
+    "account of the workers. {remedy}"
 )
 
 
 @contextlib.contextmanager
 def connect(settings: ClusterSettings) -> Iterator[Any]:
-    """Make or reach the cluster, for the length of a ``with`` block.
+    """Start or connect to a cluster for a ``with`` block.
 
-    What is computed inside uses it. At the end the client is closed, and a cluster that was
-    started here is stopped; one that ran already goes on.
+    Computations inside the block use the cluster. At its end the client is closed, and a cluster
+    that was started here is stopped.
 
     Parameters
     ----------
     settings
-        Which cluster.
+        Settings of the cluster.
 
     Yields
     ------
     Client or None
-        ``None`` for the threads of this process.
+        Client of the cluster, ``None`` for the threads of this process.
 
     Raises
     ------
     InputError
-        If no scheduler answers, no worker comes in time, a certificate or a package is missing.
+        If no scheduler answers, no worker starts in time, or a certificate or a package is
+        missing.
 
     Warns
     -----
@@ -90,10 +91,10 @@ def connect(settings: ClusterSettings) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def worker_settings() -> Iterator[None]:
-    """Inside this block, clusters that are started take the settings of ``cluster.yaml``.
+    """Use the settings of ``cluster.yaml`` for clusters that are started in a ``with`` block.
 
-    They replace Dask's defaults; what the user has set (files in ``~/.config/dask``, environment
-    variables, ``dask.config.set``) stays.
+    They replace Dask's defaults, and not the settings of the user (files in ``~/.config/dask``,
+    environment variables, ``dask.config.set``).
 
     Examples
     --------
@@ -102,7 +103,7 @@ def worker_settings() -> Iterator[None]:
     ...     dask.config.get("distributed.worker.memory.spill")
     False
     """
-    import distributed  # noqa: F401  (its defaults are registered)
+    import distributed  # noqa: F401  (registers its defaults)
 
     config = dask.config.merge(dask.config.config)
     dask.config.update(
@@ -124,27 +125,28 @@ def _reach(settings: ClusterSettings) -> Iterator[Client]:
     address = settings.address or dask.config.get("scheduler-address", None)
     if not address:
         raise InputError(
-            "address: no scheduler is named. Give its address, such as tls://host:8786, or set "
+            "address=None: give the address of the scheduler, such as tls://host:8786, or set "
             "DASK_SCHEDULER_ADDRESS."
         )
     timeout = settings.timeout or CONNECT_SECONDS
     try:
         security = Security() if settings.tls is None else security_of(str(settings.tls))
-        scheme, place = parse_address(address)
+        scheme, location = parse_address(address)
         if scheme == "tls" and security.get_connection_args("client")["ssl_context"] is None:
             raise InputError(
-                f"{address}: the scheduler asks for a certificate. Give the folder of "
-                "certificates (--tls DIR), or set distributed.comm.tls in Dask's configuration."
+                f"{address}: the scheduler requires a certificate. Give the folder of "
+                "certificates, or set distributed.comm.tls in Dask's configuration.",
+                parameter="tls",
             )
-        if scheme != "tls" and not _here(place):
-            way = "Use tls://, with certificates from `dask-sketch certificates DIR`."
+        if scheme != "tls" and not _is_local(location):
+            remedy = "Use tls://, with certificates from `dask-sketch certificates DIR`."
             who = "everyone on the network in between"
-            warnings.warn(f"{address} {_PLAIN.format(who=who, way=way)}", stacklevel=4)
+            warnings.warn(f"{address} {_PLAIN.format(who=who, remedy=remedy)}", stacklevel=4)
         client = Client(address, timeout=timeout, security=security)
     except InputError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{address}: {_why_not(error, timeout)}") from error
+        raise InputError(f"address={address!r}: {_remedy(error, timeout)}") from error
     with client:
         yield client
 
@@ -161,7 +163,7 @@ def _local(settings: ClusterSettings) -> Any:
         host="127.0.0.1",
         security=Security.temporary() if settings.tls is None and _can_encrypt() else None,
         dashboard_address=settings.dashboard,
-        silence_logs=logging.CRITICAL,  # a failed task is told once, by whoever asked for it
+        silence_logs=logging.CRITICAL,  # the client reports a failed task
         **limit,
     )
 
@@ -169,7 +171,7 @@ def _local(settings: ClusterSettings) -> Any:
 @contextlib.contextmanager
 def _slurm(settings: ClusterSettings) -> Iterator[Any]:
     jobqueue = _package("dask_jobqueue", "slurm", "SLURM jobs as workers")
-    # Dask's configuration may hold those too; what it has of the rest, SLURMCluster takes itself
+    # these may be in Dask's configuration too; SLURMCluster reads all others by itself
     configured = dask.config.get("jobqueue.slurm")
     options = {
         name.replace("-", "_"): configured[name]
@@ -185,7 +187,7 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         folder = str(settings.tls) if settings.tls else None
         if settings.tls is None and _can_encrypt():
-            # for as long as the cluster lives; the jobs read it under the same path
+            # for the lifetime of the cluster; the jobs read it under the same path
             made = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
             folder = stack.enter_context(made)
             make_certificates(folder)
@@ -194,24 +196,24 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
                 n_workers=settings.n_workers,
                 cores=settings.threads_per_worker,
                 processes=1,
-                memory=f"{parse_bytes(settings.memory_limit or 0)}B",  # settings require it
+                memory=f"{parse_bytes(settings.memory_limit or 0)}B",  # required by the settings
                 security=security_of(folder) if folder else None,
                 scheduler_options=scheduler,
                 job_script_prologue=prologue,
                 **options,
             )
         )
-        # always as many: a job whose time is over is replaced by another one
+        # a constant number: a job that reaches its time limit is replaced
         cluster.adapt(minimum=settings.n_workers, maximum=settings.n_workers)
         yield cluster
 
 
 def _kubernetes(settings: ClusterSettings) -> Any:
     operator = _package("dask_kubernetes.operator", "kubernetes", "clusters on Kubernetes")
-    way = (
+    remedy = (
         "Apply the DaskCluster of the folder `deploy`, which uses TLS, and connect to its address."
     )
-    text = _PLAIN.format(who="whatever the network policy lets reach the pods", way=way)
+    text = _PLAIN.format(who="all that the network policy admits to the pods", remedy=remedy)
     warnings.warn(f"a cluster that KubeCluster makes {text}", stacklevel=4)
     options = {"quiet": True, **settings.options}
     return operator.KubeCluster(n_workers=settings.n_workers, **options)
@@ -221,8 +223,9 @@ def _can_encrypt() -> bool:
     """Whether credentials can be made; warns where not."""
     if importlib.util.find_spec("cryptography") is not None:
         return True
-    way = "For TLS: pip install 'dask-sketch[tls]'."
-    text = _PLAIN.format(who="everyone who reaches its ports, all users here too,", way=way)
+    remedy = "For TLS: pip install 'dask-sketch[tls]'."
+    who = "everyone who can reach its ports, including all users of this machine,"
+    text = _PLAIN.format(who=who, remedy=remedy)
     warnings.warn(f"this cluster {text}", stacklevel=5)
     return False
 
@@ -233,40 +236,40 @@ def _wait_for_a_worker(client: Client, settings: ClusterSettings) -> None:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError as error:
         raise InputError(
-            f"timeout={timeout:g}: no worker has come in that many seconds. See whether the "
-            f"jobs or pods wait or fail (kind {settings.kind!r}), or allow more time."
+            f"timeout={timeout:g}: no worker has started within this many seconds. Check whether "
+            f"the jobs or pods wait or fail (kind {settings.kind!r}), or allow more time."
         ) from error
 
 
-def _package(name: str, extra: str, what: str) -> Any:
+def _package(name: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.split(".")[0].replace("_", "-")
         raise InputError(
-            f"kind={extra!r}: {what} need the package {package} "
+            f"kind={extra!r}: {purpose} need the package {package} "
             f"({error}): pip install 'dask-sketch[{extra}]'."
         ) from error
 
 
-def _why_not(error: Exception, timeout: float) -> str:
+def _remedy(error: Exception, timeout: float) -> str:
     cause = error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (
             f"the certificates were refused ({cause.verify_message}). Client and scheduler need "
-            "those of one run of `dask-sketch certificates`, and before they end."
+            "valid certificates of one run of `dask-sketch certificates`."
         )
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    message = str(error).splitlines()[0] if str(error) else type(error).__name__
     return (
-        f"no scheduler answers there within {timeout:g} s ({said}). Check the address, such as "
-        "tls://host:8786: one that uses TLS answers to tls:// alone."
+        f"no scheduler answers within {timeout:g} s ({message}). Check the address, such as "
+        "tls://host:8786: a scheduler with TLS only answers to tls://."
     )
 
 
-def _here(place: str) -> bool:
-    """Whether an address without its scheme is one of this machine's own loopback."""
-    host = place.rsplit(":", 1)[0].strip("[]")
+def _is_local(location: str) -> bool:
+    """Whether an address without its scheme is on the loopback of this machine."""
+    host = location.rsplit(":", 1)[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host in ("", "localhost") or "/" in place  # inproc://host/process/number
+        return host in ("", "localhost") or "/" in location  # inproc://host/process/number

@@ -1,10 +1,10 @@
-"""What a cluster is to be: settings that are checked before anything starts."""
+"""Settings of a cluster, which are checked before anything is started."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from dask_sketch.sources.samples import n_bytes
 
 Kind = Literal["threads", "local", "address", "slurm", "kubernetes"]
 LOOPBACK = "127.0.0.1:0"  # any free port
-_DEFAULTS: dict[str, Any] = {"threads_per_worker": 1, "dashboard": LOOPBACK, "options": {}}
+MAX_WORKERS, MAX_THREADS = 10_000, 1024
 _TAKES: dict[str, tuple[str, ...]] = {
     "threads": (),
     "local": ("n_workers", "threads_per_worker", "memory_limit", "tls", "dashboard"),
@@ -39,38 +39,38 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What :func:`dask_sketch.cluster.connect.connect` makes or reaches.
+    """Settings of a cluster, see :func:`dask_sketch.cluster.connect.connect`.
 
-    A setting that the kind has no use for is refused, so that none is overlooked.
+    A setting that has no effect on the kind of cluster is refused.
 
     Attributes
     ----------
     kind
         ``"threads"``: threads of this process, one for each core. ``"local"``: worker processes on
-        this machine. ``"address"``: a scheduler that runs already. ``"slurm"``: a scheduler
-        here and SLURM jobs as workers, with ``dask_jobqueue``. ``"kubernetes"``: a cluster made
-        by Dask's Kubernetes operator, with ``dask_kubernetes``.
+        this machine. ``"address"``: a running scheduler. ``"slurm"``: a scheduler here and SLURM
+        jobs as workers, with ``dask_jobqueue``. ``"kubernetes"``: a cluster of Dask's Kubernetes
+        operator, with ``dask_kubernetes``.
     n_workers
-        Workers to start: at least 1. For ``"local"`` one for each core by default.
+        Number of workers to start, at least 1. For ``"local"``, one for each core by default.
     threads_per_worker
-        Chunks that one worker sketches at once: at least 1.
+        Number of chunks that one worker sketches at once, at least 1.
     memory_limit
-        Memory of each worker, such as ``"2GiB"`` or a number of bytes. For ``"local"`` an equal
-        share of this machine's by default.
+        Memory of each worker, such as ``"2GiB"`` or a number of bytes. For ``"local"``, the memory
+        of this machine is divided equally by default.
     address
-        Of the scheduler, such as ``"tls://scheduler:8786"``; by default what Dask's configuration
-        holds (``scheduler-address``, environment variable ``DASK_SCHEDULER_ADDRESS``).
+        Address of the scheduler, such as ``"tls://scheduler:8786"``; by default that of Dask's
+        configuration (``scheduler-address``, environment variable ``DASK_SCHEDULER_ADDRESS``).
     tls
-        A folder that ``dask-sketch certificates`` wrote: for ``"address"`` and ``"slurm"``.
-        By default ``"address"`` takes what Dask's configuration
-        (``distributed.comm.tls``) holds, and ``"local"`` and ``"slurm"`` make credentials for
-        the time that the cluster lives. ``False``: their processes talk without encryption.
+        Folder that ``dask-sketch certificates`` wrote, for ``"address"`` and ``"slurm"``. By
+        default, ``"address"`` uses Dask's configuration (``distributed.comm.tls``), and
+        ``"local"`` and ``"slurm"`` make temporary certificates. ``False``: their processes
+        communicate without encryption.
     dashboard
-        Address and port of the dashboard of a scheduler that is started here; by
-        default a free port that only this machine reaches. The dashboard asks for no password.
+        Address and port of the dashboard of a scheduler that is started here; by default a free
+        port that only this machine can reach. The dashboard has no password.
     timeout
-        Seconds to wait for the scheduler (``"address"``: 10 by default) or for a first worker
-        (``"slurm"`` and ``"kubernetes"``: 600, which includes the time in the queue).
+        Number of seconds to wait for the scheduler (``"address"``: 10 by default) or for the first
+        worker (``"slurm"`` and ``"kubernetes"``: 600, including the time in the queue).
     options
         Further arguments of ``SLURMCluster`` (such as ``queue``, ``account``, ``walltime``,
         ``interface``) or ``KubeCluster`` (such as ``image``, ``namespace``, ``resources``).
@@ -78,7 +78,7 @@ class ClusterSettings:
     Raises
     ------
     InputError
-        If a setting is missing, out of its range, of another type, or not one of this kind.
+        If a setting is missing, out of range, of another type, or has no effect on this kind.
 
     Examples
     --------
@@ -103,29 +103,29 @@ class ClusterSettings:
     def __post_init__(self) -> None:
         kinds = get_args(Kind)
         if self.kind not in kinds:
-            raise InputError(f"kind={self.kind!r}: a cluster is of kind {_listed(kinds, 'or')}.")
+            raise InputError(f"kind={self.kind!r}: choose {_listed(kinds, 'or')}.")
         taken = _TAKES[self.kind]
         if self.kind == "address" and self.address is None:
             object.__setattr__(self, "address", dask.config.get("scheduler-address", None))
-        for name in [one.name for one in fields(self)][1:]:
-            value = getattr(self, name)
-            if value != _DEFAULTS.get(name) and name not in taken:
+        for one in fields(self)[1:]:
+            name, value = one.name, getattr(self, one.name)
+            default = {} if one.default is MISSING else one.default
+            if value != default and name not in taken:
                 only = f"takes {_listed(taken)} only" if taken else "takes no other setting"
                 raise InputError(f'{name}={value!r}: a cluster of kind "{self.kind}" {only}.')
         for name in _NEEDS.get(self.kind, ()):
             if getattr(self, name) is None:
-                way = ", or DASK_SCHEDULER_ADDRESS in the environment" if name == "address" else ""
                 raise InputError(
-                    f'{name}: a cluster of kind "{self.kind}" needs this setting{way}.'
+                    f'{name}=None: a cluster of kind "{self.kind}" needs this setting.'
                 )
         self._check_numbers()
         self._check_texts()
 
     def _check_numbers(self) -> None:
-        for name in ("n_workers", "threads_per_worker"):
+        for name, limit in (("n_workers", MAX_WORKERS), ("threads_per_worker", MAX_THREADS)):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InputError(f"{name}={value!r}: give a whole number from 1 up.")
+            if value is not None and (type(value) is not int or not 1 <= value <= limit):
+                raise InputError(f"{name}={value!r}: give an integer from 1 to {limit:,}.")
         value = self.timeout
         if value is not None and not (
             isinstance(value, (int, float)) and 0 < value < math.inf and value is not True
@@ -140,22 +140,22 @@ class ClusterSettings:
             if value is not None and not (isinstance(value, str) and value.strip()):
                 raise InputError(f"{name}={value!r}: give an address, such as '127.0.0.1:8787'.")
         if not isinstance(self.options, Mapping):
-            raise InputError(f"options={self.options!r}: give names and values.")
+            raise InputError(f"options={self.options!r}: give a dictionary of names and values.")
         if self.tls is None:
             return
         if isinstance(self.tls, bool):
             if self.tls or self.kind == "address":
                 raise InputError(
-                    f"tls={self.tls!r}: give the folder of certificates, or leave the setting out."
+                    f"tls={self.tls!r}: give a folder of certificates, or leave the setting out."
                 )
         elif self.kind == "local":
             raise InputError(
-                f"tls={str(self.tls)!r}: a local cluster makes its own credentials; leave it out."
+                f"tls={str(self.tls)!r}: a local cluster makes its own certificates; leave it out."
             )
         elif self.address is not None and not self.address.startswith("tls://"):
             raise InputError(
-                f"address={self.address!r}: with certificates it starts with tls://, "
-                "such as tls://host:8786."
+                f"address={self.address!r}: with certificates, give an address that starts with "
+                "tls://, such as tls://host:8786."
             )
 
 

@@ -88,9 +88,9 @@ def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
         try:
             return ClusterSettings(**value)
         except InputError as error:
-            key, _, reason = str(error).partition(": ")
-            key = key.partition("=")[0]
-            wrong.append(((key,), value.get(key), reason.rstrip(".")))
+            key = error.parameter or "kind"
+            remedy = str(error).partition(": ")[2].rstrip(".")
+            wrong.append(((key,), value.get(key), remedy))
     raise _errors(wrong)
 
 

@@ -101,9 +101,9 @@ def test_validity_and_hosts(tmp_path):
     ("arguments", "message"),
     [
         ({"days": 0}, "days=0"),
-        ({"days": 4000}, "from 1 to 3650"),
+        ({"days": 4000}, "days=4000"),
         ({"hosts": ["two words"]}, "two words"),
-        ({"hosts": ["tls://host:8786"]}, "neither a host name"),
+        ({"hosts": ["tls://host:8786"]}, "hosts='tls://host:8786'"),
         ({"hosts": ["bücher.example"]}, "ASCII"),
     ],
 )
@@ -116,7 +116,7 @@ def test_refused(tmp_path, arguments, message):
 def test_one_that_exists_is_kept_unless_asked(tmp_path):
     make_certificates(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ds.SketchError, match="--overwrite"):
+    with pytest.raises(ds.SketchError, match="overwrite=True"):
         make_certificates(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "worker.key").chmod(0o644)
@@ -138,7 +138,7 @@ def test_command(tmp_path, monkeypatch):
     assert "PRIVATE KEY" not in shown.output + json.dumps(told)
     again = call(cli, ["certificates", "one"])
     assert again.exit_code == 1
-    assert "exists already" in again.stderr
+    assert "--overwrite" in again.stderr
 
 
 def test_the_environment_is_what_dask_understands(tmp_path):
@@ -163,7 +163,7 @@ def test_a_machine_needs_its_own_pair_only(folder, tmp_path):
     security = security_of(tmp_path)
     assert security.get_connection_args("worker")["ssl_context"] is not None
     assert security.get_connection_args("client")["ssl_context"] is None
-    with pytest.raises(ds.SketchError, match="no certificates there"):
+    with pytest.raises(ds.SketchError, match="tls="):
         security_of(tmp_path / "nowhere")
 
 
@@ -191,13 +191,13 @@ def test_a_client_with_the_certificate_gets_in(scheduler, folder):
 
 def test_a_client_without_is_refused(scheduler, tmp_path):
     with (
-        pytest.raises(ds.SketchError, match="asks for a certificate"),
+        pytest.raises(ds.SketchError, match="certificate"),
         connect(ClusterSettings("address", address=scheduler)),
     ):
         pass
     plain = scheduler.replace("tls://", "tcp://")
     with (
-        pytest.raises(ds.SketchError, match="no scheduler answers"),
+        pytest.raises(ds.SketchError, match="address="),
         connect(ClusterSettings("address", address=plain, timeout=2)),
     ):
         pass
@@ -206,7 +206,7 @@ def test_a_client_without_is_refused(scheduler, tmp_path):
 def test_a_client_of_another_authority_is_refused(scheduler, tmp_path):
     stranger = make_certificates(tmp_path).folder
     with (
-        pytest.raises(ds.SketchError, match="certificates were refused"),
+        pytest.raises(ds.SketchError, match="certificates"),
         connect(ClusterSettings("address", address=scheduler, tls=stranger, timeout=2)),
     ):
         pass

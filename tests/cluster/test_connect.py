@@ -1,4 +1,4 @@
-"""Clusters that are made or reached: settings, who can connect, what workers are told."""
+"""Clusters: their settings, who can connect, and the configuration of workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import os
 import socket
 import stat
+import subprocess
 import sys
 import time
 import warnings
@@ -26,13 +27,15 @@ from dask_sketch.cluster.certificates import make_certificates
 from dask_sketch.cluster.connect import WORKER_SETTINGS, connect, worker_settings
 from dask_sketch.cluster.settings import ClusterSettings
 
+WAIT = 300  # seconds, also for a busy machine
+
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "pbs"}, "threads, local, address, slurm or kubernetes"),
-        ({"kind": "threads", "n_workers": 2}, "takes no other setting"),
-        ({"kind": "local", "address": "tls://a:1"}, "takes n_workers, .* and dashboard only"),
+        ({"kind": "pbs"}, "kind='pbs'"),
+        ({"kind": "threads", "n_workers": 2}, "n_workers=2"),
+        ({"kind": "local", "address": "tls://a:1"}, "address='tls://a:1'"),
         ({"kind": "local", "n_workers": 0}, "n_workers=0"),
         ({"kind": "local", "n_workers": True}, "n_workers=True"),
         ({"kind": "local", "n_workers": 2.0}, r"n_workers=2\.0"),
@@ -42,33 +45,23 @@ from dask_sketch.cluster.settings import ClusterSettings
         ({"kind": "local", "memory_limit": True}, "memory_limit=True"),
         ({"kind": "local", "memory_limit": [1]}, r"memory_limit=\[1\]"),
         ({"kind": "local", "dashboard": 8787}, "dashboard=8787"),
-        ({"kind": "local", "tls": "folder"}, "makes its own credentials"),
-        ({"kind": "local", "tls": True}, "leave the setting out"),
+        ({"kind": "local", "tls": "folder"}, "tls='folder'"),
+        ({"kind": "local", "tls": True}, "tls=True"),
         ({"kind": "address", "address": " "}, "address=' '"),
-        ({"kind": "address", "address": "tcp://a:1", "tls": "folder"}, "starts with tls://"),
+        ({"kind": "address", "address": "tcp://a:1", "tls": "folder"}, "address='tcp://a:1'"),
         ({"kind": "address", "address": "tcp://a:1", "tls": False}, "tls=False"),
         ({"kind": "address", "address": "tls://a:1", "timeout": 0}, "timeout=0"),
         ({"kind": "address", "address": "tls://a:1", "timeout": "1s"}, "timeout='1s'"),
         ({"kind": "address", "address": "tls://a:1", "timeout": float("nan")}, "timeout=nan"),
-        ({"kind": "slurm", "n_workers": 1}, "memory_limit: .* needs"),
-        ({"kind": "slurm", "memory_limit": "1GiB"}, "n_workers: .* needs"),
-        ({"kind": "kubernetes", "n_workers": 1, "tls": "folder"}, "takes n_workers, timeout and"),
+        ({"kind": "slurm", "n_workers": 1}, "memory_limit=None"),
+        ({"kind": "slurm", "memory_limit": "1GiB"}, "n_workers=None"),
+        ({"kind": "kubernetes", "n_workers": 1, "tls": "folder"}, "tls='folder'"),
         ({"kind": "kubernetes", "n_workers": 1, "options": 3}, "options=3"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(ds.SketchError, match=message):
         ClusterSettings(**settings)
-
-
-def test_the_defaults_that_settings_are_compared_with():
-    from dataclasses import MISSING, fields
-
-    from dask_sketch.cluster.settings import _DEFAULTS
-
-    for one in fields(ClusterSettings)[1:]:
-        default = one.default if one.default is not MISSING else one.default_factory()
-        assert default == _DEFAULTS.get(one.name), one.name
 
 
 def test_threads_of_this_process():
@@ -222,12 +215,12 @@ def test_plain_connections_to_other_machines_warn(address, safe, tmp_path):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with (
-            pytest.raises(ds.SketchError, match="no scheduler answers"),
+            pytest.raises(ds.SketchError, match="address="),
             connect(ClusterSettings("address", address=address, timeout=0.2, **tls)),
         ):
             pass
-    told = [str(one.message) for one in seen if "neither encrypted" in str(one.message)]
-    assert bool(told) is not safe
+    found = [str(one.message) for one in seen if "neither encrypted" in str(one.message)]
+    assert bool(found) is not safe
 
 
 @pytest.fixture
@@ -238,7 +231,8 @@ def slurm(tmp_path, monkeypatch):
     commands.mkdir()
     (commands / "sbatch").write_text(
         f'#!/bin/bash\ncp "$1" {tmp_path}/job.sh\n'
-        f'setsid bash {tmp_path}/job.sh > {tmp_path}/job.log 2>&1 & echo "Submitted batch job $!"\n'
+        f"setsid bash {tmp_path}/job.sh > {tmp_path}/job.log 2>&1 & "
+        f'echo -n $! > {tmp_path}/job.id; echo "Submitted batch job $!"\n'
     )
     (commands / "scancel").write_text('#!/bin/bash\nkill -- -"$1" || kill "$1"\n')
     for one in commands.iterdir():
@@ -254,7 +248,7 @@ def test_slurm_jobs_as_workers(slurm):
         "slurm",
         n_workers=1,
         memory_limit="1GiB",
-        timeout=60,
+        timeout=WAIT,
         options={"queue": "short", "walltime": "00:10:00", "interface": "lo"},
     )
     importlib.import_module("dask_jobqueue")  # its defaults first
@@ -262,7 +256,7 @@ def test_slurm_jobs_as_workers(slurm):
     site = {f"jobqueue.slurm.{name}": one for name, one in site.items()}
     with dask.config.set(site), connect(settings) as client:
         assert client.scheduler.address.startswith("tls://")
-        assert client.submit(abs, -3).result(timeout=60) == 3
+        assert client.submit(abs, -3).result(timeout=WAIT) == 3
         assert list(client.run(os.getenv, "SITE").values()) == ["ours"]
         told = client.run(on_a_worker)
         assert [(one["concurrency"], one["spill"]) for one in told.values()] == [("4", False)]
@@ -275,36 +269,25 @@ def test_slurm_jobs_as_workers(slurm):
     assert not folder.exists()
 
 
-def test_a_slurm_job_whose_time_is_over_is_replaced(slurm):
-    settings = ClusterSettings(
-        "slurm", n_workers=1, memory_limit="1GiB", timeout=60, options={"interface": "lo"}
-    )
-    importlib.import_module("dask_jobqueue")  # its defaults first
-    short = {
-        "jobqueue.slurm.worker-extra-args": ["--lifetime", "3s"],
-        "distributed.deploy.lost-worker-timeout": "500ms",
-    }
-    with dask.config.set(short), connect(settings) as client:
-        seen, deadline = set(), time.monotonic() + 90
-        while len(seen) < 2:
-            assert time.monotonic() < deadline, seen
-            seen |= set(client.scheduler_info()["workers"])
-            time.sleep(0.2)
-
-
-def test_slurm_with_certificates_of_a_folder(slurm):
+def test_a_slurm_job_that_ends_is_replaced(slurm):
     folder = make_certificates(slurm / "certificates").folder
     settings = ClusterSettings(
         "slurm",
         n_workers=1,
         memory_limit="1GiB",
         tls=folder,
-        timeout=60,
+        timeout=WAIT,
         options={"interface": "lo"},
     )
-    with connect(settings) as client:
-        assert client.submit(abs, -3).result(timeout=60) == 3
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "500ms"}),
+        connect(settings) as client,
+    ):
         assert str(folder / "worker.key") in (slurm / "job.sh").read_text()
+        (first,) = client.scheduler_info()["workers"]
+        subprocess.run([slurm / "bin/scancel", (slurm / "job.id").read_text()], check=True)
+        while set(client.scheduler_info()["workers"]) <= {first}:
+            time.sleep(0.05)
 
 
 def test_no_worker_in_time(slurm):
@@ -313,7 +296,7 @@ def test_no_worker_in_time(slurm):
     settings = ClusterSettings(
         "slurm", n_workers=1, memory_limit="1GiB", timeout=1, options={"interface": "lo"}
     )
-    with pytest.raises(ds.SketchError, match="no worker has come"), connect(settings):
+    with pytest.raises(ds.SketchError, match="timeout=1"), connect(settings):
         pass
 
 
@@ -341,10 +324,10 @@ def test_kubernetes_asks_the_operator_and_says_that_it_is_plain(monkeypatch, loc
     )
     settings = ClusterSettings("kubernetes", n_workers=3, options={"namespace": "lab"})
     with (
-        pytest.warns(UserWarning, match="KubeCluster makes is neither encrypted"),
+        pytest.warns(UserWarning, match="KubeCluster"),
         connect(settings) as client,
     ):
-        assert client.submit(abs, -3).result(timeout=60) == 3
+        assert client.submit(abs, -3).result(timeout=WAIT) == 3
     assert asked == {"n_workers": 3, "namespace": "lab", "quiet": True, "closed": True}
 
 
@@ -368,5 +351,5 @@ def test_a_missing_package_is_named(monkeypatch, kind, package, more):
 
 def test_worker_settings_go_with_the_package():
     assert WORKER_SETTINGS.is_file()
-    deployed = Path(__file__).parent.parent / "deploy" / "dask.yaml"
+    deployed = Path(__file__).parents[2] / "deploy" / "dask.yaml"
     assert deployed.resolve() == WORKER_SETTINGS.resolve()

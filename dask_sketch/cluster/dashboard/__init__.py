@@ -41,7 +41,7 @@ def install(client: Any = None) -> str:
     Examples
     --------
     >>> from distributed import Client
-    >>> from dask_sketch import dashboard
+    >>> from dask_sketch.cluster import dashboard
     >>> with Client(processes=False, n_workers=1, dashboard_address="127.0.0.1:0") as client:
     ...     dashboard.install(client).rpartition("/")[2]
     'sketch'
