@@ -91,14 +91,13 @@ PARTS = {
         decoders/atoms.py
         decoders/atom_kernels.py
         decoders/normal_equations.py
-        decoders/support.py
+        decoders/descent.py
         """,
         """
+        decoders/test_atom_kernels.py
+        decoders/test_atoms.py
         decoders/test_objective.py
-        decoders/test_support.py
-        decoders/test_non_negative.py
-        decoders/test_tiled.py
-        decoders/test_threads.py
+        decoders/test_normal_equations.py
         decoders/test_descent.py
         decoders/test_decode.py
         """,
@@ -109,8 +108,7 @@ PARTS = {
         decoders/noise_covariance.py
         """,
         """
-        decoders/test_covariance.py
-        decoders/test_noise.py
+        decoders/test_noise_covariance.py
         decoders/test_efficient.py
         decoders/test_decode.py
         """,
