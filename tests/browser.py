@@ -88,7 +88,7 @@ _JUDGE = """
 
 
 class Visit:
-    """What came of a visit to a page.
+    """Result of a visit to a page.
 
     Attributes
     ----------
@@ -97,11 +97,11 @@ class Visit:
     judged
         Text that is cut or too faint.
     requests
-        Addresses that were asked for.
+        Addresses requested.
     sockets
-        Those of websockets that were opened, and how many frames came in.
+        Addresses of the websockets opened, and the number of frames received.
     text
-        Of the page, with that in shadow roots.
+        Text of the page, including shadow roots.
     picture
         PNG of the page from top to bottom.
     """

@@ -35,7 +35,7 @@ def groups():
 
 
 def speech():
-    """What librosa compiles when it is loaded, and at the first file."""
+    """Compile the functions of librosa, at import and at the first file."""
     import numpy as np
 
     try:

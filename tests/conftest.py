@@ -99,13 +99,27 @@ def gpu(request, monkeypatch):
     except DeviceError as error:
         pytest.skip(f"no GPU: {error.__cause__ or error}")
     launches = []
-    run = cuda._Chunk._run
+    compiled = found.RawModule
 
-    def recorded(self, name, *arguments):
-        launches.append(name)
-        run(self, name, *arguments)
+    class Recording:
+        """Compiled kernels whose launches are recorded by name."""
 
-    monkeypatch.setattr(cuda._Chunk, "_run", recorded)
+        def __init__(self, *arguments, **options):
+            self._module = compiled(*arguments, **options)
+
+        def get_function(self, name):
+            function = self._module.get_function(name)
+
+            def launch(*arguments, **options):
+                launches.append(name)
+                return function(*arguments, **options)
+
+            return launch
+
+        def __getattr__(self, name):
+            return getattr(self._module, name)
+
+    monkeypatch.setattr(found, "RawModule", Recording)
     cuda.forget()
     yield SimpleNamespace(cupy=found, launches=launches)
     cuda.forget()

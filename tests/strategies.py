@@ -1,4 +1,4 @@
-"""What the tests of several folders share: data, chunkings, and how sketches are compared."""
+"""Data, chunkings and comparisons of sketches for the tests of several folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package uses of CuPy, on the processor; kernels are compiled with g++ and run as C++.
+"""Emulation of the parts of CuPy used here; kernels are compiled by g++ and run on the CPU.
 
 Its arrays refuse to become NumPy arrays, as CuPy's do, but by :meth:`ndarray.get`.
 """
