@@ -75,7 +75,7 @@ class SketchAccessor:
         Returns
         -------
         group
-            A :class:`SketchGroup` for data in memory, a :class:`LazySketchGroup` for lazy data.
+            A :class:`SketchGroup` for data in memory, a lazy result for lazy data.
 
         Raises
         ------

@@ -12,7 +12,7 @@ import dask_sketch as ds
 import dask_sketch.xarray
 from dask_sketch import partial_sketch
 from dask_sketch.errors import InputError
-from dask_sketch.graph.lazy import LazySketchGroup
+from dask_sketch.graph.lazy import LazyResult
 
 FM = feature_map(n_frequencies=40)
 X = draw_rows(0, 300, 3)
@@ -34,7 +34,7 @@ def test_one_sketch_for_each_group(make, lazy):
     x = make().chunk(frame=70) if lazy else make()
     weights = "w" if make is dataset else None
     group = x.sketch.by("speaker", FM, weights)
-    assert isinstance(group, LazySketchGroup if lazy else ds.SketchGroup)
+    assert isinstance(group, LazyResult if lazy else ds.SketchGroup)
     if lazy:
         group = group.compute(scheduler="sync")
     assert (group.dim, list(group)) == ("speaker", ["ann", "bob", "eve"])

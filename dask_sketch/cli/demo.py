@@ -27,10 +27,11 @@ from dask_sketch.diagnostics.report import write_report
 from dask_sketch.errors import ArtifactError
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.compute import compute_together
 from dask_sketch.graph.design import design
 from dask_sketch.graph.plan import Plan, plan
-from dask_sketch.graph.progress import Watch, computed, watch
 from dask_sketch.graph.sketch import sketch
+from dask_sketch.graph.telemetry import TaskStatistics, task_statistics
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.simulation import random_mixture
 from dask_sketch.sketching.partial import partial_sketch
@@ -59,7 +60,7 @@ class Fitted:
 
     feature_map: FeatureMap
     plan: Plan
-    observed: Watch
+    observed: TaskStatistics
     sketch: Sketch
     model: GaussianMixture
 
@@ -134,7 +135,7 @@ class Pipeline:
         self.log(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
             lazy = sketch(str(store), feature_map, chunk_size=chunk_size)
-            with watch(client) as observed:
+            with task_statistics(client) as observed:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
         with self.step("decode", f"decoding {n_components} components by splitting, refined"):
@@ -333,7 +334,9 @@ def run_demo(
         log(f"dashboard: {address(client)}")
         store = folder / "frames.zarr"
         with pipeline.step("write data", f"writing {n_frames:,} frames to {store}"):
-            computed([write_frames(store, truth, n_frames, seed)], client, progress, "write")
+            compute_together(
+                [write_frames(store, truth, n_frames, seed)], client, progress, "write"
+            )
         fitted = pipeline.fit(
             store,
             n_components,

@@ -126,7 +126,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     Compare models on the same rows only, and best on rows that they were not fitted to.
     """
     from dask_sketch.graph.apply import apply
-    from dask_sketch.graph.progress import computed
+    from dask_sketch.graph.compute import compute_together
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.open import open_model
 
@@ -139,7 +139,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     with run.cluster() as client:
         lazy = apply(fitted, method, run.path(data), **opening)
         begun = time.perf_counter()
-        result = float(computed([lazy], client, run.progress, method)[0])
+        result = float(compute_together([lazy], client, run.progress, method)[0])
         seconds = time.perf_counter() - begun
     key = "score" if method == "score" else "mean_squared_distance"
     run.answer(

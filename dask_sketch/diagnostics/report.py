@@ -24,7 +24,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.graph.progress import Watch
+    from dask_sketch.graph.telemetry import TaskStatistics
     from dask_sketch.sketching.sketch import Sketch
 
 _TITLE = "A model from a sketch"
@@ -65,7 +65,7 @@ def write_report(
     source: Mapping[str, object] | None = None,
     feature_map: FeatureMap | None = None,
     plan: Any = None,
-    observed: Watch | None = None,
+    observed: TaskStatistics | None = None,
     comparison: Comparison | None = None,
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
@@ -168,7 +168,7 @@ def _sentences(
     model: GaussianMixture | Centroids | None,
     found: FitDiagnostics | None,
     plan: Any,
-    observed: Watch | None,
+    observed: TaskStatistics | None,
 ) -> list[str]:
     """Sentences of the summary."""
     sentences = []
@@ -210,7 +210,7 @@ def _counts(sketch: Sketch | None) -> dict[str, str]:
 
 
 def _plan_rows(
-    plan: Any, observed: Watch | None, sketch: Sketch | None
+    plan: Any, observed: TaskStatistics | None, sketch: Sketch | None
 ) -> list[tuple[str, str, str]]:
     """Name, planned value and observed value of each quantity."""
     if plan is None:

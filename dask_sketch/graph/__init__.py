@@ -1,11 +1,11 @@
-"""Samples to sketch on Dask: the pass, its plan, its design, and models over lazy input."""
+"""Compute with samples on Dask: sketch, design, plan, and apply models to lazy input."""
 
 from __future__ import annotations
 
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.design import design
-from dask_sketch.graph.lazy import LazySketch, LazySketchGroup
+from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.plan import Plan, plan
 from dask_sketch.graph.sketch import sketch
 
-__all__ = ["LazySketch", "LazySketchGroup", "Plan", "apply", "design", "plan", "sketch"]
+__all__ = ["LazyResult", "Plan", "apply", "design", "plan", "sketch"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import dask.array as da
 import numpy as np
 
-from dask_sketch import config
 from dask_sketch.errors import InputError
 from dask_sketch.graph.chunks import fields_of
-from dask_sketch.graph.tree import reduce_samples
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
@@ -131,39 +132,32 @@ def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str
     return out
 
 
-def _mean(model: Any, method: str, samples: Samples) -> Any:
-    sums = reduce_samples(
-        samples,
-        _sum_of_chunk,
-        _add,
-        split_every=config.get("split-every"),
-        name="score",
-        arguments={"model": model, "method": method},
+def _mean(model: Any, method: str, samples: Samples) -> da.Array:
+    chunk = partial(_sum_of_chunk, model=model, method=method)
+    lazy = LazyResult(samples, Reduction("score", chunk, _add, _ratio))
+    # a number of Dask, with which one can go on computing
+    return da.from_delayed(
+        lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
     )
-    if isinstance(sums, da.Array):
-        return da.map_blocks(_ratio, sums, dtype=np.float64, meta=np.empty(()), token="score-mean")
-    return sums.apply(_ratio)
 
 
 def _sum_of_chunk(
-    block: Any, weights: Any, label: str, model: Any, method: str
+    rows: Any, weights: Any, label: str, model: Any, method: str
 ) -> tuple[float, float]:
-    require_unmasked(block, "rows", f"the values of {label}")
-    rows = np.asarray(block).reshape(-1, np.shape(block)[-1])
-    if not len(rows):
+    require_unmasked(rows, "rows", f"the values of {label}")
+    values = np.asarray(rows).reshape(-1, np.shape(rows)[-1])
+    if not len(values):
         return 0.0, 0.0
     flat = None if weights is None else weights.reshape(-1)
-    return weighted_sum(getattr(model, method)(rows), flat, label)
+    return weighted_sum(getattr(model, method)(values), flat, label)
 
 
 def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(total for total, _ in parts), sum(weight for _, weight in parts)
 
 
-def _ratio(pair: Any) -> Any:
-    while isinstance(pair, (list, np.ndarray)):
-        pair = pair.item() if isinstance(pair, np.ndarray) else pair[0]
-    total, weight = pair
+def _ratio(found: tuple[float, float] | None) -> Any:
+    total, weight = (0.0, 0.0) if found is None else found
     if not weight > 0:
-        raise InputError("there are no samples to score.")
+        raise InputError("x has no samples to score, or all of their weights are zero.")
     return np.asarray(total / weight)

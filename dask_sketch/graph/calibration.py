@@ -1,4 +1,4 @@
-"""How long a pass will take, and what holds it up: from a few seconds of the real work."""
+"""Measure the rates of a pass on its own machines, and estimate its time from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dask.utils import format_time
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
@@ -23,7 +25,7 @@ from dask_sketch.sources.array import array_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
 
-# How fast this process sketches and merges: what a plan needs to tell the time of a pass.
+# Rates of this process.
 
 _FIRST_ROWS = 256
 _LARGEST = 2**25  # bytes of random rows
@@ -33,19 +35,19 @@ _MERGED = 16
 def pairs_per_second(
     feature_map: FeatureMap, n_rows: int, dtype: Any = np.float32, seconds: float = 1.0
 ) -> float:
-    """(sample, frequency) pairs that one thread sketches in a second of wall time, measured.
+    """Measure the number of (sample, frequency) pairs that one thread sketches in a second.
 
     Parameters
     ----------
     feature_map
-        What is averaged.
+        Feature map to average.
     n_rows
-        Rows of a chunk, ``>= 1``: what a chunk costs beside its rows is measured too. Fewer are
-        taken where they would need too long.
+        Number of rows of a chunk, ``>= 1``: the fixed cost of a chunk is measured too. Fewer rows
+        are used where this many would take too long.
     dtype
         Type of the rows.
     seconds
-        About how long to measure, after compiling.
+        Approximate duration of the measurement, after compiling.
 
     Examples
     --------
@@ -72,7 +74,7 @@ def pairs_per_second(
 
 
 def merge_seconds(feature_map: FeatureMap) -> float:
-    """Seconds for one partial sketch to be sent, received and added, measured.
+    """Measure the seconds for one partial sketch to be sent, received and added.
 
     Examples
     --------
@@ -87,7 +89,7 @@ def merge_seconds(feature_map: FeatureMap) -> float:
 
 
 SCHEDULER_SECONDS = 1e-3  # for each task, of a cluster that was not measured
-KERNEL_SECONDS = 1.0  # of measuring
+KERNEL_SECONDS = 1.0  # of measurement
 READ_SECONDS = 1.0
 READ_CHUNKS = 4  # of each thread, at most
 EMPTY_TASKS = 400
@@ -96,22 +98,23 @@ MOST_THREADS = 64  # that measure the kernel at once
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured, on the machines that would do the pass.
+    """Rates that were measured on the machines that would do the pass.
 
     Attributes
     ----------
     pairs_per_second
-        (sample, frequency) pairs of one thread, with all threads at work.
+        Number of (sample, frequency) pairs that one thread sketches in a second, with all threads
+        at work.
     read_seconds
-        For one thread to read one chunk of the input, with all threads reading.
+        Seconds for one thread to read one chunk of the input, with all threads reading.
     rows_per_chunk
-        Mean rows of those chunks.
+        Mean number of rows of those chunks.
     merge_seconds
-        For one partial sketch to be sent, received and added.
+        Seconds for one partial sketch to be sent, received and added.
     task_seconds
-        For one task that does nothing: what the scheduler needs.
+        Seconds of the scheduler for one task that does nothing.
     on_cluster
-        Whether a cluster was measured, and not the threads of this process.
+        Whether a cluster was measured, rather than the threads of this process.
     """
 
     pairs_per_second: float
@@ -131,26 +134,27 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of one pass, and where they go.
+    """Estimated seconds of one pass, and of its parts.
 
     Attributes
     ----------
     n_cores
-        Threads that work.
+        Number of threads that work.
     seconds
         Wall time: the largest of ``working_seconds``, ``scheduler_seconds`` and ``store_seconds``,
         which pass at the same time.
     bottleneck
-        What to change first: ``"kernel"``, ``"read"`` (the threads that read), ``"store"`` (its
-        bandwidth), ``"scheduler"``, or ``"chunks"``: there are too few for so many cores.
+        Part to improve first: ``"kernel"``, ``"read"`` (the threads that read), ``"store"`` (its
+        bandwidth), ``"scheduler"``, or ``"chunks"``: too few chunks for so many cores.
     working_seconds
-        Of the thread that has most to do: reading, sketching and merging its chunks.
+        Seconds of the busiest thread: reading, sketching and merging its chunks.
     kernel_seconds, read_seconds, merge_seconds
-        Of all chunks, over all cores; their sum is ``working_seconds`` where chunks divide evenly.
+        Seconds for all chunks, divided by the number of cores; their sum is ``working_seconds``
+        where chunks divide evenly.
     scheduler_seconds
-        Of the scheduler, for all tasks.
+        Seconds of the scheduler, for all tasks.
     store_seconds
-        All bytes over the bandwidth of the store; 0 if none was given.
+        Seconds to transfer all bytes at the bandwidth of the store; 0 if none was given.
     """
 
     n_cores: int
@@ -165,7 +169,7 @@ class Estimate:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds that each part would take by itself, by its name; those that take any."""
+        """Seconds that each part would take by itself, by its name; parts of zero are left out."""
         parts = {
             "kernel": self.kernel_seconds,
             "reading": self.read_seconds + self.merge_seconds,
@@ -175,15 +179,15 @@ class Estimate:
         return {name: seconds for name, seconds in parts.items() if seconds}
 
     @property
-    def held_up_by(self) -> str:
-        """The bottleneck, in words."""
+    def bottleneck_words(self) -> str:
+        """Bottleneck in words."""
         return {"chunks": "too few chunks", "read": "reading"}.get(self.bottleneck, self.bottleneck)
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name} {format_time(s)}" for name, s in self.parts.items())
         return (
             f"{format_time(self.seconds)} on {self.n_cores:,} core{'s' * (self.n_cores > 1)} "
-            f"({shown}); bound by {self.held_up_by}"
+            f"({shown}); bound by {self.bottleneck_words}"
         )
 
 
@@ -199,21 +203,21 @@ def estimate_pass(
     bandwidth: float | None = None,
     task_seconds: float | None = None,
 ) -> Estimate:
-    """Time of a pass of this size, at measured rates.
+    """Estimate the time of a pass at measured rates.
 
     Parameters
     ----------
     calibration
-        From :func:`measure`.
+        Rates from :func:`measure`.
     n_samples, n_frequencies, n_chunks, n_tasks
         Size of the pass.
     n_cores
-        Threads that work, ``>= 1``.
+        Number of threads that work, ``>= 1``.
     bytes_read, bandwidth
-        Bytes in all, and bytes per second that the store gives to all readers together; without
-        a bandwidth every thread reads as fast as the one that was measured.
+        Number of all bytes, and bytes per second that the store gives to all readers together;
+        without a bandwidth every thread reads as fast as those that were measured.
     task_seconds
-        Of the scheduler for each task, in place of what was measured.
+        Seconds of the scheduler for each task, in place of the measured ones.
 
     Raises
     ------
@@ -236,14 +240,14 @@ def estimate_pass(
     kernel = n_samples * n_frequencies / calibration.pairs_per_second
     read = n_chunks * calibration.read_seconds
     merging = n_chunks * calibration.merge_seconds
-    share = math.ceil(n_chunks / n_cores) / max(n_chunks, 1)  # of the busiest thread
-    working = share * (kernel + read + merging)
+    fraction = math.ceil(n_chunks / n_cores) / max(n_chunks, 1)  # of the busiest thread
+    working = fraction * (kernel + read + merging)
     scheduler = n_tasks * (calibration.task_seconds if task_seconds is None else task_seconds)
     store = 0.0 if bandwidth is None or bytes_read is None else bytes_read / bandwidth
     longest = max(working, scheduler, store)
     if longest == working:
         bottleneck = "kernel" if kernel >= read + merging else "read"
-        if share * n_cores > 2:  # half of the cores would have nothing to do
+        if fraction * n_cores > 2:  # half of the cores would have nothing to do
             bottleneck = "chunks"
     else:
         bottleneck = "scheduler" if longest == scheduler else "store"
@@ -268,11 +272,11 @@ def measure(
     Parameters
     ----------
     samples
-        The input; up to four of its chunks for each thread are read.
+        Samples of the pass; up to four of their chunks for each thread are read.
     feature_map
-        What will be averaged; random rows are, for a second on every thread at once.
+        Feature map of the pass; random rows are sketched for a second on every thread at once.
     n_threads
-        Threads there are.
+        Number of threads available.
     split_every
         Fan-in of the merges.
     client
@@ -283,13 +287,12 @@ def measure(
     ChunkError
         If a chunk cannot be read.
     """
-    # where there is no cluster on threads, bags (see LazySketch) included
+    # where there is no cluster on threads, also for bags; see LazyResult
     where: dict[str, Any] = {"scheduler": "threads" if client is None else client.get}
     n_busy = min(n_threads, MOST_THREADS)
     # all threads at once: what they share, such as the interpreter lock, is in the measure
-    chunks = _some_chunks(samples, split_every, n_busy)
-    read = dask.delayed(_read, pure=False)
-    read_times = dask.compute(*(read(_Held(some)) for some in chunks), **where)
+    read = dask.delayed(_read, pure=False, traverse=False)
+    read_times = dask.compute(*(read(some) for some in _some_chunks(samples, n_busy)), **where)
     n_chunks, rows, spent = (sum(column) for column in zip(*read_times, strict=True))
     rate = dask.delayed(pairs_per_second, pure=False, traverse=False)
     per_chunk = max(math.ceil(rows / n_chunks), 1)
@@ -307,53 +310,42 @@ def measure(
     )
 
 
-class _Held:
-    """Keeps collections out of the sight of Dask, so that the task itself computes them."""
+class _Chunks:
+    """Chunks that one thread reads. Dask would look for tasks in a list or a dataclass."""
 
-    def __init__(self, collections: list[Any]):
-        self.collections = collections
+    def __init__(self, graphs: list[ChunkGraph]):
+        self.graphs = graphs
 
 
-def _some_chunks(samples: Samples, split_every: int, n_readers: int) -> list[list[Any]]:
-    """Row counts of a few chunks for each reader, lazily; the same for all if there are few."""
+def _some_chunks(samples: Samples, n_readers: int) -> list[_Chunks]:
+    """A few random chunks for each reader; the same for all readers if there are few chunks."""
     order = np.random.default_rng(0).permutation(samples.n_chunks)[: n_readers * READ_CHUNKS]
-    lazy = [
-        reduce_samples(
-            samples,
-            _count,
-            sum,
-            split_every=split_every,
-            name="calibrate",
-            chosen=range(int(i), int(i) + 1),
-        )
-        for i in order
-    ]
-    made = dask.optimize(*lazy)
-    return [list(made[i::n_readers] or made[:1]) for i in range(n_readers)]
+    graphs = chunk_graphs(samples, [[int(number)] for number in order])
+    return [_Chunks(graphs[i::n_readers] or graphs[:1]) for i in range(n_readers)]
 
 
-def _count(block: Any, weights: Any, label: str) -> int:
-    return math.prod(np.shape(block)[:-1])
-
-
-def _read(held: _Held) -> tuple[int, int, float]:
-    """Chunks and rows that this thread read, and the seconds it took."""
+def _read(chunks: _Chunks) -> tuple[int, int, float]:
+    """Number of chunks and of rows that this thread read, and the seconds that it took."""
     counts: list[int] = []
     start = time.perf_counter()
-    for number, chunk in enumerate(held.collections):
+    for number, graph in enumerate(chunks.graphs):
         if number == 1:
             counts, start = [], time.perf_counter()  # the first one opened the store as well
-        counts.append(unwrap(chunk.compute(scheduler="sync")) or 0)
+        counts.append(sum(_count(block.rows, None, label) for block, label in graph.blocks()))
         if time.perf_counter() - start > READ_SECONDS:
             break
     return len(counts), sum(counts), time.perf_counter() - start
+
+
+def _count(rows: Any, weights: Any, label: str) -> int:
+    return math.prod(np.shape(rows)[:-1])
 
 
 def _task_seconds(split_every: int, where: dict[str, Any]) -> float:
     """Seconds of one task of a pass over nothing."""
     for n_chunks in (20, EMPTY_TASKS):  # the first is not counted
         empty = array_samples(da.zeros((n_chunks, 1), chunks=(1, 1)), "nothing")
-        lazy = reduce_samples(empty, _count, sum, split_every=split_every, name="calibrate")
+        lazy = LazyResult(empty, Reduction("calibrate", _count, sum), split_every)
         start = time.perf_counter()
         lazy.compute(**where)
         spent = time.perf_counter() - start

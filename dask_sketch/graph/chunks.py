@@ -1,52 +1,79 @@
-"""What a function gives for each chunk, lazily: reading and the function are one task."""
+"""Apply a function to each chunk, lazily: reading and the function are one task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.bag as db
 import numpy as np
 from dask.base import tokenize
+from dask.core import flatten
+from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
+from dask.optimization import cull
 
+from dask_sketch.graph.reduction import ChunkFunction, Combine, apply_to_block, reduce_blocks
 from dask_sketch.sources.bag import Block, Fields, blocks_of_partition
 from dask_sketch.sources.group_labels import Labelled
 from dask_sketch.sources.samples import Samples, chunk_label
 
-# (block, weights, label, **arguments) -> result; one that takes labels of groups gets them as
-# the argument `groups`, with one axis
-Chunk = Callable[..., Any]
 
-
-def parts_of_array(
+def map_chunks(
     samples: Samples,
-    chunk: Chunk,
+    chunk: ChunkFunction | Delayed,
     name: str,
-    arguments: dict[str, Any],
-    chosen: Sequence[int] | None,
+    chosen: Sequence[int] | None = None,
     *,
-    grouped: bool = False,
-) -> da.Array:
-    """What ``chunk`` gives for each chunk of an array: object arrays of one element.
+    with_groups: bool = False,
+    combine: Combine | None = None,
+) -> da.Array | db.Bag:
+    """Apply a function to the blocks of rows of each chunk.
 
     Parameters
     ----------
     samples
-        The input, no bag.
+        Samples to read.
     chunk
-        Called on the worker as ``chunk(block, weights, label, **arguments)``.
+        Function of one block of rows, called on a worker as ``chunk(rows, weights, label)``, and
+        with the labels of the rows as ``groups`` if ``with_groups``. A Delayed of one is sent to
+        each worker once, not with each task.
     name
         Name of the tasks.
-    arguments
-        Keyword arguments of ``chunk``.
     chosen
-        Numbers of chunks, ascending; all of them if it is none.
-    grouped
-        Whether ``chunk`` takes the labels of groups.
+        Numbers of chunks, ascending; all of them by default. Nothing is built for the others where
+        the source has ``cut``.
+    with_groups
+        Whether the function takes the labels of groups. They are left out otherwise.
+    combine
+        Function that combines the results of the blocks of one partition of a bag, as they come,
+        so that one block at a time is held. A chunk of an array is one block.
+
+    Returns
+    -------
+    results
+        Object array of one element per chunk. For a bag, a bag with at most one result in each
+        partition; without ``combine`` its partitions are iterators over the results of the blocks.
     """
+    if samples.is_bag:
+        return _map_partitions(samples, chunk, name, chosen, with_groups, combine)
+    return _map_blocks(samples, chunk, name, chosen, with_groups)
+
+
+# Chunks of Dask arrays.
+
+
+def _map_blocks(
+    samples: Samples,
+    chunk: ChunkFunction | Delayed,
+    name: str,
+    chosen: Sequence[int] | None,
+    with_groups: bool,
+) -> da.Array:
     blocks = samples.blocks
     assert isinstance(blocks, da.Array)
     labels = None if samples.groups is None else samples.groups.labels
@@ -58,9 +85,9 @@ def parts_of_array(
         chosen = None if len(span) == len(chosen) else [i - span.start for i in chosen]
     elif chosen is not None and len(chosen) == 1:
         first = tuple(map(int, np.unravel_index(chosen[0], blocks.numblocks[:-1])))
-        beside = {key: _alone(array, first) for key, array in beside.items()}
-        blocks, chosen = _alone(blocks, first), None
-    if not grouped:
+        beside = {key: _single_block(array, first) for key, array in beside.items()}
+        blocks, chosen = _single_block(blocks, first), None
+    if not with_groups:
         beside["groups"] = None
     given = {key: array for key, array in beside.items() if array is not None}
     # Features in one chunk keep their axis, which leaves this call without a contraction, so that
@@ -68,7 +95,7 @@ def parts_of_array(
     # row block by row block.
     join = blocks.numblocks[-1] > 1
     kept = blocks.numblocks[:-1] if join else blocks.numblocks
-    parts = da.map_blocks(
+    results = da.map_blocks(
         _chunk_of_array,
         blocks,
         *given.values(),
@@ -81,15 +108,15 @@ def parts_of_array(
         beside=tuple(given),
         label=samples.label,
         weight_column=samples.weight_column,
-        grouped=grouped,
+        grouped=with_groups,
         ndim=len(kept),
         first=first,
-        arguments=arguments,
     )
     if chosen is not None or sum(n > 1 for n in kept) > 1:
-        # one axis of parts, so that the fan-in holds: over k axes it is at least 2**k
-        parts = _in_a_row(parts, name, range(int(np.prod(kept))) if chosen is None else chosen)
-    return parts
+        # one axis of results, so that the fan-in holds: over k axes it is at least 2**k
+        every = range(int(np.prod(kept)))
+        results = _in_a_row(results, name, every if chosen is None else chosen)
+    return results
 
 
 @lru_cache(maxsize=8)
@@ -98,103 +125,93 @@ def _ones(n: int) -> tuple[int, ...]:
     return (1,) * n
 
 
-def _alone(array: Any, place: tuple[int, ...]) -> Any:
+def _single_block(array: Any, index: tuple[int, ...]) -> Any:
     """One block of the leading axes; `Array.blocks` would list the keys of all blocks first."""
     if array is None:
         return None
     # labels have a single block along an axis on which they do not vary
-    place = tuple(min(i, n - 1) for i, n in zip(place, array.numblocks, strict=False))
-    name = f"chunk-{tokenize(array.name, place)}"
-    zeros = (0,) * len(place)
+    index = tuple(min(i, n - 1) for i, n in zip(index, array.numblocks, strict=False))
+    name = f"chunk-{tokenize(array.name, index)}"
+    zeros = (0,) * len(index)
     layer: dict[Any, Any] = {
-        (name, *zeros, i): (array.name, *place, i) for i in range(array.numblocks[-1])
+        (name, *zeros, i): (array.name, *index, i) for i in range(array.numblocks[-1])
     }
-    sizes = ((along[i],) for along, i in zip(array.chunks, place, strict=False))
+    sizes = ((along[i],) for along, i in zip(array.chunks, index, strict=False))
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[array])
     return da.Array(graph, name, chunks=(*sizes, array.chunks[-1]), meta=array)
 
 
-def _in_a_row(parts: Any, name: str, chosen: Sequence[int]) -> da.Array:
-    """Some of the parts, on one axis."""
-    place = np.unravel_index(chosen, parts.numblocks)
-    keys = [(parts.name, *map(int, index)) for index in zip(*place, strict=True)]
+def _in_a_row(results: Any, name: str, chosen: Sequence[int]) -> da.Array:
+    """Some of the results, on one axis."""
+    indices = np.unravel_index(chosen, results.numblocks)
+    keys = [(results.name, *map(int, index)) for index in zip(*indices, strict=True)]
     # With this name, and not that of `Array.blocks`, Dask fuses the choice with the task that it
     # chooses. Under another it would leave an alias for each, which is a task for the scheduler.
-    row = f"{name}-{tokenize(parts.name, chosen)}"
+    row = f"{name}-{tokenize(results.name, chosen)}"
     layer: dict[Any, Any] = {(row, i): key for i, key in enumerate(keys)}
-    graph = HighLevelGraph.from_collections(row, layer, dependencies=[parts])
+    graph = HighLevelGraph.from_collections(row, layer, dependencies=[results])
     meta = np.empty((0,), dtype=object)
     return da.Array(graph, row, chunks=((1,) * len(keys),), dtype=object, meta=meta)
 
 
 def _chunk_of_array(
-    block: Any,
+    rows: Any,
     *others: np.ndarray[Any, Any],
-    chunk: Chunk,
+    chunk: ChunkFunction,
     beside: tuple[str, ...],
     label: str,
     weight_column: bool,
     grouped: bool,
     ndim: int,
     first: tuple[int, ...],
-    arguments: dict[str, Any],
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
     given = {name: array[..., 0] for name, array in zip(beside, others, strict=True)}
     weights, groups = given.get("weights"), given.get("groups")
-    if isinstance(block, Labelled):
-        block, groups = block
+    if isinstance(rows, Labelled):
+        rows, groups = rows
     if weight_column:
-        block, weights = block[..., :-1], block[..., -1]
-    if grouped:
-        if isinstance(groups, np.ndarray):
-            groups = np.broadcast_to(groups, block.shape[:-1]).reshape(-1)
-        arguments = {**arguments, "groups": groups}
-    place = tuple(a + b for a, b in zip(first, block_id, strict=False))
+        rows, weights = rows[..., :-1], rows[..., -1]
+    if isinstance(groups, np.ndarray):
+        groups = np.broadcast_to(groups, rows.shape[:-1]).reshape(-1)
+    number = tuple(a + b for a, b in zip(first, block_id, strict=False))
     result = np.empty((1,) * ndim, dtype=object)
-    result[(0,) * ndim] = chunk(block, weights, chunk_label(label, place), **arguments)
+    result[(0,) * ndim] = chunk(
+        rows, weights, chunk_label(label, number), **({"groups": groups} if grouped else {})
+    )
     return result
 
 
-def parts_of_bag(
+# Partitions of Dask bags.
+
+
+def _map_partitions(
     samples: Samples,
-    function: Callable[..., Any],
+    chunk: ChunkFunction | Delayed,
     name: str,
     chosen: Sequence[int] | None,
-    **arguments: Any,
+    with_groups: bool,
+    combine: Combine | None,
 ) -> db.Bag:
-    """What ``function`` makes of each partition of a bag.
-
-    Parameters
-    ----------
-    samples
-        The input, a bag.
-    function
-        Takes what :func:`blocks_of_bag` takes, and the arguments.
-    name
-        Name of the tasks.
-    chosen
-        Numbers of partitions, ascending; all of them if it is none.
-    arguments
-        Further keyword arguments of the function.
-    """
     bag = samples.blocks
     assert not isinstance(bag, da.Array)
     labels = None if samples.groups is None else samples.groups.labels
     others = {"weights": samples.weights, "groups": labels}
     given = {key: other for key, other in others.items() if other is not None}
-    places = range(bag.npartitions) if chosen is None else chosen
+    every = range(bag.npartitions) if chosen is None else chosen
     if chosen is not None:
         bag = _partitions(bag, chosen)
         given = {key: _partitions(other, chosen) for key, other in given.items()}
-    numbers = db.from_sequence(places, npartitions=len(places))
+    numbers = db.from_sequence(every, npartitions=len(every))
     return bag.map_partitions(
-        function,
+        _chunk_of_bag,
         numbers=numbers,
         token=name,
         label=samples.label,
         fields=fields_of(samples),
-        **arguments,
+        with_groups=with_groups,
+        chunk=chunk,
+        combine=combine,
         **given,
     )
 
@@ -213,7 +230,7 @@ def _partitions(bag: Any, chosen: Sequence[int]) -> db.Bag:
     return db.Bag(graph, name, len(chosen))
 
 
-def blocks_of_bag(
+def _chunk_of_bag(
     items: Any,
     weights: Any = None,
     groups: Any = None,
@@ -221,10 +238,92 @@ def blocks_of_bag(
     numbers: Any,
     label: str,
     fields: Fields,
-) -> Iterator[tuple[Block, str]]:
-    """Blocks of rows of one partition of a bag, and their names."""
+    with_groups: bool,
+    chunk: ChunkFunction,
+    combine: Combine | None,
+) -> Any:
     name = chunk_label(label, tuple(numbers))
+    blocks = blocks_of_partition(items, weights, groups, fields, name)
+    if not with_groups:
+        blocks = (block._replace(groups=None) for block in blocks)
+    if combine is None:
+        return (apply_to_block(chunk, *block) for block in _named(blocks, name))
+    found = reduce_blocks(_named(blocks, name), chunk, combine)
+    return [] if found is None else [found]
+
+
+def _named(blocks: Iterator[Block], name: str) -> Iterator[tuple[Block, str]]:
     seen = 0
-    for block in blocks_of_partition(items, weights, groups, fields, name):
+    for block in blocks:
         yield block, f"{name}, from row {seen}" if seen else name
         seen += len(block.rows)
+
+
+# Graphs that read one chunk each, to be run wherever and whenever it suits.
+
+
+@dataclass(frozen=True)
+class ChunkGraph:
+    """A graph that reads one chunk, and depends on no other graph.
+
+    An object, which Dask hands over as it is; a dictionary would be taken for tasks.
+
+    Attributes
+    ----------
+    number
+        Number of the chunk.
+    graph
+        Graph of one task, where the source can be fused into one.
+    key
+        Key of the blocks in the graph.
+    """
+
+    number: int
+    graph: dict[Any, Any]
+    key: Any
+
+    def blocks(self) -> Iterator[tuple[Block, str]]:
+        """Read the chunk here: blocks of rows, with their names."""
+        result = dask.get(self.graph, self.key)
+        return iter([result.item()] if isinstance(result, np.ndarray) else result)
+
+
+def _as_block(rows: Any, weights: Any, label: str, groups: Any = None) -> tuple[Block, str]:
+    return Block(rows, weights, groups), label
+
+
+def chunk_graphs(
+    samples: Samples, pages: Sequence[Sequence[int]], *, with_groups: bool = False
+) -> list[ChunkGraph]:
+    """Graphs that read single chunks.
+
+    Parameters
+    ----------
+    samples
+        Samples to read.
+    pages
+        Numbers of chunks, ascending within each page. The chunks of a page are cut out of the
+        source together, with all that lies between them.
+    with_groups
+        Whether the blocks hold the labels of groups.
+
+    Returns
+    -------
+    graphs
+        One graph for each chunk, in the order of the pages.
+    """
+    collections = [
+        map_chunks(samples, _as_block, "read", page, with_groups=with_groups)
+        for page in pages
+        if len(page)
+    ]
+    optimised = dask.optimize(*collections)
+    graph: dict[Any, Any] = {}
+    for collection in optimised:
+        graph.update(collection.__dask_graph__())
+    keys = [key for collection in optimised for key in flatten(collection.__dask_keys__())]
+    numbers = [number for page in pages for number in page]
+    return [
+        ChunkGraph(number, cull(graph, [key])[0], key)
+        for number, key in zip(numbers, keys, strict=True)
+    ]

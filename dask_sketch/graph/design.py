@@ -1,19 +1,19 @@
-"""``design``: a feature map for the data at hand, from a few chunks of it."""
+"""Design a feature map for given samples, from a few chunks of them."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import design_from_pilot, require_design_arguments
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.executors import active_client
-from dask_sketch.graph.progress import computed
-from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.graph.compute import active_client, compute_together
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked
@@ -163,31 +163,24 @@ def pilot_samples(
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(samples.n_chunks)
-    share = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
+    n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
     found: list[NDArray[np.float64]] = []
-    # on the scheduler in use; where there is none, on threads, bags (see LazySketch) included
     client = active_client() if samples.lazy else None
-    chosen_by_user = client is not None or dask.config.get("scheduler", None) is not None
-    where = {} if samples.lazy and chosen_by_user else {"scheduler": "threads"}
+    where = {} if samples.lazy else {"scheduler": "threads"}
     start, size = 0, PILOT_CHUNKS
     while start < len(order):
-        chosen = order[start : start + size]
+        chosen = [int(number) for number in order[start : start + size]]
         start, size = start + size, 2 * size  # small or empty chunks: a few rounds, not many
         seeds = [int(s) for s in rng.integers(2**63, size=len(chosen))]
-        tasks = [
-            reduce_samples(
+        lazy = [
+            LazyResult(
                 samples,
-                _pick_rows,
-                _only,
-                split_every=2,
-                name="pilot",
-                arguments={"n_rows": share, "seed": s},
-                chosen=range(int(number), int(number) + 1),
+                Reduction("pilot", partial(_pick_rows, n_rows=n_rows, seed=s), np.concatenate),
+                chosen=range(number, number + 1),
             )
             for number, s in zip(chosen, seeds, strict=True)
         ]
-        results = computed(tasks, client, progress, "design", **where)
-        found += [unwrap(result) for result in results]
+        found += compute_together(lazy, client, progress, "design", **where)
         if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
             break
     usable = [rows for rows in found if rows is not None and len(rows)]
@@ -200,28 +193,24 @@ def pilot_samples(
     return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
 
 
-def _pick_rows(block: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
-    require_unmasked(block, "samples", f"the values of {label}")
+def _pick_rows(x: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
+    require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
-    there = on_device(block)
-    rows = (device_array(block) if there else np.asarray(block)).reshape(-1, block.shape[-1])
+    there = on_device(x)
+    rows = (device_array(x) if there else np.asarray(x)).reshape(-1, x.shape[-1])
     rng = np.random.default_rng(seed)
     p = None
     if weights is not None:
-        share = on_host(weights).astype(np.float64).reshape(-1)
-        share = np.maximum(np.nan_to_num(share), 0.0)
-        if len(share) != len(rows):
+        given = on_host(weights).astype(np.float64).reshape(-1)
+        given = np.maximum(np.nan_to_num(given), 0.0)
+        if len(given) != len(rows):
             raise InputError(
-                f"weights of {label} have length {len(share)}, the samples have {len(rows)} rows."
+                f"weights of {label} have length {len(given)}, the samples have {len(rows)} rows."
             )
-        p = share / share.sum() if share.sum() > 0 else None
-        n_rows = min(n_rows, int((share > 0).sum())) if p is not None else 0
+        p = given / given.sum() if given.sum() > 0 else None
+        n_rows = min(n_rows, int((given > 0).sum())) if p is not None else 0
     picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
     picked = np.sort(picked)
     # in one order of memory, as sums over rows are rounded by it, and with them the center
     out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
     return out[np.isfinite(out).all(axis=1)]
-
-
-def _only(parts: list[Any]) -> Any:
-    return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""What a pass will cost, said before anything runs."""
+"""Project the cost of a pass before it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.row_loop import GROUPS
-from dask_sketch.graph.arguments import opened
 from dask_sketch.graph.calibration import (
     SCHEDULER_SECONDS,
     Calibration,
@@ -22,16 +21,22 @@ from dask_sketch.graph.calibration import (
     estimate_pass,
     measure,
 )
-from dask_sketch.graph.compute import batch_chunks, count_merges
-from dask_sketch.graph.executors import active_client
-from dask_sketch.graph.group_memory import WAY_OUT, free_memory, group_memory
-from dask_sketch.graph.telemetry import announce_limit
+from dask_sketch.graph.compute import active_client
+from dask_sketch.graph.memory import (
+    REMEDY,
+    GroupMemory,
+    default_fan_in,
+    free_memory,
+    group_memory,
+)
+from dask_sketch.graph.telemetry import log_calibration
+from dask_sketch.graph.tree import batch_chunks, count_merges
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
+from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.partial import GATHERED
+from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
-
-# The cost of a pass, as it is told, and refused if it cannot fit.
 
 
 @dataclass(frozen=True)
@@ -43,15 +48,15 @@ class Plan:
     source
         Name of the input.
     passes
-        Times that the data is read: 1.
+        Number of times that the data is read: 1.
     n_samples
         Number of rows, ``None`` if only the pass can tell.
     n_chunks, n_merges, n_tasks
-        Tasks that read and sketch, tasks that merge, and their sum.
+        Number of tasks that read and sketch, of tasks that merge, and their sum.
     n_batches
-        Graphs that they run in, one after the other: more than one above ``sketch.task-limit``.
+        Number of graphs, computed one after the other: more than one above ``sketch.task-limit``.
     n_frequencies
-        Of the feature map.
+        Number of frequencies of the feature map.
     bytes_read
         Bytes read, ``None`` if unknown.
     largest_chunk
@@ -64,17 +69,18 @@ class Plan:
     sketch_bytes
         Bytes of the result, ``None`` where only the pass can tell how many groups there are.
     n_threads
-        Threads that there are.
+        Number of threads available.
     warnings
-        What to think about first.
+        Reasons to change the input or the settings first.
     calibration
-        Measured rates, if they were asked for.
+        Measured rates, if they were requested.
     groups
         Name of the labels of groups, if there is a sketch for each.
     n_groups
-        How many groups there are, at most; ``None`` where only the pass can tell.
+        Maximum number of groups; ``None`` where only the pass can tell.
     client_memory, client_available
-        Projected bytes that the client needs for the result, ``None`` if unknown, and what it has.
+        Projected bytes that the client needs for the result, ``None`` if unknown, and bytes that it
+        has.
     """
 
     source: str
@@ -101,23 +107,23 @@ class Plan:
     def estimate(
         self, n_cores: int | None = None, *, bandwidth: str | float | None = None
     ) -> Estimate:
-        """Time of the pass, and what holds it up.
+        """Time of the pass, and its bottleneck.
 
         Parameters
         ----------
         n_cores
-            Threads that work, each as fast as those that were measured; by default as many as
-            there are. A cluster that was not measured is taken to need a millisecond for each task.
+            Number of threads, each as fast as the measured ones; all available threads by default.
+            A cluster that was not measured is assumed to need a millisecond for each task.
         bandwidth
             Bytes per second that the store gives to all readers together, as a number or as text
-            such as ``"1GB"``; by default the readers are not in each other's way.
+            such as ``"1GB"``; by default readers do not slow each other down.
 
         Returns
         -------
         estimate
-            Of batches that follow each other without a pause. Starting and decoding are not in it.
-            As good as a second of measuring: within a factor of two on a machine that does nothing
-            else, and no better than its load where others work.
+            Time of batches that follow each other without a pause, without starting and decoding.
+            Its accuracy is that of one second of measurement: within a factor of two on an idle
+            machine, and worse on a busy one.
 
         Raises
         ------
@@ -126,7 +132,9 @@ class Plan:
         """
         rates = self.calibration
         if rates is None:
-            raise InputError("this plan has measured nothing: make it with plan(calibrate=True).")
+            raise InputError(
+                "calibrate=False: this plan has no measured rates. Make it with plan(calibrate=True)."
+            )
         cores = self.n_threads if n_cores is None else n_cores
         require_integer("n_cores", cores, 1)
         n = self.n_samples
@@ -144,18 +152,18 @@ class Plan:
         )
 
     def require_fit(self) -> None:
-        """Refuse what cannot fit.
+        """Raise if the pass cannot fit in memory.
 
         Raises
         ------
         PlanError
-            With both numbers, and what to do.
+            With the bytes needed, the bytes available, and the remedy.
         """
         if self.client_memory is not None and self.client_memory > (self.client_available or 0):
             raise PlanError(
-                f"{self._the_groups()} take {describe_bytes(self.sketch_bytes)}, and the client "
-                f"needs {describe_bytes(self.client_memory)} to put them together, but it has "
-                f"{describe_bytes(self.client_available)}. {WAY_OUT}"
+                f"{self._group_words()} take {describe_bytes(self.sketch_bytes)}, and the client "
+                f"needs {describe_bytes(self.client_memory)} to combine them, but it has "
+                f"{describe_bytes(self.client_available)}. {REMEDY}"
             )
         if self.memory_per_thread is None or self.memory_per_thread <= self.memory_available:
             return
@@ -163,9 +171,9 @@ class Plan:
             raise PlanError(
                 f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
                 f"per thread (largest chunk {describe_bytes(self.largest_chunk)}; "
-                f"{self._the_groups()} take {describe_bytes(self.sketch_bytes)}, several times "
+                f"{self._group_words()} take {describe_bytes(self.sketch_bytes)}, several times "
                 f"over where they are merged), but only {describe_bytes(self.memory_available)} is "
-                f"available to each of {self.n_threads} threads. {WAY_OUT}"
+                f"available to each of {self.n_threads} threads. {REMEDY}"
             )
         raise PlanError(
             f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
@@ -175,11 +183,11 @@ class Plan:
             "chunk_size if chunks were joined, or store the data in smaller chunks."
         )
 
-    def _the_groups(self) -> str:
+    def _group_words(self) -> str:
         return f"the sketches of {self.n_groups:,} groups of {self.groups}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON; with the estimate, if there is a calibration."""
+        """All fields, for JSON, and the estimate if there is a calibration."""
         made = None if self.calibration is None else asdict(self.estimate())
         return asdict(self) | {"estimate": made}
 
@@ -232,32 +240,33 @@ def plan(
     calibrate: bool = False,
     **options: Any,
 ) -> Plan:
-    """Say what sketching ``x`` will cost, without reading it.
+    """Project the cost of sketching ``x``, without reading it.
 
     Parameters
     ----------
     x, feature_map, weights, groups, split_every, options
-        As for :func:`sketch`.
+        Arguments of :func:`sketch`.
     memory_per_thread
-        Memory that each thread has; by default that of the smallest worker of the active client,
-        or what is free on this machine, shared among the threads.
+        Bytes of memory for each thread, as a number or as text such as ``"2GB"``; by default that
+        of the smallest worker of the active client, or the free memory of this machine, divided by
+        the number of threads.
     calibrate
-        Measure for a few seconds, on the active client or on the threads of this process, and
-        estimate the time: a few chunks are read, random rows are sketched.
+        Whether to measure for a few seconds, on the active client or on the threads of this
+        process, to estimate the time: a few chunks are read, random rows are sketched.
 
     Returns
     -------
     plan
-        Prints as a table.
+        :class:`Plan`, which prints as a table.
 
     Raises
     ------
     PlanError
-        If the largest chunk cannot fit; the message has both numbers.
+        If the largest chunk cannot fit; the message has the bytes needed and available.
     InputError
-        As for :func:`open_samples`.
+        If the input cannot be opened, or has another number of features than the map.
     ChunkError
-        If a chunk that is read to calibrate cannot be.
+        If a chunk that is read to calibrate cannot be read.
 
     Examples
     --------
@@ -268,7 +277,7 @@ def plan(
     >>> made.estimate(n_cores=1).seconds > 0
     True
     """
-    samples, fan_in = opened(
+    samples, fan_in = open_input(
         "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     available = None
@@ -279,9 +288,64 @@ def plan(
     made.require_fit()
     if calibrate:
         rates = measure(samples, feature_map, made.n_threads, fan_in, client)
-        announce_limit(client, feature_map, rates)
+        log_calibration(client, feature_map, rates.pairs_per_second)
         made = replace(made, calibration=rates)
     return made
+
+
+def open_input(
+    function: str,
+    x: Any,
+    feature_map: FeatureMap,
+    split_every: int | None,
+    *,
+    options: dict[str, Any],
+    **beside: Any,
+) -> tuple[Samples, int]:
+    """Validate the arguments that :func:`sketch` and :func:`plan` share, and open the input.
+
+    Parameters
+    ----------
+    function
+        Name of the public function that was called, for messages.
+    x, feature_map, split_every
+        Arguments of :func:`sketch`.
+    options
+        Further keyword arguments of that function, which must be those of :func:`open_samples`.
+    beside
+        Weights and groups.
+
+    Returns
+    -------
+    samples, split_every
+        Opened samples, and the fan-in of the merges.
+
+    Raises
+    ------
+    InputError
+        If the input cannot be opened, or has another number of features than the map.
+    TypeError
+        If an option is not known.
+    """
+    require_feature_map(feature_map)
+    require_options(function, options)
+    samples = open_samples(x, **beside, **options)
+    samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
+    fan_in = default_fan_in(samples) if split_every is None else split_every
+    return samples, require_integer("split_every", fan_in, 2)
+
+
+def require_fit(
+    samples: Samples, split_every: int, client: Any, *, feature_map: FeatureMap
+) -> None:
+    """Raise if a pass cannot fit in memory; for :class:`dask_sketch.graph.reduction.Reduction`.
+
+    Raises
+    ------
+    PlanError
+        With the bytes needed, the bytes available, and the remedy.
+    """
+    make_plan(samples, feature_map, split_every, client=client).require_fit()
 
 
 def make_plan(
@@ -292,29 +356,10 @@ def make_plan(
     client: Any = None,
     available: int | None = None,
 ) -> Plan:
-    """The plan, fitting or not; see :func:`plan`."""
+    """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
     memory, n_threads = _resources(client)
-    if available is not None:
-        memory = available
-    m, d = feature_map.n_frequencies, feature_map.n_features
-    one_sketch = 32 * m + 8 * 6 * d  # sums in two words each, and two bounds
     weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
-    drawn = 12 * d * m  # frequencies in float64, and packed in float32; once for a process
     grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
-    chunk_memory = None
-    if samples.largest_chunk is not None:
-        scratch = 2 * BLOCK_BYTES + 2 * one_sketch
-        if weighted:
-            # longer blocks; sums, and rows that wait, for each group of weights
-            share = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
-            held = int(share * BLOCK_BYTES)
-            scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (one_sketch // 2 + held)
-        reading = samples.copies * samples.largest_chunk + scratch
-        if grouped is None:
-            merging = (split_every + 1) * one_sketch
-        else:
-            reading, merging = reading + grouped.sketching, grouped.merging
-        chunk_memory = max(reading, merging) + drawn
     n_chunks = samples.n_chunks
     size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
     whole, rest = divmod(n_chunks, size)
@@ -322,28 +367,6 @@ def make_plan(
     if rest or not whole:
         n_merges += count_merges(rest, split_every)
     n_batches = max(-(-n_chunks // size), 1)
-    warnings = []
-    if n_batches > 1 and (samples.bytes_read or 0) < n_chunks * SMALL_TASK:
-        warnings.append(
-            f"{n_chunks:,} chunks are of {describe_bytes((samples.bytes_read or 0) // n_chunks)} "
-            "on average: the scheduler will be the bottleneck. Make larger ones: raise chunk_size "
-            "for a store, rechunk an array where it is read."
-        )
-    pieces = samples.stored_chunks
-    if pieces and pieces >= MANY_PIECES and (samples.bytes_read or 0) < pieces * SMALL_PIECE:
-        warnings.append(
-            f"{pieces:,} stored chunks are of {describe_bytes((samples.bytes_read or 0) // pieces)}"
-            " on average, and Zarr needs a fifth of a millisecond for each. Store larger chunks; or, "
-            "with Zarr 3.3 or later, set ZARR_CODEC_PIPELINE__PATH="
-            "zarr.core.codec_pipeline.FusedCodecPipeline on the workers, which takes under half."
-        )
-    if samples.largest_chunk is None:
-        warnings.append("chunk sizes are unknown: memory cannot be projected.")
-    if grouped is not None and grouped.result is None:
-        warnings.append(
-            f"each group of {grouped.dim} will take {describe_bytes(grouped.each)}, and how many "
-            "there are only the pass can tell: memory is projected without them."
-        )
     return Plan(
         source=samples.label,
         passes=1,
@@ -352,14 +375,14 @@ def make_plan(
         n_merges=n_merges,
         n_tasks=n_chunks + n_merges,
         n_batches=n_batches,
-        n_frequencies=m,
+        n_frequencies=feature_map.n_frequencies,
         bytes_read=samples.bytes_read,
         largest_chunk=samples.largest_chunk,
-        memory_per_thread=chunk_memory,
-        memory_available=memory,
-        sketch_bytes=one_sketch if grouped is None else grouped.result,
+        memory_per_thread=_thread_memory(samples, feature_map, split_every, weighted, grouped),
+        memory_available=memory if available is None else available,
+        sketch_bytes=_sketch_bytes(feature_map) if grouped is None else grouped.result,
         n_threads=n_threads,
-        warnings=tuple(warnings),
+        warnings=tuple(_warnings(samples, n_batches, grouped)),
         groups=None if grouped is None else grouped.dim,
         n_groups=None if grouped is None else grouped.n_groups,
         client_memory=None if grouped is None else grouped.client,
@@ -367,8 +390,68 @@ def make_plan(
     )
 
 
+def _sketch_bytes(feature_map: FeatureMap) -> int:
+    # sums in two words each, and two bounds
+    return 32 * feature_map.n_frequencies + 8 * 6 * feature_map.n_features
+
+
+def _thread_memory(
+    samples: Samples,
+    feature_map: FeatureMap,
+    split_every: int,
+    weighted: bool,
+    grouped: GroupMemory | None,
+) -> int | None:
+    """Projected peak of one thread in bytes; ``None`` where chunk sizes are unknown."""
+    if samples.largest_chunk is None:
+        return None
+    m, d = feature_map.n_frequencies, feature_map.n_features
+    one_sketch = _sketch_bytes(feature_map)
+    frequencies = 12 * d * m  # in float64, and packed in float32; once for a process
+    scratch = 2 * BLOCK_BYTES + 2 * one_sketch
+    if weighted:
+        # longer blocks; sums, and rows that wait, for each group of weights
+        ratio = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
+        held = int(ratio * BLOCK_BYTES)
+        scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (one_sketch // 2 + held)
+    reading = samples.copies * samples.largest_chunk + scratch
+    if grouped is None:
+        merging = (split_every + 1) * one_sketch
+    else:
+        reading, merging = reading + grouped.sketching, grouped.merging
+    return max(reading, merging) + frequencies
+
+
+def _warnings(samples: Samples, n_batches: int, grouped: GroupMemory | None) -> list[str]:
+    """Reasons to change the input or the settings before a pass."""
+    found = []
+    n_chunks, n_bytes_read = samples.n_chunks, samples.bytes_read or 0
+    if n_batches > 1 and n_bytes_read < n_chunks * SMALL_TASK:
+        found.append(
+            f"{n_chunks:,} chunks are of {describe_bytes(n_bytes_read // n_chunks)} on average: "
+            "the scheduler will be the bottleneck. Make larger ones: raise chunk_size for a store, "
+            "rechunk an array where it is read."
+        )
+    pieces = samples.stored_chunks
+    if pieces and pieces >= MANY_PIECES and n_bytes_read < pieces * SMALL_PIECE:
+        found.append(
+            f"{pieces:,} stored chunks are of {describe_bytes(n_bytes_read // pieces)}"
+            " on average, and Zarr needs a fifth of a millisecond for each. Store larger chunks; "
+            "or, with Zarr 3.3 or later, set ZARR_CODEC_PIPELINE__PATH="
+            "zarr.core.codec_pipeline.FusedCodecPipeline on the workers, which takes under half."
+        )
+    if samples.largest_chunk is None:
+        found.append("chunk sizes are unknown: memory cannot be projected.")
+    if grouped is not None and grouped.result is None:
+        found.append(
+            f"each group of {grouped.dim} will take {describe_bytes(grouped.each)}, and only the "
+            "pass can tell how many there are: memory is projected without them."
+        )
+    return found
+
+
 def _resources(client: Any) -> tuple[int, int]:
-    """Bytes for each thread of the smallest worker, and threads in all."""
+    """Bytes for each thread of the smallest worker, and number of all threads."""
     share = float(config.get("memory-share"))
     if client is not None:
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())

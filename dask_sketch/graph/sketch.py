@@ -1,14 +1,27 @@
-"""``sketch``: one pass over any input."""
+"""Sketch any input in one pass."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.arguments import opened
-from dask_sketch.graph.lazy import LazySketch
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.memory import require_room
+from dask_sketch.graph.plan import open_input, require_fit
+from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.telemetry import report_rows
 from dask_sketch.sketching.arguments import require_device, require_nan_policy
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.group_partial import prepare_groups
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.partial import partial_sketch, prepare
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.samples import Samples
 
 
 def sketch(
@@ -31,32 +44,33 @@ def sketch(
     Parameters
     ----------
     x
-        Anything that :func:`open_samples` takes: (n_samples, n_features).
+        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     feature_map
-        What to average; see :func:`design`.
+        Feature map to average; see :func:`design`.
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
     groups
         Label of the group of each sample; an array-like or a name, see :func:`open_samples`. There
         is then one sketch for each group, with the bits of a pass over its samples alone.
     split_every
-        Most partial sketches that one task merges, ``>= 2``; the setting ``sketch.split-every``
-        (16) by default, and for groups, whose partial sketches are large, 4.
+        Maximum number of partial sketches that one task merges, ``>= 2``; the setting
+        ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.
     nan_policy
-        ``"raise"`` stops at a row with NaN or infinite values and names it; ``"omit"`` leaves such
-        rows out and counts them.
+        Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
+        ``"omit"`` leaves such rows out and counts them.
     device
-        ``"cuda"``: every task copies its chunk to the GPU of its worker and sketches it there.
-        When not given, chunks are sketched where they lie, so that a Dask array of CuPy blocks
-        needs nothing. Sketches and merges are on the host in any case.
+        Device of the computation. With ``"cuda"`` every task copies its chunk to the GPU of its
+        worker and sketches it there. When not given, chunks are sketched where they are stored, so
+        that a Dask array of CuPy blocks needs nothing. Sketches and merges are on the host in any
+        case.
     options
         Keyword arguments of :func:`open_samples`.
 
     Returns
     -------
     sketch
-        A :class:`Sketch` for input in memory, a :class:`LazySketch` for anything lazy; with groups
-        a :class:`SketchGroup`, and for anything lazy a :class:`LazySketchGroup`.
+        :class:`Sketch`, or with groups :class:`SketchGroup`. For lazy input a Dask collection,
+        :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives it.
 
     Raises
     ------
@@ -84,15 +98,159 @@ def sketch(
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
-    samples, fan_in = opened(
+    samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
-    kind = LazySketch
-    if samples.groups is not None:
-        from dask_sketch.graph.lazy import LazySketchGroup as kind  # a LazySketch itself
-    lazy = kind(samples, feature_map, fan_in, nan_policy, device)
-    if device is None:
+    if samples.groups is None:
+        reduction = sketch_reduction(samples, feature_map, nan_policy, device)
+    else:
+        reduction = group_reduction(samples, feature_map, nan_policy, device)
+    lazy = LazyResult(samples, reduction, fan_in)
+    if device is None and reduction.prepare is not None:
         # compiled while the graph is built: local threads and workers of this machine find it
         # cached
-        lazy.prepare()
+        reduction.prepare()
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+# The reductions of both kinds of sketches.
+
+
+def sketch_reduction(
+    samples: Samples,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None = None,
+    *,
+    allow_empty: bool = False,
+) -> Reduction:
+    """The reduction of samples to one sketch.
+
+    Parameters
+    ----------
+    samples
+        Samples to sketch; labels of groups are left out.
+    feature_map, nan_policy, device
+        Arguments of :func:`sketch`.
+    allow_empty
+        Whether no samples give an empty sketch, rather than an error.
+    """
+    return Reduction(
+        "sketch",
+        partial(_sketch_chunk, feature_map=feature_map, nan_policy=nan_policy, device=device),
+        merge,
+        partial(
+            _finish_sketch,
+            feature_map=feature_map,
+            label=None if allow_empty else samples.label,
+        ),
+        partial(prepare, feature_map, samples.dtype, device),
+        require_fit=partial(require_fit, feature_map=feature_map),
+        feature_map=feature_map,
+    )
+
+
+def _sketch_chunk(
+    rows: Any,
+    weights: Any,
+    label: str,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None,
+) -> Sketch:
+    part = partial_sketch(
+        rows, feature_map, weights, nan_policy=nan_policy, label=label, device=device
+    )
+    report_rows(part.count, feature_map.n_frequencies)
+    return part
+
+
+def _finish_sketch(found: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
+    result: Sketch = Sketch.empty(feature_map) if found is None else found
+    if label is not None:
+        _require_samples(result.count, result.omitted, label, "have NaN or infinite values")
+    return result
+
+
+def group_reduction(
+    samples: Samples, feature_map: FeatureMap, nan_policy: str, device: str | None = None
+) -> Reduction:
+    """The reduction of samples to one sketch for each group.
+
+    The merges are sparse: a partial result has the groups that occur in its chunks and no others.
+
+    Parameters
+    ----------
+    samples
+        Samples to sketch, with groups.
+    feature_map, nan_policy, device
+        Arguments of :func:`sketch`.
+    """
+    groups = samples.groups
+    assert groups is not None
+    return Reduction(
+        "sketch-groups",
+        partial(
+            _sketch_groups,
+            feature_map=feature_map,
+            nan_policy=nan_policy,
+            device=device,
+            dim=groups.dim,
+        ),
+        merge,
+        partial(
+            _finish_groups,
+            feature_map=feature_map,
+            dim=groups.dim,
+            names=groups.names,
+            label=samples.label,
+        ),
+        partial(prepare_groups, feature_map, samples.dtype),
+        uses_groups=True,
+        require_fit=partial(require_fit, feature_map=feature_map),
+        require_room=require_room,
+        feature_map=feature_map,
+    )
+
+
+def _sketch_groups(
+    rows: Any,
+    weights: Any,
+    label: str,
+    groups: Any,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None,
+    dim: str,
+) -> SketchGroup:
+    part = partial_sketch(
+        rows, feature_map, weights, groups=groups, nan_policy=nan_policy, label=label,
+        device=device, dim=dim,
+    )  # fmt: skip
+    report_rows(int(part.count.sum()), feature_map.n_frequencies)
+    return part
+
+
+def _finish_groups(
+    found: SketchGroup | None,
+    feature_map: FeatureMap,
+    dim: str,
+    names: NDArray[Any] | None,
+    label: str,
+) -> SketchGroup:
+    result = SketchGroup.empty(feature_map, dim) if found is None else found
+    omitted, lacking = int(result.omitted.sum()), "have NaN or infinite values, or no label"
+    _require_samples(int(result.count.sum()), omitted + result.unlabelled, label, lacking)
+    # until here the labels are numbers of names
+    return result if names is None else replace(result, labels=names[result.labels])
+
+
+def _require_samples(count: int, omitted: int, label: str, lacking: str) -> None:
+    """Raise if a pass over ``label`` found nothing to average."""
+    if count == 0:
+        reason = (
+            f"all of its {omitted:,} rows {lacking}"
+            if omitted
+            else "it has no rows (check the path, the filter and the credentials)"
+        )
+        raise InputError(f"{label} gave no samples: {reason}.")

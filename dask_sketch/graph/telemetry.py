@@ -1,22 +1,25 @@
-"""What a pass tells a scheduler: which tasks are its own, what it is of, and how far it is.
+"""Report passes to a scheduler, and count the tasks that ran.
 
-All by what Dask has for it: a span around the tasks, one event for the pass, and numbers that
-workers send with their heartbeats. Where nobody listens, nothing of it is kept.
+Spans mark the tasks of a pass, one event describes it, and workers send counts of rows and merges
+with their heartbeats (Dask's fine performance metrics).
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dask
+from dask.utils import key_split
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.graph.calibration import Calibration
     from dask_sketch.sources.samples import Samples
 
 TOPIC = "dask-sketch"  # of events
@@ -24,56 +27,83 @@ SPAN = "dask-sketch"
 # activities of a task, as Dask's page "Fine Performance Metrics" lists them too, and their units
 SKETCHED, MERGED = "sketched", "merged"
 ROWS, PAIRS, PARTIALS = "rows", "pairs", "partial sketches"
-Mark = Callable[[], AbstractContextManager[Any]]
 
 
-def announce(client: Any, samples: Samples, feature_map: FeatureMap) -> Mark:
-    """Tell the scheduler of a pass.
+@dataclass(frozen=True)
+class TaskSpan:
+    """The span of the tasks of one computation, where a cluster computes.
+
+    Attributes
+    ----------
+    annotation
+        Annotation of the tasks, ``None`` for the schedulers of this process.
+    """
+
+    annotation: dict[str, Any] | None
+
+    def mark(self) -> AbstractContextManager[Any]:
+        """Context in which tasks are sent. Graphs must be optimised before.
+
+        Layers that are made inside the context are not fused with layers that were made before.
+        """
+        if self.annotation is None:
+            return contextlib.nullcontext()
+        return dask.annotate(span=self.annotation)
+
+    @property
+    def number(self) -> str:
+        """Identifier of the span."""
+        assert self.annotation is not None
+        return str(self.annotation["ids"][-1])
+
+
+def open_span(client: Any, name: str | None = None) -> TaskSpan:
+    """A new span for the tasks of one computation.
 
     Parameters
     ----------
     client
         Client of the cluster, ``None`` for the schedulers of this process.
-    samples, feature_map
-        Of the pass.
-
-    Returns
-    -------
-    mark
-        Its context marks the tasks that are sent within as those of the pass. Graphs should be
-        optimised before: layers that are made within are not fused with those that were before.
+    name
+        Name of the span within the spans of this package, if it has one.
     """
     if client is None:
-        return contextlib.nullcontext
+        return TaskSpan(None)
     from distributed import span
 
-    with span(SPAN) as number:
-        annotation = dask.get_annotations()["span"]
+    with span(SPAN, *(() if name is None else (name,))):
+        return TaskSpan(dask.get_annotations()["span"])
+
+
+def log_pass(client: Any, span: TaskSpan, samples: Samples, feature_map: FeatureMap) -> None:
+    """Log the event that a pass begins, where a cluster computes."""
+    if client is None:
+        return
+    n_samples = samples.n_samples
     client.log_event(
         TOPIC,
         {
             "event": "pass",
-            "span": number,
+            "span": span.number,
             "source": samples.label,
-            "n_samples": _whole(samples.n_samples),
+            "n_samples": None if n_samples is None else int(n_samples),
             "n_chunks": int(samples.n_chunks),
             "n_features": feature_map.n_features,
             "n_frequencies": feature_map.n_frequencies,
             "digest": feature_map.digest,
         },
     )
-    return lambda: dask.annotate(span=annotation)
 
 
-def announce_limit(client: Any, feature_map: FeatureMap, rates: Calibration) -> None:
-    """Tell the scheduler how fast one thread was found to be."""
+def log_calibration(client: Any, feature_map: FeatureMap, pairs_per_second: float) -> None:
+    """Log the event that the speed of one thread was measured, where a cluster computes."""
     if client is not None:
         client.log_event(
             TOPIC,
             {
                 "event": "calibration",
                 "digest": feature_map.digest,
-                "pairs_per_second": rates.pairs_per_second,
+                "pairs_per_second": pairs_per_second,
             },
         )
 
@@ -106,5 +136,90 @@ def _meter() -> Any:
     return context_meter
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
+# Tasks that ran, to compare with the plan.
+
+
+@dataclass
+class TaskStatistics:
+    """Number and duration of the tasks of a computation.
+
+    Attributes
+    ----------
+    tasks
+        Number of tasks that ran, by name.
+    seconds
+        Wall time.
+    busy_seconds
+        Time that tasks ran, summed over threads.
+    """
+
+    tasks: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    busy_seconds: float = 0.0
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks that ran."""
+        return sum(self.tasks.values())
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{count:,} {name}" for name, count in self.tasks.items())
+        return f"{self.n_tasks:,} ({names})" if names else "0"
+
+
+@contextlib.contextmanager
+def task_statistics(client: Any = None) -> Iterator[TaskStatistics]:
+    """Count and time the tasks that run inside the ``with`` block.
+
+    Parameters
+    ----------
+    client
+        Client of the cluster that computes; ``None`` for the schedulers of this process.
+
+    Yields
+    ------
+    statistics
+        :class:`TaskStatistics`, complete when the block has ended.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> with task_statistics() as statistics:
+    ...     _ = da.ones(10, chunks=5).sum().compute(scheduler="threads")
+    >>> statistics.n_tasks
+    3
+    """
+    found = TaskStatistics()
+    start = time.perf_counter()
+    if client is None:
+        from dask.diagnostics import Profiler
+
+        with Profiler() as profiler:
+            yield found
+            found.seconds = time.perf_counter() - start
+        ran = [
+            (task.key, task.end_time - task.start_time)
+            for task in profiler.results
+            if type(task.task).__name__ != "Alias"  # a second name of a task, and no work
+        ]
+    else:
+        from distributed import get_task_stream
+
+        with get_task_stream(client) as stream:
+            yield found
+            found.seconds = time.perf_counter() - start
+        ran = [
+            (
+                task["key"],
+                sum(s["stop"] - s["start"] for s in task["startstops"] if s["action"] == "compute"),
+            )
+            for task in stream.data
+        ]
+    # most frequent first
+    found.tasks = dict(Counter(_task_name(key) for key, _ in ran).most_common())
+    found.busy_seconds = float(sum(seconds for _, seconds in ran))
+
+
+def _task_name(key: Any) -> str:
+    name = str(key_split(key))
+    return "finalize" if name.startswith("finalize") else name

@@ -1,101 +1,68 @@
-"""One fused task for each chunk, and a tree of merges: the shape of every computation here."""
+"""Combine the partial results of all chunks in a tree of bounded fan-in."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+import dask
 import dask.array as da
-import dask.bag as db
 import numpy as np
+from dask.base import tokenize
 
-from dask_sketch.graph.chunks import Chunk, blocks_of_bag, parts_of_array, parts_of_bag
+from dask_sketch import config
+from dask_sketch.errors import InputError
+from dask_sketch.graph.chunks import map_chunks
+from dask_sketch.graph.reduction import Combine, Reduction
 from dask_sketch.graph.telemetry import report_merge
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer
 
-Merge = Callable[[list[Any]], Any]
+SMALL_FUNCTION = 1536  # bytes of a chunk function with its constants; larger ones are sent once
 
 
 def reduce_samples(
-    samples: Samples,
-    chunk: Chunk,
-    merge: Merge,
-    *,
-    split_every: int,
-    name: str,
-    arguments: dict[str, Any] | None = None,
-    chosen: range | None = None,
-    grouped: bool = False,
+    samples: Samples, reduction: Reduction, split_every: int, chosen: range | None = None
 ) -> Any:
-    """Lazily apply ``chunk`` to every chunk and merge the results in a tree.
+    """Lazily apply a reduction to every chunk and combine the results in a tree.
 
-    Nothing here knows what a partial result is: a sketch, a pair of sums, a mapping from groups to
-    sketches. Only public collections are used; reading, ``chunk`` and nothing else are one task.
+    Only public collections are used; reading, ``reduction.chunk`` and nothing else are one task.
 
     Parameters
     ----------
     samples
-        The input.
-    chunk
-        Called as ``chunk(block, weights, label, **arguments)`` on the worker.
-    merge
-        Called with a list of at most ``split_every`` partial results.
+        Samples to read.
+    reduction
+        Functions to apply; ``finalize`` is not.
     split_every
         Fan-in of the tree, ``>= 2``.
-    name
-        Name of the tasks on the dashboard.
-    arguments
-        Keyword arguments of ``chunk``; a Dask Delayed among them is sent once, not per task.
     chosen
-        Numbers of the chunks, one after the other; all of them by default. Nothing is built for
-        the others where the source knows how to cut itself.
-    grouped
-        Whether ``chunk`` takes the labels of groups, as ``groups``. They are left out otherwise.
+        Numbers of the chunks; all of them by default.
 
     Returns
     -------
     collection
-        A Dask collection with one result: an object array of no dimensions, or a bag item.
-
-    Raises
-    ------
-    InputError
-        If ``split_every`` is under 2.
+        Dask collection with one result: an object array without axes, or a bag item. See
+        :func:`unwrap`.
     """
-    split_every = require_integer("split_every", split_every, 2)
-    reduce = _reduce_bag if samples.is_bag else _reduce_array
-    return reduce(samples, chunk, merge, split_every, name, arguments or {}, chosen, grouped)
-
-
-def unwrap(result: Any) -> Any:
-    """The partial result in what such a collection computes to; ``None`` if there is none."""
-    while isinstance(result, list) or (
-        isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
-    ):
-        if isinstance(result, list) and not result:
-            return None
-        result = result.item() if isinstance(result, np.ndarray) else result[0]
-    return result
-
-
-def _reduce_array(
-    samples: Samples,
-    chunk: Chunk,
-    merge: Merge,
-    split_every: int,
-    name: str,
-    arguments: Any,
-    chosen: range | None,
-    grouped: bool,
-) -> da.Array:
-    parts = parts_of_array(samples, chunk, name, arguments, chosen, grouped=grouped)
+    name, combine = reduction.name, reduction.combine_on_worker
+    parts: Any = map_chunks(
+        samples,
+        _sent_once(reduction),
+        name,
+        chosen,
+        with_groups=reduction.uses_groups,
+        combine=combine,
+    )
+    if samples.is_bag:
+        merge = _MergePartials(combine)
+        return parts.reduction(merge, merge, split_every=split_every, name=name)
+    merge_blocks = _MergeBlocks(combine)
     return da.reduction(
         parts,
         chunk=_keep,
-        combine=_MergeBlocks(merge),
-        aggregate=_MergeBlocks(merge),
+        combine=merge_blocks,
+        aggregate=merge_blocks,
         axis=tuple(range(parts.ndim)),
         split_every={axis: split_every if n > 1 else 1 for axis, n in enumerate(parts.numblocks)},
         concatenate=False,
@@ -105,22 +72,41 @@ def _reduce_array(
     )
 
 
+def _sent_once(reduction: Reduction) -> Any:
+    """The chunk function; where its constants are large, a task that is sent to a worker once."""
+    chunk = reduction.chunk
+    if len(cloudpickle.dumps(chunk)) <= SMALL_FUNCTION:
+        return chunk
+    return dask.delayed(chunk, name=f"{reduction.name}-shared-{tokenize(chunk)}", traverse=False)
+
+
+def unwrap(result: Any) -> Any:
+    """The partial result in what :func:`reduce_samples` computes to; ``None`` if there is none."""
+    while isinstance(result, list) or (
+        isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
+    ):
+        if isinstance(result, list) and not result:
+            return None
+        result = result.item() if isinstance(result, np.ndarray) else result[0]
+    return result
+
+
 def _keep(part: Any, axis: Any = None, keepdims: Any = None) -> Any:
     return part
 
 
 class _MergeBlocks:
-    """Merges nested lists of one-element object arrays, as ``da.reduction`` hands them over."""
+    """Combines nested lists of one-element object arrays, as ``da.reduction`` hands them over."""
 
-    def __init__(self, merge: Merge):
-        self.merge = merge
+    def __init__(self, combine: Combine):
+        self.combine = combine
 
     def __call__(self, parts: Any, axis: Any = None, keepdims: bool = True) -> Any:
         flat = list(_flatten(parts))
         report_merge(len(flat))
         ndim = flat[0].ndim if keepdims else 0
         result = np.empty((1,) * ndim, dtype=object)
-        result[(0,) * ndim] = self.merge([part.item() for part in flat])
+        result[(0,) * ndim] = self.combine([part.item() for part in flat])
         return result
 
 
@@ -130,59 +116,71 @@ def _flatten(parts: Any) -> Any:
     return [parts]
 
 
-def _reduce_bag(
-    samples: Samples,
-    chunk: Chunk,
-    merge: Merge,
-    split_every: int,
-    name: str,
-    arguments: Any,
-    chosen: range | None,
-    grouped: bool,
-) -> db.Item:
-    parts = parts_of_bag(
-        samples,
-        _chunk_of_bag,
-        name,
-        chosen,
-        chunk=chunk,
-        merge=merge,
-        arguments=arguments,
-        grouped=grouped,
-    )
-    return parts.reduction(
-        _MergePartials(merge), _MergePartials(merge), split_every=split_every, name=name
-    )
-
-
-def _chunk_of_bag(
-    items: Any,
-    *,
-    chunk: Chunk,
-    merge: Merge,
-    arguments: dict[str, Any],
-    grouped: bool,
-    **place: Any,
-) -> list[Any]:
-    partial: list[Any] = []
-    for block, label in blocks_of_bag(items, **place):
-        given = {**arguments, "groups": block.groups} if grouped else arguments
-        # merged as they come, so that one block at a time is held
-        partial = [merge([*partial, chunk(block.rows, block.weights, label, **given)])]
-    return partial
-
-
 class _MergePartials:
-    """Merges what the partitions of a bag gave."""
+    """Combines the partial results of the partitions of a bag."""
 
-    def __init__(self, merge: Merge):
-        self.merge = merge
+    def __init__(self, combine: Combine):
+        self.combine = combine
 
     def __call__(self, parts: Any) -> Any:
         flat = [p for part in parts for p in (part if isinstance(part, _Merged) else [part])]
         report_merge(len(flat))
-        return _Merged([self.merge(flat)] if flat else [])
+        return _Merged([self.combine(flat)] if flat else [])
 
 
 class _Merged(list):  # type: ignore[type-arg]
     """At most one partial result; none for a partition without rows."""
+
+
+# The number of tasks, and the batches that a scheduler can hold.
+
+
+def batch_chunks(n_chunks: int, split_every: int) -> int | None:
+    """Number of chunks of one batch, or ``None`` where all of them fit in one graph.
+
+    A batch has ``sketch.batch-tasks`` chunks: merges are exact, so that batches of any size have
+    the bits of the pass in one graph.
+
+    Parameters
+    ----------
+    n_chunks
+        Number of all chunks.
+    split_every
+        Fan-in of the merges.
+
+    Raises
+    ------
+    InputError
+        If ``sketch.task-limit`` or ``sketch.batch-tasks`` is not a positive integer.
+
+    Examples
+    --------
+    >>> batch_chunks(1000, 16), batch_chunks(10**6, 16), batch_chunks(10**6, 10)
+    (None, 5000, 5000)
+    """
+    limit, most = (_positive(key) for key in ("task-limit", "batch-tasks"))
+    if n_chunks + count_merges(n_chunks, split_every) <= limit:
+        return None
+    return most if most < n_chunks else None
+
+
+def _positive(key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"sketch.{key} is {value!r}: set an integer of at least 1.")
+    return value
+
+
+def count_merges(n_chunks: int, split_every: int) -> int:
+    """Number of merge tasks of a tree over ``n_chunks`` leaves; there is one even for one leaf.
+
+    Examples
+    --------
+    >>> count_merges(40, 16), count_merges(1, 16)
+    (4, 1)
+    """
+    total, width = 0, max(n_chunks, 1)
+    while width > 1 or total == 0:
+        width = -(-width // split_every)
+        total += width
+    return total

@@ -16,7 +16,7 @@ from dask_sketch.errors import PlanError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.executors import active_client
+from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.ledger.batch import row_bytes
 

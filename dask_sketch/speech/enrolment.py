@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import dask
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch import config
 from dask_sketch.errors import InputError
-from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.frames import Frames, segments
@@ -159,7 +158,7 @@ def enrol(
     enrolment: Mapping[str, Sequence[str]],
     universal: GaussianMixture,
     relevance: float = RELEVANCE,
-) -> Delayed:
+) -> LazyResult:
     """Adapt a universal mixture to each speaker, in one lazy pass over all frames.
 
     Each task adds up, for the speakers in its chunk, the frames that fall to each component (one
@@ -217,23 +216,18 @@ def enrol(
             )
         for recording in frames.numbers(recordings):
             claims.setdefault(recording, []).append(number)
-    sums = reduce_samples(
-        frames.samples,
-        _statistics_of_chunk,
+    reduction = Reduction(
+        "enrol",
+        partial(_statistics_of_chunk, universal=universal, claims=claims),
         merge_statistics,
-        split_every=config.get("split-every"),
-        name="enrol",
-        grouped=True,
-        # delayed, they are sent to each worker once
-        arguments={"universal": dask.delayed(universal), "claims": dask.delayed(claims)},
+        partial(_adapted, universal=universal, names=tuple(enrolment), relevance=relevance),
+        uses_groups=True,
     )
-    part = sums.to_delayed().item()
-    adapt = dask.delayed(_adapted, pure=True)
-    return adapt(part, dask.delayed(universal), tuple(enrolment), relevance)
+    return LazyResult(frames.samples, reduction)
 
 
 def _statistics_of_chunk(
-    block: Any,
+    rows: Any,
     weights: None,
     label: str,
     universal: GaussianMixture,
@@ -241,9 +235,9 @@ def _statistics_of_chunk(
     groups: NDArray[np.integer],
 ) -> _Sums:
     found: _Sums = {}
-    for file, rows in segments(groups):
+    for file, chosen in segments(groups):
         if file in claims:
-            part = adaptation_statistics(block[rows], universal)
+            part = adaptation_statistics(rows[chosen], universal)
             for model in claims[file]:
                 found[model] = found[model] + part if model in found else part
     return found
@@ -259,9 +253,8 @@ def merge_statistics(parts: Iterable[_Sums]) -> _Sums:
 
 
 def _adapted(
-    sums: Any, universal: GaussianMixture, names: tuple[str, ...], relevance: float
+    found: _Sums, universal: GaussianMixture, names: tuple[str, ...], relevance: float
 ) -> SpeakerModels:
-    found: _Sums = unwrap(sums)
     each = [found[number] for number in range(len(names))]
     means = [adapt_means(universal, statistics, relevance).means for statistics in each]
     return SpeakerModels(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import dask
-import dask.array as da
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch import config
 from dask_sketch.errors import InputError
-from dask_sketch.graph.tree import reduce_samples, unwrap
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.enrolment import SpeakerModels
@@ -112,7 +111,7 @@ _Claims = dict[int, tuple[int, ...]]  # numbers of models, by that of the record
 _Sums = dict[int, tuple[int, NDArray[np.float64]]]  # frames, and totals of those models
 
 
-def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial]) -> da.Array:
+def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial]) -> LazyResult:
     """Score trials, in one lazy pass over all frames.
 
     The score of a trial is the logarithm of the likelihood ratio of its frames, for the speaker
@@ -132,7 +131,7 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     Returns
     -------
     scores
-        Of each trial, in nats per frame, shape (n_trials,), lazy.
+        Lazy: ``.compute()`` gives the score of each trial, in nats per frame, shape (n_trials,).
 
     Raises
     ------
@@ -170,23 +169,18 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     for number, file in enumerate(tested):
         of.setdefault(file, []).append(number)
     claims = {file: tuple(claimed[i] for i in places) for file, places in of.items()}
-    sums = reduce_samples(
-        frames.samples,
-        _scores_of_chunk,
+    reduction = Reduction(
+        "score-trials",
+        partial(_scores_of_chunk, models=models, claims=claims),
         _merge,
-        split_every=config.get("split-every"),
-        name="score-trials",
-        grouped=True,
-        # delayed, they are sent to each worker once
-        arguments={"models": dask.delayed(models), "claims": dask.delayed(claims)},
+        partial(_scores, of=of, n_trials=len(listed)),
+        uses_groups=True,
     )
-    part = sums.to_delayed().item()
-    scores = dask.delayed(_scores, pure=True)(part, dask.delayed(of), len(listed))
-    return da.from_delayed(scores, shape=(len(listed),), dtype=np.dtype(np.float64))
+    return LazyResult(frames.samples, reduction)
 
 
 def _scores_of_chunk(
-    block: Any,
+    rows: Any,
     weights: None,
     label: str,
     models: SpeakerModels,
@@ -195,13 +189,13 @@ def _scores_of_chunk(
 ) -> _Sums:
     ratios: dict[tuple[int, ...], LikelihoodRatios] = {}
     found: _Sums = {}
-    for file, rows in segments(groups):
+    for file, chosen in segments(groups):
         if file not in claims:
             continue
         claimed = claims[file]
         if claimed not in ratios:  # most recordings are claimed by the same speakers
             ratios = {claimed: LikelihoodRatios(models.universal, models.means[list(claimed)])}
-        part = {file: (rows.stop - rows.start, ratios[claimed].total(block[rows]))}
+        part = {file: (chosen.stop - chosen.start, ratios[claimed].total(rows[chosen]))}
         found = _merge([found, part])
     return found
 
@@ -215,8 +209,7 @@ def _merge(parts: Iterable[_Sums]) -> _Sums:
     return merged
 
 
-def _scores(sums: Any, of: Mapping[int, Sequence[int]], n_trials: int) -> NDArray[np.float64]:
-    found: _Sums = unwrap(sums)
+def _scores(found: _Sums, of: Mapping[int, Sequence[int]], n_trials: int) -> NDArray[np.float64]:
     scores = np.full(n_trials, np.nan)
     for file, places in of.items():
         count, total = found[file]

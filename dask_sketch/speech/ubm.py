@@ -6,18 +6,19 @@ import functools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
 
-from dask_sketch import config
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
 from dask_sketch.graph.design import design
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
 from dask_sketch.graph.sketch import sketch
-from dask_sketch.graph.tree import reduce_samples, unwrap
 from dask_sketch.models.em import ExpectationStatistics, expectation_statistics, maximization_step
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.merge import merge
@@ -141,22 +142,16 @@ def stepped(rows: da.Array, mixture: GaussianMixture, steps: int) -> GaussianMix
     """A mixture after steps of expectation-maximisation, each of one lazy pass over the rows."""
     samples = open_samples(rows)
     for _ in range(steps):
-        sums = reduce_samples(
-            samples,
-            _statistics_of_chunk,
-            _merged,
-            split_every=config.get("split-every"),
-            name="expectation",
-            arguments={"mixture": dask.delayed(mixture)},  # sent to each worker once
-        )
-        mixture = maximization_step(mixture, unwrap(sums.compute()))
+        chunk = partial(_statistics_of_chunk, mixture=mixture)
+        maximize = partial(maximization_step, mixture)
+        mixture = LazyResult(samples, Reduction("expectation", chunk, _merged, maximize)).compute()
     return mixture
 
 
 def _statistics_of_chunk(
-    block: Any, weights: None, label: str, mixture: GaussianMixture
+    rows: Any, weights: None, label: str, mixture: GaussianMixture
 ) -> ExpectationStatistics:
-    return expectation_statistics(block, mixture)
+    return expectation_statistics(rows, mixture)
 
 
 def _merged(parts: list[ExpectationStatistics]) -> ExpectationStatistics:

@@ -31,7 +31,7 @@ from dask_sketch.graph.calibration import (
     merge_seconds,
     pairs_per_second,
 )
-from dask_sketch.graph.compute import count_merges
+from dask_sketch.graph.tree import count_merges
 from dask_sketch.sources.samples import row_step
 from tests.benchmarks.million import measured
 

@@ -14,7 +14,7 @@ import dask.array as da
 import zarr
 
 import dask_sketch as ds
-from dask_sketch.graph.compute import batch_chunks
+from dask_sketch.graph.tree import batch_chunks
 from tests.benchmarks.million import FEATURES, ROWS, usage
 from tests.benchmarks.table import Row, row
 

@@ -45,12 +45,12 @@ print(body.decode())
 SECONDS = 0.25
 SLOW = f"""
 import time
-from dask_sketch.graph import one_pass
-from dask_sketch.sketching.partial import partial_sketch as honest
+from dask_sketch.sketching import partial
+honest = partial.partial_sketch
 def partial_sketch(*arguments, **options):
     time.sleep({SECONDS})
     return honest(*arguments, **options)
-one_pass.partial_sketch = partial_sketch
+partial.partial_sketch = partial_sketch
 """
 # a worker whose link was cut for too long ends: systemd and the like start it again
 AGAIN = ("bash", "-c", 'while :; do "$@"; sleep 1; done', "worker")

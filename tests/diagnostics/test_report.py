@@ -17,7 +17,7 @@ from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_refere
 from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
-from dask_sketch.graph.progress import watch
+from dask_sketch.graph.telemetry import task_statistics
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching.privatise import privatise
 
@@ -46,7 +46,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = truth.sample(4000, seed=2)
     lazy = da.from_array(rows, chunks=(500, 4))
     feature_map = design(lazy, n_components=3)
-    with watch() as observed:
+    with task_statistics() as observed:
         found = sketch(lazy, feature_map).compute()
     model = decode(found, 3, method="splitting")
     comparison = Comparison(
@@ -187,7 +187,7 @@ def test_watch_counts_on_a_cluster() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        with watch(client) as seen:
+        with task_statistics(client) as seen:
             total = da.ones(10, chunks=5).sum().compute()
         assert total == 10
         assert 3 <= seen.n_tasks <= 4
@@ -258,7 +258,7 @@ def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: An
     lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
     feature_map = design(lazy, n_components=2)
     planned = plan(lazy, feature_map, calibrate=True)
-    with watch() as observed:
+    with task_statistics() as observed:
         found = sketch(lazy, feature_map).compute()
     text = write_report(tmp_path / "r.html", found, plan=planned, observed=observed).read_text()
     told = {

@@ -11,7 +11,7 @@ import pytest
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
 from dask_sketch.display import progress as notebook
 from dask_sketch.display.progress import progress_bar
-from dask_sketch.graph.progress import computed
+from dask_sketch.graph.compute import compute_together
 from dask_sketch.models import random_mixture
 
 ROWS = random_mixture(2, 2, seed=0).sample(2000, seed=1)
@@ -76,26 +76,26 @@ def test_design_and_others_show_a_bar(capsys):
     x = da.from_array(ROWS, chunks=(500, 2))
     design(x, n_components=2, progress=True)
     assert "completed: 100%" in capsys.readouterr().err
-    assert computed([x.sum()], None, True, "sum")[0] == pytest.approx(ROWS.sum())
+    assert compute_together([x.sum()], None, True, "sum")[0] == pytest.approx(ROWS.sum())
     assert "completed: 100%" in capsys.readouterr().err
 
 
 def test_a_cluster_shows_the_same_bar(thread_client, capsys):
     x = da.from_array(ROWS, chunks=(100, 2))
     total = x.map_blocks(lambda block: time.sleep(0.05) or block).sum()
-    assert computed([total], thread_client, True, "sum")[0] == pytest.approx(ROWS.sum())
+    assert compute_together([total], thread_client, True, "sum")[0] == pytest.approx(ROWS.sum())
     out, err = capsys.readouterr()
     assert out == ""
     shares = [int(share) for share in re.findall(r"completed: +(\d+)%", err)]
     assert shares == sorted(shares)
     assert 0 < shares[len(shares) // 2] < shares[-1] == 100
-    assert computed([total, x.max()], thread_client, False, "sum")[1] == ROWS.max()
+    assert compute_together([total, x.max()], thread_client, False, "sum")[1] == ROWS.max()
 
 
 def test_errors_of_a_cluster_come_through(thread_client, capsys):
     bad = da.zeros(3, chunks=1).map_blocks(lambda block: 1 / 0, dtype=float)
     with pytest.raises(ZeroDivisionError):
-        computed([bad], thread_client, True, "bad")
+        compute_together([bad], thread_client, True, "bad")
     assert "100%" in capsys.readouterr().err
 
 

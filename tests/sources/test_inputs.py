@@ -19,7 +19,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import partial_sketch
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.graph.lazy import LazySketch
+from dask_sketch.graph.lazy import LazyResult
 
 NAMES = ["a", "b", "c"]
 N = 90
@@ -370,7 +370,7 @@ def test_every_input_gives_the_same_sketch(kind, tmp_path):
     w = np.random.default_rng(2).random(N)
     source, weights, options = BUILDERS[kind](x, w, tmp_path)
     got = ds.sketch(source, fm, weights, **options)
-    assert isinstance(got, ds.Sketch if kind in IN_MEMORY else LazySketch)
+    assert isinstance(got, ds.Sketch if kind in IN_MEMORY else LazyResult)
     assert_same_sketch(partial_sketch(x, fm, w), computed(got))
 
 

@@ -94,8 +94,9 @@ def test_nothing_is_read_before_compute(spoken, universal, split, counting):
     assert counting.computes == 0
     models, chosen = dask.compute(lazy, rows)
     assert counting.computes == 1
-    assert score_trials(frames, models, split.trials).shape == (len(split.trials),)
+    lazy = score_trials(frames, models, split.trials)
     assert counting.computes == 1
+    assert lazy.compute().shape == (len(split.trials),)
     np.testing.assert_array_equal(chosen, spoken[0][np.isin(spoken[1], split.enrolled)])
 
 

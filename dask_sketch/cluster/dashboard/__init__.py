@@ -47,7 +47,7 @@ def install(client: Any = None) -> str:
     'sketch'
     """
     if client is None:
-        from dask_sketch.graph.executors import active_client
+        from dask_sketch.graph.compute import active_client
 
         client = active_client()
     if client is None:

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 import dask_sketch as ds
 from dask_sketch.features.kernels.dense import DenseKernel
 from dask_sketch.features.kernels.structured import StructuredKernel
-from dask_sketch.graph.progress import watch
+from dask_sketch.graph.telemetry import task_statistics
 from dask_sketch.sketching.partial import prepare
 
 SETTINGS = Path(__file__).parents[3] / "deploy" / "dask.yaml"
@@ -105,7 +105,7 @@ def measured_pass(
     before = client.run(probe)
     process, thread, wall = time.process_time(), time.thread_time(), time.perf_counter()
     lazy = ds.sketch(str(path), feature_map)
-    with watch(client) as seen:
+    with task_statistics(client) as seen:
         sketch = lazy.compute(**({} if workers is None else {"workers": workers}))
     wall = time.perf_counter() - wall
     thread = time.thread_time() - thread

@@ -1,4 +1,4 @@
-"""Memory of the sketches of groups: what a pass will need, and whether a merge has room."""
+"""Project the memory of sketches of groups, and check that there is room to merge them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from dask_sketch import config
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import PlanError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.compute import batch_chunks
+from dask_sketch.graph.tree import batch_chunks
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.merge import merge
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
-FAN_IN = 4  # of merges, whose parts may be as large as the result
-GROWTH = 2  # of the bytes of a group, when it takes longer words for larger sums
-SORTING = 40  # bytes for each row of a chunk: its label, its number and its place among the groups
-WAY_OUT = (
+FAN_IN = 4  # of merges, whose partial results may be as large as the result
+GROWTH = 2  # factor of the bytes of a group, when it takes longer words for larger sums
+SORTING = 40  # bytes for each row of a chunk: its label, its number and its position when sorted
+REMEDY = (
     "Use fewer frequencies, larger groups (other labels of the same rows), a part of the groups at "
     "a time (by selecting their rows), split_every=2, or more memory and fewer threads per worker."
 )
 
 
 def default_fan_in(samples: Samples) -> int:
-    """Partial results that one task merges, unless something else is asked for."""
+    """Default of the maximum number of partial results that one task merges."""
     setting = config.get("split-every")
     return setting if samples.groups is None else min(setting, FAN_IN)
 
@@ -56,16 +55,18 @@ class GroupMemory:
     dim
         Name of the labels.
     n_groups
-        How many groups there are, at most.
-    each, result
-        Of the sketch of one group, and of all of them.
+        Maximum number of groups.
+    each
+        Bytes of the sketch of one group.
+    result
+        Bytes of the sketches of all groups.
     sketching
-        Of one task that sketches, beside its chunk: what it gives, and the rows put in order.
+        Bytes of one task that sketches, besides its chunk: its result, and the sorted rows.
     merging
-        Of merges, for each thread: what one takes and gives, all groups in each of it, or a share
-        of what waits on all levels of the tree, if that is more.
+        Bytes of merges, for each thread: input and output of one merge with all groups in each, or
+        the thread's part of the results that wait on all levels of the tree, if that is more.
     client
-        Of the process that puts batches together.
+        Bytes of the process that combines batches.
     """
 
     dim: str
@@ -80,10 +81,10 @@ class GroupMemory:
 def group_memory(
     samples: Samples, feature_map: FeatureMap, split_every: int, n_threads: int, weighted: bool
 ) -> GroupMemory | None:
-    """Memory for the groups of some samples, ``None`` if they have none.
+    """Projected memory for the groups of samples, ``None`` if they have no groups.
 
-    At most: as if all groups occurred in every chunk. Where rows are sorted by file or by day it is
-    far less.
+    An upper bound: as if all groups occurred in every chunk. Where rows are sorted by file or by
+    day it is far less.
     """
     if samples.groups is None:
         return None
@@ -107,13 +108,13 @@ def group_memory(
     )
 
 
-def merge_in_room(parts: list[SketchGroup]) -> SketchGroup:
-    """Merge groups, if there is room for the result.
+def require_room(parts: list[SketchGroup]) -> None:
+    """Raise unless a thread has room to merge groups.
 
     Raises
     ------
     PlanError
-        If there is not; before it is tried.
+        With the bytes that the merged groups need, and the bytes that a thread may use.
     """
     most = GROWTH * sum(part.nbytes for part in parts)
     room = thread_memory()
@@ -124,13 +125,12 @@ def merge_in_room(parts: list[SketchGroup]) -> SketchGroup:
             raise PlanError(
                 f"the sketches of {n_groups:,} groups of {parts[0].dim} need up to "
                 f"{describe_bytes(most)} here, and a thread may use {describe_bytes(room)}. "
-                f"{WAY_OUT}"
+                f"{REMEDY}"
             )
-    return merge(parts)
 
 
 def thread_memory() -> int:
-    """Bytes that a task may use where it runs: of its worker, or of what is free."""
+    """Bytes that a task may use where it runs: of its worker, or of the free memory."""
     if "distributed" in sys.modules:
         from distributed import get_worker
 

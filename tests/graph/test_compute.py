@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 
 import dask
 import dask.array as da
@@ -11,15 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import draw_rows, feature_map
 
 import dask_sketch as ds
-from dask_sketch import Sketch
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.graph import LazySketch
-from dask_sketch.graph.compute import batch_chunks, count_merges
+from dask_sketch.graph import LazyResult
+from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.tree import batch_chunks, count_merges
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)
@@ -92,7 +95,7 @@ def test_settings_that_mean_nothing(key, value):
     with (
         small_batches(),
         dask.config.set({f"sketch.{key}": value}),
-        pytest.raises(InputError, match=f"sketch.{key} is .*whole number"),
+        pytest.raises(InputError, match=f"sketch.{key} is {value!r}"),
     ):
         lazy.compute()
 
@@ -214,22 +217,20 @@ def test_the_same_bits_on_a_cluster_and_nothing_left(thread_client, tmp_path):
 
 
 def test_no_more_than_two_batches_at_a_time(thread_client, monkeypatch):
-    seen = []
-    honest = Sketch.__post_init__
+    sent, held = [], []
+    honest = Client.compute
 
-    def look(self):
-        seen.append(keys_on_scheduler())
-        honest(self)
+    def counting(self, *args, **kwargs):
+        held.append(1 + sum(future() is not None for future in sent))
+        future = honest(self, *args, **kwargs)
+        sent.append(weakref.ref(future))
+        return future
 
-    def keys_on_scheduler():
-        return len(thread_client.cluster.scheduler.tasks)
-
-    lazy = ds.sketch(da.from_array(X, chunks=(1, 3)), FM, split_every=3)
-    monkeypatch.setattr(Sketch, "__post_init__", look)
+    monkeypatch.setattr(Client, "compute", counting)
+    lazy = ds.sketch(da.from_array(X, chunks=(5, 3)), FM, split_every=3)
     with small_batches(tasks=9):
         lazy.compute()
-    # of a batch of 9 chunks: 9 + 3 + 1 tasks and as many aliases, and the collection itself
-    assert 0 < max(seen) <= 2 * (2 * 9 + 3 + 1 + 1)
+    assert (len(held), max(held)) == (10, 2)
 
 
 def test_an_error_takes_its_batches_with_it(thread_client):
@@ -241,15 +242,19 @@ def test_an_error_takes_its_batches_with_it(thread_client):
     assert settled(thread_client) == 0
 
 
-def test_an_interrupt_takes_its_batches_with_it(thread_client, monkeypatch):
-    def interrupt(lazy, parts):
-        if parts:
-            raise KeyboardInterrupt
-        return
+def count_rows(rows, weights, label):
+    return len(rows)
 
-    monkeypatch.setattr(LazySketch, "merge", interrupt)
-    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM, split_every=3)
-    assert isinstance(lazy, LazySketch)
+
+def interrupt_client(parts):
+    if threading.current_thread() is threading.main_thread():
+        raise KeyboardInterrupt
+    return sum(parts)
+
+
+def test_an_interrupt_takes_its_batches_with_it(thread_client):
+    samples = ds.open_samples(da.from_array(X, chunks=(10, 3)))
+    lazy = LazyResult(samples, Reduction("count", count_rows, interrupt_client), 3)
     with small_batches(), pytest.raises(KeyboardInterrupt):
         lazy.compute()
     assert settled(thread_client) == 0

@@ -1,0 +1,116 @@
+"""Declare computations over all samples: what is done with each chunk, and how results combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dask_sketch.sources.bag import Block
+
+if TYPE_CHECKING:
+    from dask_sketch.features.feature_map import FeatureMap
+
+ChunkFunction = Callable[..., Any]  # of (rows, weights, label) and perhaps groups
+Combine = Callable[[list[Any]], Any]
+
+
+def same(value: Any) -> Any:
+    """The argument itself."""
+    return value
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A computation over all samples: applied to each chunk, combined in a tree, finished once.
+
+    One declaration serves all passes over the data: :class:`dask_sketch.graph.lazy.LazyResult`
+    combines the chunks into one result, :func:`dask_sketch.graph.partitions.stream` gives the
+    result of each chunk by itself. All functions must be picklable: functions of a module, or
+    ``functools.partial`` of them with their constants.
+
+    Parameters
+    ----------
+    name
+        Name of the tasks, on the dashboard and in task statistics.
+    chunk
+        Function of one block of rows, called on a worker as ``chunk(rows, weights, label)``, and
+        with the labels of the rows as ``groups`` if ``uses_groups``. It returns a partial result.
+        Where its constants are large, the function is sent to each worker once.
+    combine
+        Function of a list of partial results, not empty, that returns one.
+    finalize
+        Function that makes the result of the combined partial result, or of ``None`` where there
+        was no block of rows. It is called once, by the client.
+    prepare
+        Function that is called on every worker before data is read, for instance to compile.
+    uses_groups
+        Whether ``chunk`` takes the labels of groups.
+    require_fit
+        Function that raises if the computation cannot fit in memory, called before anything else as
+        ``require_fit(samples, split_every, client)``.
+    require_room
+        Function of a list of partial results that raises if a worker has no room to combine them.
+    feature_map
+        Feature map of a computation that sketches; such a pass is reported to the scheduler.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_sketch.graph.lazy import LazyResult
+    >>> from dask_sketch.sources.open import open_samples
+    >>> def count(rows, weights, label):
+    ...     return len(rows)
+    >>> LazyResult(open_samples(np.zeros((1000, 2))), Reduction("count", count, sum)).compute()
+    1000
+    """
+
+    name: str
+    chunk: ChunkFunction
+    combine: Combine
+    finalize: Callable[[Any], Any] = same
+    prepare: Callable[[], None] | None = None
+    uses_groups: bool = False
+    require_fit: Callable[[Any, int, Any], None] | None = None
+    require_room: Callable[[list[Any]], None] | None = None
+    feature_map: FeatureMap | None = None
+
+    @property
+    def combine_on_worker(self) -> Combine:
+        """``combine``, after ``require_room``."""
+        if self.require_room is None:
+            return self.combine
+        return partial(_combine_in_room, combine=self.combine, require_room=self.require_room)
+
+
+def _combine_in_room(
+    parts: list[Any], combine: Combine, require_room: Callable[[list[Any]], None]
+) -> Any:
+    require_room(parts)
+    return combine(parts)
+
+
+def apply_to_block(chunk: ChunkFunction, block: Block, label: str) -> Any:
+    """Partial result of one block of rows."""
+    given = {} if block.groups is None else {"groups": block.groups}
+    return chunk(block.rows, block.weights, label, **given)
+
+
+def reduce_blocks(
+    blocks: Iterator[tuple[Block, str]], chunk: ChunkFunction, combine: Combine
+) -> Any:
+    """Partial result of the blocks of one chunk; ``None`` if there is no block.
+
+    Parameters
+    ----------
+    blocks
+        Blocks of rows, each with its name for messages. One of them is held at a time.
+    chunk, combine
+        Functions of a :class:`Reduction`.
+    """
+    found: Any = None
+    for block, label in blocks:
+        part = apply_to_block(chunk, block, label)
+        found = part if found is None else combine([found, part])
+    return found
