@@ -327,7 +327,7 @@ def test_a_partition_that_kills_its_workers_is_found_among_its_neighbours(
     error = done.pop(17)
     assert isinstance(error, ChunkError)
     assert "chunk 17 of the Dask array" in str(error)
-    assert "workers died while they sketched it, and nothing else" in str(error)
+    assert "workers died while they computed it, and nothing else" in str(error)
     assert_each_once(list(done.items()), set(range(40)) - {17})
 
 
@@ -401,7 +401,7 @@ def test_a_scheduler_that_is_lost_is_an_error_in_time(remote, how):
         done = [next(running)]
         process.send_signal(how)
         start = time.monotonic()
-        with pytest.raises(ClusterError, match="were given before, and stay good") as error:
+        with pytest.raises(ClusterError, match="were done before, and are not lost") as error:
             done.extend(running)
         assert time.monotonic() - start < 60  # of a loaded machine
         assert f"{len(done)} of 40 partitions" in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -17,8 +18,8 @@ from strategies import draw_rows, feature_map
 
 from dask_sketch import FeatureMap, merge, open_samples, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError, PlanError
-from dask_sketch.graph import partitions as partition_pass
-from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.graph.partitions import sketch_partitions, stream
+from dask_sketch.graph.reduction import Reduction
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)
@@ -136,54 +137,72 @@ def test_progress_goes_to_standard_error(capsys):
     assert err.count("\n") == 1
 
 
-def lengths_of_runs(monkeypatch):
-    """Lengths of the runs that are sent, as they are."""
-    lengths = []
-    honest = partition_pass.Run
+class Batches:
+    """Numbers of the chunks of each task, in the order of the tasks: `prepare` begins a task."""
 
-    def counting(readings):
-        lengths.append(len(readings))
-        return honest(readings)
+    def __init__(self):
+        self.numbers = []
 
-    monkeypatch.setattr(partition_pass, "Run", counting)
-    return lengths
+    def begin(self):
+        self.numbers.append([])
 
+    def chunk(self, rows, weights, label):
+        self.numbers[-1].append(int(label.split()[1]))
+        return len(rows)
 
-def test_small_partitions_share_tasks_and_large_ones_do_not(monkeypatch):
-    lengths = lengths_of_runs(monkeypatch)
-    with dask.config.set(num_workers=2):
-        small = open_samples(da.ones((20_000, 3), chunks=(10, 3)))
-        assert len(list(sketch_partitions(small, range(2000), FM))) == 2000
-        assert (max(lengths), lengths[-1]) == (64, 1)
-        assert sum(lengths) == 2000
-        lengths.clear()
-        large = open_samples(da.ones((400_000, 3), chunks=(100_000, 3)))
-        assert len(list(sketch_partitions(large, range(4), FM))) == 4
-        assert lengths == [1] * 4
-        lengths.clear()
-        wide = FeatureMap(3, 30_000, scale=1.0)  # a run's sketches are of 4 MiB at most
-        assert len(list(sketch_partitions(small, range(40), wide))) == 40
-        assert max(lengths) == 4
+    @property
+    def lengths(self):
+        return [len(numbers) for numbers in self.numbers[1:]]  # the first is that of the client
 
 
-def test_graphs_are_built_as_they_are_needed(monkeypatch):
-    built = []
-    honest = partition_pass.read_apart
-
-    def counting(samples, page):
-        built.append(page)
-        return honest(samples, page)
-
-    monkeypatch.setattr(partition_pass, "read_apart", counting)
-    samples = open_samples(da.ones((10**6, 3), chunks=(10, 3)))
+def batches(samples, chosen, result_bytes=1000):
+    found = Batches()
+    reduction = Reduction("count", found.chunk, sum, prepare=found.begin)
     with dask.config.set(num_workers=1):
-        chosen = [*range(0, 1000, 2), 99_999]
+        done = dict(stream(samples, reduction, chosen, result_bytes=result_bytes))
+    assert sorted(done) == list(chosen)
+    return found.lengths
+
+
+def test_small_chunks_share_tasks_and_large_ones_do_not():
+    small = open_samples(da.ones((10_000, 3), chunks=(10, 3)))
+    lengths = batches(small, range(1000))
+    assert (max(lengths), lengths[-1]) == (64, 1)
+    large = open_samples(da.ones((400_000, 3), chunks=(100_000, 3)))
+    assert batches(large, range(4)) == [1] * 4
+    # the results of a task are of 4 MiB at most
+    assert max(batches(small, range(40), result_bytes=2**20)) == 4
+
+
+def test_graphs_are_built_as_they_are_needed():
+    cuts = []
+    lazy = da.ones((10**6, 3), chunks=(10, 3))
+
+    def cut(span):
+        cuts.append(len(span))
+        return (lazy[10 * span.start : 10 * span.stop], None, None)
+
+    samples = replace(open_samples(lazy), cut=cut)
+    chosen = [*range(500), 99_999]
+    with dask.config.set(num_workers=1):
         running = sketch_partitions(samples, chosen, FM, in_flight=10)
         next(running)
-        assert [len(page) for page in built] == [64]
+        assert cuts == [64]
         running.close()
+        cuts.clear()
         assert len(list(sketch_partitions(samples, chosen, FM))) == 501
-    assert [len(page) for page in built[1:]] == [64, 128, 256, 52, 1]
+    assert cuts == [64, 128, 256, 52, 1]
+
+
+def count_rows(rows, weights, label, groups):
+    return dict(zip(*np.unique(groups, return_counts=True), strict=True))
+
+
+def test_any_reduction_can_be_computed_chunk_by_chunk():
+    labels = np.arange(410) // 205
+    samples = open_samples(da.from_array(X, chunks=(10, 3)), groups=labels)
+    reduction = Reduction("rows", count_rows, list, len, uses_groups=True)
+    assert dict(stream(samples, reduction, [3, 20], result_bytes=8)) == {3: 1, 20: 2}
 
 
 def test_the_window_holds_while_nobody_takes_results(tmp_path):
@@ -252,15 +271,14 @@ def test_an_iterator_that_is_closed_leaves_nothing(thread_client):
     assert settled(thread_client) == 0
 
 
-def test_an_interrupt_leaves_nothing(thread_client, monkeypatch):
-    def interrupt(self, future):
-        raise KeyboardInterrupt
+def test_an_error_of_the_computation_leaves_nothing(thread_client):
+    def fail(found):
+        raise ZeroDivisionError
 
     samples = open_samples(da.from_array(X, chunks=(10, 3)))
-    running = sketch_partitions(samples, range(41), FM)
-    monkeypatch.setattr(partition_pass.Cluster, "result", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        next(running)
+    reduction = Reduction("fails", lambda rows, weights, label: len(rows), sum, fail)
+    with pytest.raises(ZeroDivisionError):
+        list(stream(samples, reduction, range(41), result_bytes=8))
     assert settled(thread_client) == 0
 
 

@@ -50,7 +50,7 @@ def test_as_text_and_as_json(store):
     plan = ds.plan(store, FM, memory_per_thread="1GiB")
     for part in ("1,000,000", "passes over the data  1", "1.00 GiB", store):
         assert part in str(plan)
-    assert "memory of a thread: " in plan._repr_html_()
+    assert "memory per thread" in plan._repr_html_()
     again = json.loads(json.dumps(plan.as_dict()))
     assert again["n_tasks"] == plan.n_tasks
     assert again["memory_available"] == 2**30

@@ -11,9 +11,11 @@ import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import xarray as xr
 import zarr
+from dask.system import CPU_COUNT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import assert_same_sketch, chunk_sizes, draw_rows, feature_map, wild_rows
@@ -21,8 +23,8 @@ from strategies import assert_same_sketch, chunk_sizes, draw_rows, feature_map, 
 import dask_sketch as ds
 from dask_sketch import SketchGroup, partial_sketch
 from dask_sketch.errors import ChunkError, InputError, MergeError, PlanError
-from dask_sketch.graph import LazyResult, memory
-from dask_sketch.graph.memory import default_fan_in, group_bytes
+from dask_sketch.graph import LazyResult
+from dask_sketch.graph.memory import FAN_IN, GROWTH, default_fan_in, group_bytes, thread_memory
 from dask_sketch.graph.partitions import sketch_partitions
 
 FM = feature_map(n_frequencies=20)
@@ -106,7 +108,7 @@ def test_reading_and_sketching_are_one_task(kind, tmp_path):
     assert (plan.n_chunks, plan.n_merges) == (16, 4 + 1)
     assert len(graph(lazy)) == plan.n_tasks
     taken = [len(t.dependencies) for k, t in graph(lazy).items() if "partial" in str(k)]
-    assert max(taken) <= memory.FAN_IN
+    assert max(taken) <= FAN_IN
 
 
 class Reads:
@@ -225,7 +227,7 @@ def test_the_plan_counts_the_groups():
     assert (unknown.n_groups, unknown.sketch_bytes, unknown.client_memory) == (None, None, None)
     assert any("only the pass can tell" in text for text in unknown.warnings)
     assert ds.plan(x, FM).client_memory is None
-    assert default_fan_in(ds.open_samples(x, groups=LABELS)) == memory.FAN_IN
+    assert default_fan_in(ds.open_samples(x, groups=LABELS)) == FAN_IN
     with dask.config.set({"sketch.split-every": 3}):
         assert default_fan_in(ds.open_samples(x, groups=LABELS)) == 3
 
@@ -256,23 +258,33 @@ def test_what_cannot_fit_is_refused_before_anything_is_read():
     assert not reads.rows
 
 
-def test_a_client_that_cannot_hold_the_result(monkeypatch):
-    monkeypatch.setattr("dask_sketch.graph.plan.free_memory", lambda: 10**6)
+def free_bytes(n):
+    """Let about this many bytes of this machine count as free."""
+    return dask.config.set({"sketch.memory-share": n / psutil.virtual_memory().available})
+
+
+def test_a_client_that_cannot_hold_the_result():
     x = da.from_array(X, chunks=(ROWS, 3))
     lazy = ds.sketch(x, feature_map(n_frequencies=2000), groups=np.arange(N))
-    with pytest.raises(PlanError, match=r"240 groups of group take .*the client needs .*Use fewer"):
+    with (
+        free_bytes(10**6),
+        pytest.raises(PlanError, match=r"240 groups of group take .*the client needs .*Use fewer"),
+    ):
         lazy.compute(scheduler="sync")
 
 
-def test_merges_without_room_are_refused(monkeypatch):
+def test_merges_without_room_are_refused():
     """Where only the pass can tell how many groups there are."""
     labels = da.from_array(np.arange(N), chunks=ROWS)
-    lazy = ds.sketch(da.from_array(X, chunks=(ROWS, 3)), FM, groups=labels)
+    x, fm = da.from_array(X, chunks=(ROWS, 3)), feature_map(n_frequencies=5000)
+    lazy = ds.sketch(x, fm, groups=labels)
     whole = lazy.compute(scheduler="sync")
     assert len(whole) == N
-    room = memory.GROWTH * 50 * whole.nbytes // N
-    monkeypatch.setattr(memory, "thread_memory", lambda: room)
-    with pytest.raises(PlanError, match=r"sketches of 60 groups of group need up to .*Use fewer"):
+    room = GROWTH * 50 * whole.nbytes // N  # of each thread: for 50 groups
+    with (
+        free_bytes(room * CPU_COUNT),
+        pytest.raises(PlanError, match=r"sketches of 60 groups of group need up to .*Use fewer"),
+    ):
         lazy.compute(scheduler="sync")
 
 
@@ -287,11 +299,11 @@ def test_on_a_cluster(kind, thread_client, tmp_path):
 
 
 def test_memory_on_a_worker_is_that_of_its_threads(thread_client):
-    limit = thread_client.submit(memory.thread_memory).result()
+    limit = thread_client.submit(thread_memory).result()
     worker = next(iter(thread_client.scheduler_info()["workers"].values()))
     share = dask.config.get("sketch.memory-share")
     assert limit == int(share * worker["memory_limit"] / worker["nthreads"])
-    assert memory.thread_memory() > 0
+    assert thread_memory() > 0
 
 
 class Flaky:
