@@ -79,7 +79,7 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
 def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
     if method in _MEANS:
         return _mean(model, _MEANS[method], samples)
-    if samples.is_bag:
+    if not isinstance(samples.blocks, da.Array):
         # not the samples themselves: Dask would compute all of the bag that is in them
         return samples.blocks.map_partitions(
             _rows_of_bag,

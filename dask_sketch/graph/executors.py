@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import cloudpickle
 import dask
 from dask.base import tokenize
 from dask.system import CPU_COUNT
@@ -112,7 +112,7 @@ class Cluster:
         with self._require_scheduler(), self._span.mark():
             if self._sent is None:
                 self._sent = reduction
-                if len(cloudpickle.dumps(reduction)) > SMALL_REDUCTION:
+                if len(pickle.dumps(reduction)) > SMALL_REDUCTION:
                     # a task and not a scattered value: it is made again when its worker is lost
                     key = f"{reduction.name}-shared-{tokenize(reduction)}"
                     self._sent = submit(same, reduction, key=key)

@@ -271,12 +271,17 @@ def test_an_iterator_that_is_closed_leaves_nothing(thread_client):
     assert settled(thread_client) == 0
 
 
-def test_an_error_of_the_computation_leaves_nothing(thread_client):
-    def fail(found):
-        raise ZeroDivisionError
+def number_of_rows(rows, weights, label):
+    return len(rows)
 
+
+def fail(found):
+    raise ZeroDivisionError
+
+
+def test_an_error_of_the_computation_leaves_nothing(thread_client):
     samples = open_samples(da.from_array(X, chunks=(10, 3)))
-    reduction = Reduction("fails", lambda rows, weights, label: len(rows), sum, fail)
+    reduction = Reduction("fails", number_of_rows, sum, fail)
     with pytest.raises(ZeroDivisionError):
         list(stream(samples, reduction, range(41), result_bytes=8))
     assert settled(thread_client) == 0
