@@ -78,7 +78,7 @@ def test_it_is_served_and_installed_once(client):
 
 def test_the_numbers_are_those_of_the_pass(client):
     made = ds.sketch(LAZY, FM).compute()
-    shown = settled(client, len(X))[-1]
+    shown = settled(client, len(X), 20 + 2)[-1]
     assert made.identical(ds.sketch(X, FM))
     assert (shown.rows, shown.pairs) == (made.count, made.count * 50)
     assert shown.partials == 20 + 2  # of chunks, and of what two tasks merged
