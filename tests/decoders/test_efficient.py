@@ -145,6 +145,21 @@ def test_the_last_round_uses_all_frequencies():
     assert refined.fit.cost == trace[-1]
 
 
+def test_a_refined_fit_needs_one_more_round():
+    truth = random_mixture(3, 2, seed=9)
+    sketch = partial_sketch(truth.sample(50_000, seed=1), FeatureMap(2, 150, scale=1.0, seed=6))
+    objective = Objective(sketch)
+    theta = objective.space.from_data_units(truth.means, truth.covariances)
+    start = descend_fully(objective, theta, truth.weights)
+    first = refine_efficiently(objective, start, lambda cost: None)
+    trace = []
+    again = refine_efficiently(objective, first.fit, trace.append)
+    assert len(trace) == 1
+    assert (
+        np.abs(again.fit.weights - first.fit.weights).max() < 0.1 * first.standard_errors[0].min()
+    )
+
+
 def test_weights_of_features_do_not_matter():
     truth = random_mixture(3, 2, seed=9)
     x = truth.sample(50_000, seed=1)

@@ -423,6 +423,7 @@ def test_select_and_merge(speakers):
     for wrong, message in (
         ({"ann": "en"}, "speaker=bob and 2 more"),
         (lambda s: None, "speaker=ann"),
+        (["en", "fr", None, "fr"], "speaker=eve"),
         (["en"], "1 labels"),
     ):
         with pytest.raises(InputError, match=message):
