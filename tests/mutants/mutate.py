@@ -104,7 +104,9 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, (ast.Assign, ast.AugAssign)):
         yield node.value
     elif isinstance(node, ast.Call):
-        yield from node.args
+        # of reshape, any negative number means the same
+        unknown = isinstance(node.func, ast.Attribute) and node.func.attr == "reshape"
+        yield from (a for a in node.args if not (unknown and isinstance(a, ast.UnaryOp)))
         yield from (k.value for k in node.keywords if k.arg not in KEYWORDS)
     else:
         yield from ast.iter_child_nodes(node)
