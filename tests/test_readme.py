@@ -190,6 +190,18 @@ def anchors(path):
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
 
 
+def test_the_architecture_is_that_of_the_package():
+    """Layers are those that import-linter checks, and all named files exist."""
+    text = (TOP / "dask_sketch/README.md").read_text()
+    contracts = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert "\n".join(contracts["contracts"][0]["layers"]) in text
+    table = text.partition("## Extensions")[2].partition("\n## ")[0]
+    names = re.findall(r"`([a-z_]+/[\w/.]+)`", table)
+    assert len(names) >= 8
+    for name in names:
+        assert (TOP / "dask_sketch" / name).exists() or (TOP / name).exists(), name
+
+
 def test_the_first_page_is_short():
     assert len((TOP / "README.md").read_text().split()) <= MAX_WORDS
 
