@@ -52,7 +52,7 @@ class SketchAccessor:
         seed: int = 0,
         **options: Any,
     ) -> Any:
-        """One sketch for each group, in one pass.
+        """Sketch each group in one pass.
 
         Parameters
         ----------
@@ -61,16 +61,16 @@ class SketchAccessor:
             the dimensions of the samples, or along one whose entries a variable numbers (with the
             attribute ``instance_dimension``).
         feature_map
-            What to average. When not given, one is designed, which reads a few chunks now.
+            Feature map. By default one is designed, which reads a few chunks immediately.
         weights
-            As for :func:`dask_sketch.sketch`.
+            Weights of the samples, as for :func:`dask_sketch.sketch`.
         n_components, n_frequencies, seed
-            For :func:`dask_sketch.design`: size of the models that will be decoded from each
+            Arguments of :func:`dask_sketch.design`: number of components to be decoded from each
             sketch, or number of frequencies; and the seed.
         columns, feature_dim
-            As for :func:`dask_sketch.open_samples`.
+            Arguments of :func:`dask_sketch.open_samples`.
         options
-            Further keyword arguments of :func:`dask_sketch.sketch`.
+            Keyword arguments of :func:`dask_sketch.sketch`.
 
         Returns
         -------
@@ -101,9 +101,9 @@ class SketchAccessor:
     def design(
         self, n_frequencies: int | None = None, n_components: int | None = None, **options: Any
     ) -> FeatureMap:
-        """A feature map for these samples; see :func:`dask_sketch.design`."""
+        """Design a feature map for these samples; see :func:`dask_sketch.design`."""
         return design(self._x, n_frequencies, n_components, **options)
 
     def plan(self, feature_map: FeatureMap, weights: Any = None, **options: Any) -> Plan:
-        """What a pass will cost; see :func:`dask_sketch.plan`."""
+        """Estimate the cost of a pass; see :func:`dask_sketch.plan`."""
         return plan(self._x, feature_map, weights, **options)

@@ -1,4 +1,4 @@
-"""One model for each speaker: the universal mixture, its means moved to what the speaker said."""
+"""Enrol speakers by adapting the means of a universal mixture to their frames."""
 
 from __future__ import annotations
 
@@ -17,23 +17,19 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.frames import Frames, segments
 
-# Maximum-a-posteriori adaptation of a mixture's means to a few samples.
-#
-# The statistics of the samples are sums, and so merge as sketches do.
-
-RELEVANCE = 16.0
+RELEVANCE = 16.0  # default relevance factor, in frames
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptationStatistics:
-    """Sums over samples that adapt a mixture.
+    """Mergeable sums over samples for maximum-a-posteriori adaptation of a mixture.
 
     Attributes
     ----------
     counts
-        ``sum_i p(k | x_i)``, shape (n_components,).
+        Sums ``sum_i p(k | x_i)``, shape (n_components,).
     sums
-        ``sum_i p(k | x_i) x_i``, shape (n_components, n_features).
+        Sums ``sum_i p(k | x_i) x_i``, shape (n_components, n_features).
     """
 
     counts: NDArray[np.float64]
@@ -44,19 +40,19 @@ class AdaptationStatistics:
 
 
 def adaptation_statistics(x: ArrayLike, mixture: GaussianMixture) -> AdaptationStatistics:
-    """Statistics of samples in memory.
+    """Compute the statistics of samples in memory.
 
     Parameters
     ----------
     x
-        Shape (n_samples, n_features).
+        Samples, shape (n_samples, n_features).
     mixture
-        What is to be adapted.
+        Mixture to be adapted.
 
     Raises
     ------
     InputError
-        If the number of features is another, or a value is not finite.
+        If the number of features differs, or a value is not finite.
     """
     counts, sums = np.zeros(mixture.n_components), np.zeros(mixture.means.shape)
     density = RowDensity(mixture.weights, mixture.means, mixture.covariances)
@@ -70,29 +66,29 @@ def adaptation_statistics(x: ArrayLike, mixture: GaussianMixture) -> AdaptationS
 def adapt_means(
     mixture: GaussianMixture, statistics: AdaptationStatistics, relevance: float = RELEVANCE
 ) -> GaussianMixture:
-    """One step towards the samples, where there are enough of them.
+    """Adapt the means of a mixture to the samples of a speaker.
 
-    Component ``k`` moves to ``a_k E_k[x] + (1 - a_k) mu_k`` with ``a_k = n_k / (n_k + relevance)``;
-    weights and covariances stay (Reynolds, Quatieri and Dunn, 2000, eqs. 12 and 14).
+    The mean of component ``k`` becomes ``a_k E_k[x] + (1 - a_k) mu_k`` with ``a_k = n_k / (n_k +
+    relevance)``; weights and covariances do not change (Reynolds, Quatieri and Dunn, 2000, eqs. 12 and 14).
 
     Parameters
     ----------
     mixture
-        The universal model.
+        Universal mixture.
     statistics
-        From :func:`adaptation_statistics`, of one speaker.
+        Statistics of one speaker, from :func:`adaptation_statistics`.
     relevance
-        Samples of a component that count as much as the universal model, ``> 0``.
+        Number of samples of a component with the same influence as the universal mean, ``> 0``.
 
     Returns
     -------
     mixture
-        Of the speaker.
+        Mixture of the speaker.
 
     Raises
     ------
     InputError
-        If the statistics are of another mixture, or the relevance is not positive.
+        If the statistics belong to another mixture, or ``relevance`` is not positive.
 
     Examples
     --------
@@ -104,11 +100,11 @@ def adapt_means(
     if statistics.sums.shape != mixture.means.shape:
         raise InputError(
             f"statistics are of shape {statistics.sums.shape}, the means of the mixture "
-            f"{mixture.means.shape}: make them with the same mixture."
+            f"{mixture.means.shape}: compute them with the same mixture."
         )
     if not 0 < relevance < np.inf:
         raise InputError(f"relevance={relevance!r}: give a positive number of samples.")
-    # a n / (n + r) of the mean of the samples is their sum over n + r: nothing is divided by zero
+    # n / (n + r) times the mean of the samples is their sum over n + r, without division by zero
     total = statistics.counts[:, None] + relevance
     means = (statistics.sums + relevance * mixture.means) / total
     return GaussianMixture(mixture.weights, means, mixture.covariances)
@@ -120,18 +116,19 @@ _Sums = dict[int, AdaptationStatistics]  # by the number of the model
 
 @dataclass(frozen=True, eq=False)
 class SpeakerModels:
-    """What :func:`enrol` computes to.
+    """Adapted mixtures of speakers, from :func:`enrol`.
 
     Attributes
     ----------
     universal
-        The mixture that all were adapted from.
+        Universal mixture.
     names
-        Of the speakers.
+        Names of the speakers.
     means
-        Shape (n_models, n_components, n_features); weights and covariances are the universal ones.
+        Adapted means, shape (n_models, n_components, n_features); weights and covariances are
+        those of the universal mixture.
     counts
-        Frames of each speaker in each component, shape (n_models, n_components).
+        Number of frames of each speaker in each component, shape (n_models, n_components).
     """
 
     universal: GaussianMixture
@@ -143,9 +140,11 @@ class SpeakerModels:
         return len(self.names)
 
     def __getitem__(self, name: str) -> GaussianMixture:
-        """The mixture of one speaker."""
+        """Mixture of one speaker."""
         if name not in self.names:
-            raise InputError(f"there is no model {name!r}; there are {', '.join(self.names[:9])}.")
+            raise InputError(
+                f"name={name!r} is not an enrolled speaker; choose from {', '.join(self.names[:9])}."
+            )
         means = self.means[self.names.index(name)]
         return GaussianMixture(self.universal.weights, means, self.universal.covariances)
 
@@ -161,37 +160,36 @@ def enrol(
 ) -> LazyResult:
     """Adapt a universal mixture to each speaker, in one lazy pass over all frames.
 
-    Each task adds up, for the speakers in its chunk, the frames that fall to each component (one
-    expectation step). These sums merge as sketches do, speaker by speaker, in a tree; from the
-    whole of them the means move once (Reynolds, Quatieri and Dunn, 2000, eqs. 11 to 14).
+    Each task computes the statistics of the speakers in its chunk (one expectation step). The
+    statistics are merged in a tree, and the means are adapted once (Reynolds, Quatieri and Dunn, 2000, eqs. 11 to 14).
 
     Parameters
     ----------
     frames
-        From :func:`open_frames`.
+        Frames from :func:`open_frames`.
     enrolment
-        Names of the recordings of each speaker, such as :func:`read_enrolment` gives.
+        Names of the recordings of each speaker, as from :func:`read_enrolment`.
     universal
-        The universal mixture.
+        Universal mixture.
     relevance
-        Frames of a component that count as much as the universal mean, ``> 0``. The default of 16
-        is the customary one.
+        Number of frames of a component with the same influence as the universal mean, ``> 0``; 16
+        is customary.
 
     Returns
     -------
     models
-        Lazy: ``.compute()`` gives :class:`SpeakerModels`, in the order of ``enrolment``.
+        Lazy result; ``.compute()`` returns :class:`SpeakerModels` in the order of ``enrolment``.
 
     Raises
     ------
     InputError
-        If a recording is not there or listed twice, a speaker has none, or the mixture has other
-        features.
+        If a recording does not exist or is listed twice, a speaker has none, or the mixture has
+        other features.
 
     Notes
     -----
-    Two runs over the same chunks give the same bits, however many workers there are. Other chunks
-    add the same numbers in another order: the means then agree to 12 digits or so.
+    The bits of the result do not depend on the number of workers. For other chunks the sums have
+    another order, and the means agree to about 12 digits.
 
     Examples
     --------
@@ -205,14 +203,14 @@ def enrol(
     if not 0 < relevance < np.inf:
         raise InputError(f"relevance={relevance!r}: give a positive number of frames.")
     if not enrolment:
-        raise InputError("enrolment is empty: give the recordings of at least one speaker.")
+        raise InputError("enrolment={}: give the recordings of at least one speaker.")
     frames.samples.require_features(universal.n_features, "the universal mixture")
     claims: dict[int, list[int]] = {}
     for number, (name, recordings) in enumerate(enrolment.items()):
         if not recordings or len(set(recordings)) != len(recordings):
             raise InputError(
-                f"speaker {name!r} has {len(recordings)} recordings, {len(set(recordings))} of "
-                "them different: give at least one, and each once."
+                f"enrolment[{name!r}] has {len(recordings)} recordings, {len(set(recordings))} of "
+                "them different: give at least one, and each only once."
             )
         for recording in frames.numbers(recordings):
             claims.setdefault(recording, []).append(number)
@@ -244,7 +242,7 @@ def _statistics_of_chunk(
 
 
 def merge_statistics(parts: Iterable[_Sums]) -> _Sums:
-    """The sums of several chunks: of all speakers that are in one of them."""
+    """Merge the statistics of several chunks, speaker by speaker."""
     merged: _Sums = {}
     for part in parts:
         for model, sums in part.items():

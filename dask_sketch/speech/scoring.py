@@ -1,4 +1,4 @@
-"""One score for each trial: how much likelier its frames are from the speaker than from anybody."""
+"""Score verification trials by log-likelihood ratios of adapted mixtures."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ from dask_sketch.speech.enrolment import SpeakerModels
 from dask_sketch.speech.frames import Frames, segments
 from dask_sketch.speech.trials import Trial
 
-# Log-likelihood ratios of mixtures of adapted means, against the mixture they come from.
-
 Array = NDArray[np.float64]
 
 
 class LikelihoodRatios:
-    """Ratios of several adapted mixtures, which share weights and covariances with the universal.
+    """Likelihood ratios of adapted mixtures relative to their universal mixture.
 
-    The ratio of a sample is the mean, over the posterior of the universal mixture, of the ratios of
-    its components, which are linear in the sample: one matrix product for all mixtures together, of
-    half the work of their densities.
+    The mixtures share weights and covariances with the universal mixture. The ratio of a sample is
+    the mean of the ratios of the components over the posterior of the universal mixture. These are
+    log-linear in the sample, so that one matrix product serves all mixtures, with half the work of
+    their densities.
 
     Parameters
     ----------
     universal
-        What they were adapted from.
+        Universal mixture.
     means
-        Of each adapted mixture, shape (n_models, n_components, n_features).
+        Means of the adapted mixtures, shape (n_models, n_components, n_features).
 
     Raises
     ------
     InputError
-        If the means are of another shape than the mixture's.
+        If the shape of the means does not match the mixture.
 
     Examples
     --------
@@ -55,7 +54,7 @@ class LikelihoodRatios:
         if adapted.ndim != 3 or adapted.shape[1:] != universal.means.shape:
             raise InputError(
                 f"means has shape {adapted.shape}; give (n_models, *{universal.means.shape}), of "
-                "mixtures adapted from this one."
+                "mixtures adapted from the universal one."
             )
         self._universal = universal
         self._density = RowDensity(universal.weights, universal.means, universal.covariances)
@@ -67,22 +66,22 @@ class LikelihoodRatios:
         self._constants = -(steps * middles).sum(axis=2)
 
     def total(self, x: ArrayLike) -> Array:
-        """Sum over samples of the logarithms of their likelihood ratios.
+        """Sum the logarithms of the likelihood ratios over samples.
 
         Parameters
         ----------
         x
-            Shape (n_samples, n_features).
+            Samples, shape (n_samples, n_features).
 
         Returns
         -------
         total
-            Of each adapted mixture, shape (n_models,), in nats.
+            Sum for each adapted mixture, shape (n_models,), in nats.
 
         Raises
         ------
         InputError
-            If the number of features is another, or a value is not finite.
+            If the number of features differs, or a value is not finite.
         """
         total = np.zeros(self._shape[0])
         n_values = self._shape[0] * self._shape[1]
@@ -99,7 +98,7 @@ class LikelihoodRatios:
 
 
 def _log_sum(values: Array) -> Array:
-    """Logarithm of the sum of exponentials along the last axis; the values are lost."""
+    """Logarithm of the sum of exponentials along the last axis; overwrites the values."""
     largest = values.max(axis=-1)
     values -= largest[..., None]
     np.exp(values, out=values)
@@ -107,36 +106,36 @@ def _log_sum(values: Array) -> Array:
 
 
 __all__ = ["score_trials"]
-_Claims = dict[int, tuple[int, ...]]  # numbers of models, by that of the recording
-_Sums = dict[int, tuple[int, NDArray[np.float64]]]  # frames, and totals of those models
+_Claims = dict[int, tuple[int, ...]]  # numbers of the models, by the number of the recording
+_Sums = dict[int, tuple[int, NDArray[np.float64]]]  # number of frames, and sums of those models
 
 
 def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial]) -> LazyResult:
     """Score trials, in one lazy pass over all frames.
 
-    The score of a trial is the logarithm of the likelihood ratio of its frames, for the speaker
-    and for the universal mixture, eq. (25), divided by the number of frames, so that recordings of
-    any length share one threshold. Each task adds up ratios for the trials of the recordings in its
-    chunk; these sums merge in a tree.
+    The score of a trial is the log-likelihood ratio of its frames between the speaker's and the
+    universal mixture, eq. (25), divided by the number of frames, so that recordings of any length
+    share one threshold. Each task sums the ratios of the recordings in its chunk; the sums are
+    merged in a tree.
 
     Parameters
     ----------
     frames
-        From :func:`open_frames`.
+        Frames from :func:`open_frames`.
     models
-        From :func:`enrol`, computed.
+        Computed result of :func:`enrol`.
     trials
-        Such as :func:`read_trials` gives.
+        Trials, as from :func:`read_trials`.
 
     Returns
     -------
     scores
-        Lazy: ``.compute()`` gives the score of each trial, in nats per frame, shape (n_trials,).
+        Lazy result; ``.compute()`` returns the scores in nats per frame, shape (n_trials,).
 
     Raises
     ------
     InputError
-        If there is no trial, or a model or a recording is not there.
+        If there is no trial, or a model or a recording does not exist.
 
     References
     ----------
@@ -155,12 +154,13 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     """
     listed = list(trials)
     if not listed:
-        raise InputError("trials is empty: give at least one.")
+        raise InputError("trials=[]: give at least one.")
     numbers = {name: number for number, name in enumerate(models.names)}
     unknown = sorted({trial.model for trial in listed} - numbers.keys())
     if unknown:
         raise InputError(
-            f"{len(unknown)} models, the first {unknown[0]!r}, were not enrolled; there are "
+            f"trials names {len(unknown)} models that are not enrolled, first {unknown[0]!r}; choose "
+            "from "
             f"{', '.join(models.names[:9])}{', ...' if len(models) > 9 else ''}."
         )
     claimed = [numbers[trial.model] for trial in listed]

@@ -1,4 +1,4 @@
-"""The universal background model: one mixture for the frames of everybody, from one sketch."""
+"""Fit a universal background model: one mixture of the frames of all speakers, from one sketch."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from dask_sketch.sources.open import open_samples
 from dask_sketch.speech.frames import Frames
 
 __all__ = ["UniversalModel", "universal_model"]
-HOLD_OUT = 5  # every fifth recording chooses the number of components
-# Speech is no mixture of so few Gaussians: components that maximum likelihood would choose tell
-# speakers apart better than those of least squares.
+HOLD_OUT = 5  # every fifth recording is held out to select the number of components
+# Speech is not a mixture of so few Gaussians: components of high likelihood separate speakers
+# better than those of least squares.
 DECODING = {"method": "density", "model": "gaussian", "replicates": 2}
 
 
 @dataclass(frozen=True, eq=False)
 class UniversalModel:
-    """What :func:`universal_model` gives.
+    """Result of :func:`universal_model`.
 
     Attributes
     ----------
     mixture
-        The model.
+        Universal mixture.
     sketch
-        What it was decoded from, of all the frames.
-    choice
-        How the number of components was chosen, if it was.
+        Sketch of all frames, from which the mixture was decoded.
+    selection
+        Selection of the number of components, if several were given.
     """
 
     mixture: GaussianMixture
     sketch: Sketch
-    choice: ModelSelection | None = None
+    selection: ModelSelection | None = None
 
 
 def universal_model(
@@ -63,42 +63,42 @@ def universal_model(
     progress: bool = False,
     **decoding: Any,
 ) -> UniversalModel:
-    """Fit a mixture to the frames of many speakers, read once.
+    """Fit a mixture to the frames of many speakers in one pass.
 
-    Three calls that can be made by themselves: :func:`dask_sketch.design`,
-    :func:`dask_sketch.sketch` and :func:`dask_sketch.decode`, with the settings that suit speech.
+    Calls :func:`dask_sketch.design`, :func:`dask_sketch.sketch` and :func:`dask_sketch.decode` with
+    settings for speech.
 
     Parameters
     ----------
     frames
-        From :func:`open_frames`.
+        Frames from :func:`open_frames`.
     recordings
-        Names of those to learn from; all by default.
+        Names of the recordings to learn from; all by default.
     n_components
-        Number of components, or several of which to choose one: every fifth recording is sketched
-        apart, :func:`dask_sketch.select_model` selects it, and the model is decoded from both
-        sketches.
+        Number of components, or several numbers to select from: every fifth recording is held out
+        for :func:`dask_sketch.select_model`, and the model is decoded from the merged sketch.
     n_frequencies
-        Size of the sketch; ``5 (2 d + 1) K`` by default, of the largest ``K``.
+        Number of frequencies; ``5 (2 d + 1) K`` for the largest ``K`` by default.
     steps
-        Steps of expectation-maximisation after that, ``>= 0``, each of one more lazy pass, whose
-        sums merge as sketches do, towards maximum likelihood on the frames themselves.
+        Number of subsequent steps of expectation-maximisation, ``>= 0``, each with one more lazy
+        pass over the frames.
     seed
-        Seed of frequencies and decoder.
+        Seed of frequencies and decoder, ``>= 0``.
     progress
         Show the progress of the pass on the standard error stream.
     decoding
-        Further arguments of :func:`dask_sketch.decode`; with another ``method``, that method's
-        defaults.
+        Keyword arguments of :func:`dask_sketch.decode`. With ``method``, the defaults are those of
+        the method.
 
     Returns
     -------
     universal
+        Universal mixture, its sketch, and the selection of the number of components.
 
     Raises
     ------
     InputError
-        If a recording is not there, there are too few to choose by, or ``steps`` is negative.
+        If a recording does not exist, there are too few for a selection, or ``steps`` is negative.
     DecodeError
         If the sketch is too small for the mixture.
 
@@ -112,7 +112,7 @@ def universal_model(
     array([-5.,  5.])
     """
     if not isinstance(steps, int) or steps < 0:
-        raise InputError(f"steps={steps!r}: give a whole number of at least 0.")
+        raise InputError(f"steps={steps!r}: give an integer of at least 0.")
     names = list(frames.recordings if recordings is None else recordings)
     sizes = [n_components] if isinstance(n_components, int) else list(n_components)
     rows = frames.of(names)
@@ -121,10 +121,10 @@ def universal_model(
     if len(sizes) == 1:
         whole = sketch(rows, feature_map).compute(progress=progress)
         mixture = _mixture(whole, sizes[0], settings)
-        return UniversalModel(stepped(rows, mixture, steps), whole)
+        return UniversalModel(expectation_maximization(rows, mixture, steps), whole)
     if len(names) < HOLD_OUT:
         raise InputError(
-            f"{len(names)} recordings are too few to choose n_components by: give {HOLD_OUT}, or "
+            f"recordings has {len(names)} names, too few to select n_components: give {HOLD_OUT}, or "
             "one number of components."
         )
     held = names[HOLD_OUT - 1 :: HOLD_OUT]
@@ -132,14 +132,16 @@ def universal_model(
     parts = [sketch(frames.of(part), feature_map) for part in (kept, held)]
     learned, heldout = dask.compute(*parts)
     models = [_mixture(learned, size, settings) for size in sizes]
-    choice = select_model(models, heldout, seed)
+    selection = select_model(models, heldout, seed)
     whole = merge([learned, heldout])
-    mixture = _mixture(whole, choice.model.n_components, settings)
-    return UniversalModel(stepped(rows, mixture, steps), whole, choice)
+    mixture = _mixture(whole, selection.model.n_components, settings)
+    return UniversalModel(expectation_maximization(rows, mixture, steps), whole, selection)
 
 
-def stepped(rows: da.Array, mixture: GaussianMixture, steps: int) -> GaussianMixture:
-    """A mixture after steps of expectation-maximisation, each of one lazy pass over the rows."""
+def expectation_maximization(
+    rows: da.Array, mixture: GaussianMixture, steps: int
+) -> GaussianMixture:
+    """Perform steps of expectation-maximisation, each with one lazy pass over the rows."""
     samples = open_samples(rows)
     for _ in range(steps):
         chunk = partial(_statistics_of_chunk, mixture=mixture)
@@ -161,5 +163,8 @@ def _merged(parts: list[ExpectationStatistics]) -> ExpectationStatistics:
 def _mixture(whole: Sketch, n_components: int, settings: dict[str, Any]) -> GaussianMixture:
     found = decode(whole, n_components, **settings)
     if not isinstance(found, GaussianMixture):
-        raise InputError("a universal model is a mixture: leave out model and method of centroids.")
+        raise InputError(
+            f"model={settings.get('model')!r}, method={settings.get('method')!r}: give those of a "
+            "Gaussian mixture."
+        )
     return found

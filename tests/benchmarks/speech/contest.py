@@ -20,7 +20,7 @@ from dask_sketch.speech.enrolment import enrol
 from dask_sketch.speech.frames import Frames
 from dask_sketch.speech.scoring import score_trials
 from dask_sketch.speech.trials import Split, split_recordings
-from dask_sketch.speech.ubm import stepped, universal_model
+from dask_sketch.speech.ubm import expectation_maximization, universal_model
 
 __all__ = ["Contest", "Entry", "compare_universal_models"]
 
@@ -222,7 +222,7 @@ def compare_universal_models(
             seconds = time.process_time() - begun
             judge(name, mixture, seconds, n_bytes)
             begun = time.process_time()
-            mixture = stepped(frames.of(split.enrolled), mixture, 1)
+            mixture = expectation_maximization(frames.of(split.enrolled), mixture, 1)
             seconds += time.process_time() - begun
             judge(f"{name}, and one step of EM", mixture, seconds, n_bytes)
         begun = time.process_time()
