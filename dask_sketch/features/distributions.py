@@ -1,30 +1,31 @@
-"""The distributions that frequencies are drawn from (Keriven et al. 2018, section 3.3).
+"""Frequency distributions (Keriven et al. 2018, section 3.3).
 
-All distributions are adapted to the covariances that a mixture's components are expected to have,
-never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uniform on the sphere (eq.
-16). They differ in the distribution of the radius ``R``. For several covariances the distribution
-is their mixture (eq. 18).
+All distributions are adapted to the covariances that the components of a mixture are expected to
+have, never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uniform on the sphere
+(eq. 16). They differ in the distribution of the radius ``R``. For several covariances the
+distribution is their mixture (eq. 18). To add a distribution, add its name to
+:mod:`dask_sketch.validation.choices`, and its radius to :func:`sample_frequencies`.
 
-``sparse-radius`` is ours: the adapted radius in directions that use at most four features, drawn
-anew for each frequency. A diagonal covariance is told apart by features that move with few
-coordinates: where a direction is spread over all ``d``, each variance is seen through a share
-``1 / d`` of the squared radius. Asymptotic variance of the decoded mixture on the mixtures of
-sec. 5.1, mean ln symmetric KL at n = 300,000, isotropic scale, against the adapted radius: by
-least squares -7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050);
-by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also forgives a scale that
-is wrong by a third either way. With four features or fewer the two are one distribution.
+``sparse-radius`` (ours) is the adapted radius in directions that use at most four features, chosen
+anew for each frequency. Frequencies of few features determine a diagonal covariance better: if a
+direction involves all ``d`` features, each variance contributes only a fraction ``1 / d`` of the
+squared radius. Asymptotic variance of the decoded mixture on the mixtures of sec. 5.1, mean ln
+symmetric KL at n = 300,000, isotropic scale, compared with the adapted radius: by least squares
+-7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050); by efficient
+refinement -7.75 against -7.61 and -7.17 against -6.97. It also tolerates a scale that is wrong by a
+third in either direction. With four features or fewer the two distributions are the same.
 
-``sparse-sums`` is ours as well: groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of eight
-base frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two
-features. They are as good as ``sparse-radius``, by decoding five such mixtures: -7.39 against -7.40
-by least squares and -7.77 against -7.77 refined (d=10), for a third of the time that a sketch takes
-(d=10; a fifteenth at d=128): see :mod:`dask_sketch.features.kernels.structured`. Features are dealt
-from a shuffled deck and radii stratified; with independent draws, dependence within groups costs
-0.05 to 0.3 in ln KL. Gaussian sums, for clustering, lose a cluster now and then with few
-frequencies: there is no such distribution.
+``sparse-sums`` (ours): groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of eight base
+frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two features.
+They are as good as ``sparse-radius``: for five decoded mixtures, -7.39 against -7.40 by least
+squares and -7.77 against -7.77 refined (d=10), in a third of the time of a sketch (d=10; a
+fifteenth at d=128): see :mod:`dask_sketch.features.kernels.structured`. Features are dealt from a
+shuffled deck and radii are stratified; with independent draws, dependence within groups costs 0.05
+to 0.3 in ln KL. There are no Gaussian sums for clustering, because they lose a cluster now and then
+with few frequencies.
 
-``clustering`` is the distribution of Gribonval et al. (2017), section 4, which comes with weights
-of the features: :func:`importance_weights`.
+``clustering`` is the distribution of Gribonval et al. (2017), section 4, with weights of the
+features: :func:`importance_weights`.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, n_groups
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
-# Features of one direction of sparse-radius. Three lose as much to five (by least squares) as
-# five to three (by efficient refinement); one and two do not see how features go together.
+# Features of one direction of sparse-radius. Three are worse than five by least squares, and five
+# are worse than three by efficient refinement; with one or two, dependence of features is lost.
 _FEW = 4
-# Frequencies for each feature from which sparse-sums lose nothing: at 10 a feature is in too few of
-# the base frequencies, and 0.2 to 0.4 in ln KL are lost (d=30, K=1).
+# Frequencies for each feature from which sparse-sums are as good: at 10, a feature is in too few
+# base frequencies, which costs 0.2 to 0.4 in ln KL (d=30, K=1).
 _MANY = 20
 
 
 def default_distribution(n_features: int, n_frequencies: int, task: str = "mixture") -> str:
-    """The distribution that :func:`dask_sketch.design` takes.
+    """Default distribution of :func:`dask_sketch.design`.
 
     Examples
     --------
@@ -62,11 +63,11 @@ def default_distribution(n_features: int, n_frequencies: int, task: str = "mixtu
 
 
 def adapted_radius(uniform: ArrayLike) -> NDArray[np.float64]:
-    """Quantile function of the adapted radius distribution, eq. (17).
+    """Quantile function of the adapted radius, eq. (17).
 
     The density is ``C * sqrt(R**2 + R**4 / 4) * exp(-R**2 / 2)``. With ``u = 1 + R**2 / 4`` it
     becomes a Gamma(3/2, rate 2) distribution truncated to ``u >= 1``, whose quantiles are known, so
-    that draws are exact and none is rejected.
+    that sampling is exact, without rejection.
 
     Parameters
     ----------
@@ -98,9 +99,9 @@ def clustering_radius(label: ArrayLike, uniform: ArrayLike, n_features: int) -> 
     Parameters
     ----------
     label
-        Probabilities in [0, 1) that choose one of the three, any shape.
+        Probabilities in [0, 1) that select one of the three, any shape.
     uniform
-        Probabilities in [0, 1) of that distribution's quantile, same shape.
+        Probabilities in [0, 1) of the quantile of that distribution, same shape.
     n_features
         Number of features ``d``.
 
@@ -114,8 +115,8 @@ def clustering_radius(label: ArrayLike, uniform: ArrayLike, n_features: int) -> 
     >>> round(float(clustering_radius(0.5, 0.5, n_features=2)), 5)
     1.83213
     """
-    shares = np.array([1.0, 2.0, 1.0 + 2.0 / n_features])
-    edges = np.cumsum(shares / shares.sum())[:-1]
+    weights = np.array([1.0, 2.0, 1.0 + 2.0 / n_features])
+    edges = np.cumsum(weights / weights.sum())[:-1]
     half = 0.5 * n_features + np.searchsorted(edges, np.asarray(label), side="right")
     return np.asarray(np.sqrt(2.0 * special.gammaincinv(half, np.asarray(uniform))))
 
@@ -141,7 +142,7 @@ def importance_weights(
     Returns
     -------
     weights
-        Shape (n_frequencies,), positive; their mean square is near one.
+        Positive weights, shape (n_frequencies,), whose mean square is near one.
 
     Examples
     --------
@@ -152,11 +153,11 @@ def importance_weights(
     omega = np.asarray(frequencies, dtype=np.float64)
     variances = np.atleast_2d(np.asarray(covariances, dtype=np.float64))
     n_features = len(omega)
-    share = np.full(len(variances), 1.0) if weights is None else np.asarray(weights, dtype=float)
+    given = np.full(len(variances), 1.0) if weights is None else np.asarray(weights, dtype=float)
     squares = variances @ omega**2
     boost = np.square(1.0 + squares / n_features) / (4.0 + 2.0 / n_features)
     exponent = 0.5 * np.log(variances).sum(axis=1)[:, None] - 0.5 * squares
-    density = share[:, None] * np.exp(exponent - exponent.max(axis=0))
+    density = given[:, None] * np.exp(exponent - exponent.max(axis=0))
     return np.asarray(np.sqrt(density.sum(axis=0) / (density * boost).sum(axis=0)))
 
 
@@ -168,17 +169,17 @@ def sample_frequencies(
     weights: ArrayLike | None = None,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Draw frequencies for one or several diagonal covariances (function DrawFreq, eq. 16-18).
+    """Sample frequencies for one or several diagonal covariances (function DrawFreq, eq. 16-18).
 
     Parameters
     ----------
     distribution
-        ``"adapted-radius"``, ``"sparse-radius"`` (the adapted radius in directions of at most four
-        features, for mixtures with diagonal covariances), ``"sparse-sums"`` (nearly the same from
-        sums and differences of few, which a sketch is faster for), ``"folded-gaussian"`` (radius
-        ``|N(0, 1)|``), ``"gaussian"`` (``omega ~ N(0, Sigma**-1)``: features whose kernel is
-        Gaussian, with covariance ``Sigma``) or ``"clustering"`` (the same kernel from features
-        that are weighted, see :func:`importance_weights`).
+        Frequency distribution: ``"adapted-radius"``; ``"sparse-radius"`` (the adapted radius in
+        directions of at most four features, for mixtures with diagonal covariances);
+        ``"sparse-sums"`` (nearly the same, from sums and differences of a few base frequencies,
+        which are faster to sketch); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
+        (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``); or
+        ``"clustering"`` (the same kernel from weighted features, see :func:`importance_weights`).
     covariances
         Variances, shape (n_features,), or (n_distributions, n_features) for a mixture of
         distributions.
@@ -188,12 +189,12 @@ def sample_frequencies(
         Probabilities of the distributions of a mixture, shape (n_distributions,); equal when not
         given.
     seed
-        Seed of the draw.
+        Seed of the random generator.
 
     Returns
     -------
     frequencies
-        Shape (n_features, n_frequencies), radians per unit of the data.
+        Frequencies, shape (n_features, n_frequencies), radians per unit of the data.
 
     Raises
     ------
@@ -236,12 +237,12 @@ def _sparse_sums(
     weights: ArrayLike | None,
     n_frequencies: int,
 ) -> NDArray[np.float64]:
-    """Frequencies in groups; each group for one distribution of the mixture."""
+    """Sample structured frequencies; each group for one distribution of the mixture."""
     groups, d = n_groups(n_frequencies), variances.shape[1]
     n = groups * SIDE
     sides = []
     for _ in range(2):
-        # two cards each: where a deck ends they may be one feature, and the direction uses one
+        # two cards for each direction, which may be the same feature at the end of a deck
         deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
         normal = np.zeros((n, d))
         for cards in (deck[: 2 * n : 2], deck[1 : 2 * n : 2]):
@@ -255,14 +256,14 @@ def _sparse_sums(
 
 
 def _strata(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    """One uniform number in each of ``n`` equal parts of [0, 1), in random order."""
+    """Sample one uniform number in each of ``n`` equal parts of [0, 1), in random order."""
     return (rng.permutation(n) + rng.random(n)) / n
 
 
 def _labels(
     rng: np.random.Generator, n_distributions: int, weights: ArrayLike | None, n_frequencies: int
 ) -> NDArray[np.intp]:
-    """Which distribution of the mixture each frequency comes from."""
+    """Sample the number of a distribution of the mixture for each frequency."""
     if n_distributions == 1:
         return np.zeros(n_frequencies, dtype=np.intp)
     return _distributions(rng.random(n_frequencies), n_distributions, weights)
@@ -272,8 +273,8 @@ def _distributions(
     uniform: NDArray[np.float64], n_distributions: int, weights: ArrayLike | None
 ) -> NDArray[np.intp]:
     """Number of the distribution at each quantile of the weights."""
-    share = (
+    given = (
         np.full(n_distributions, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
     )
-    edges = np.cumsum(share / share.sum())[:-1]
+    edges = np.cumsum(given / given.sum())[:-1]
     return np.searchsorted(edges, uniform, side="right")

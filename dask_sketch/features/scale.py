@@ -1,4 +1,4 @@
-"""The scale of the components, estimated from a few thousand samples (section 3.3.3)."""
+"""Estimate the scale of the components from a few thousand samples (section 3.3.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dask_sketch.validation.arrays import require_integer, require_memory, requi
 
 @dataclass(frozen=True)
 class ScaleFit:
-    """What was seen of the scale, and what was concluded; the data of the paper's Figure 2.
+    """Estimated scale and the moduli that it was fitted to: the data of Figure 2 of the paper.
 
     Attributes
     ----------
@@ -29,9 +29,10 @@ class ScaleFit:
         Radius of each pilot frequency and ``|z|`` there, both shape (n_frequencies,), sorted by
         radius; from the last iteration.
     peak_radii, peak_moduli
-        The largest modulus of each block and its radius, shape (n_blocks,): what was fitted.
+        Radius and value of the largest modulus of each block, shape (n_blocks,), to which the scale
+        was fitted.
     n_samples
-        Number of samples used.
+        Number of samples.
     """
 
     scale: float
@@ -63,25 +64,26 @@ def estimate_scale(
     n_iterations: int = 5,
     seed: int = 0,
 ) -> ScaleFit:
-    """Mean standard deviation of the components (function EstimMeanSigma).
+    """Estimate the mean standard deviation of the components (function EstimMeanSigma).
 
     The modulus of the characteristic function oscillates below ``exp(-r**2 s**2 / 2)``. The
     largest modulus in each of ``n_blocks`` shells of radius traces that envelope, to which ``s``
-    is fitted by least squares; frequencies are then redrawn for the new ``s``.
+    is fitted by least squares; frequencies are then sampled again for the new ``s``.
 
     Parameters
     ----------
     samples
-        A random subset of the data, shape (n_samples, n_features); the paper uses 5000.
+        Random subset of the data, shape (n_samples, n_features); the paper uses 5000 samples.
     n_frequencies, n_blocks, n_iterations
-        The paper's ``m0 = 500``, ``c = 30``, ``T = 5``.
+        Numbers of pilot frequencies, blocks and iterations; ``m0 = 500``, ``c = 30``, ``T = 5`` in
+        the paper.
     seed
         Seed of the pilot frequencies.
 
     Returns
     -------
     fit
-        With ``fit.scale``, in the units of the samples.
+        Fit with ``fit.scale``, in the units of the samples.
 
     Raises
     ------
@@ -90,12 +92,12 @@ def estimate_scale(
 
     Notes
     -----
-    Moduli are fitted, where the printed algorithm writes complex values. Blocks have
+    Moduli are fitted, although the printed algorithm has complex values. Blocks have
     ``n_frequencies // n_blocks`` frequencies; the few of largest radius beyond the last block are
-    left out. The samples are divided by their overall standard deviation first, because the paper's
-    start at 1 sees nothing but noise on data of another size. The estimate lies between the mean
-    variance of the components and the variance of all the data, nearer the latter the more the
-    components overlap.
+    not used. The samples are divided by their overall standard deviation first, because the initial
+    scale of 1 in the paper leads to nothing but noise for data of another size. The estimate lies
+    between the mean variance of the components and the variance of all data, nearer to the latter
+    if the components overlap.
 
     Examples
     --------
@@ -124,36 +126,36 @@ def estimate_scale(
     seeds = np.random.SeedSequence(seed).generate_state(n_iterations)
     scale, path = 1.0, []
     for iteration in range(n_iterations):
-        seen = _look(x, scale, n_frequencies, n_blocks, int(seeds[iteration]))
-        scale = _fit_envelope(seen.peak_radii, seen.peak_moduli)
+        fit = _observe(x, scale, n_frequencies, n_blocks, int(seeds[iteration]))
+        scale = _fit_envelope(fit.peak_radii, fit.peak_moduli)
         path.append(scale * unit)
     return replace(
-        seen,
+        fit,
         scale=scale * unit,
         path=np.array(path),
-        radii=seen.radii / unit,
-        peak_radii=seen.peak_radii / unit,
+        radii=fit.radii / unit,
+        peak_radii=fit.peak_radii / unit,
     )
 
 
 def observe_scale(
     samples: ArrayLike, scale: float, *, n_frequencies: int = 500, n_blocks: int = 30, seed: int = 0
 ) -> ScaleFit:
-    """What :func:`estimate_scale` looks at, at a scale that is known from elsewhere.
+    """Compute the moduli of :func:`estimate_scale` for a scale that is already known.
 
     Parameters
     ----------
     samples
-        Shape (n_samples, n_features), finite.
+        Samples, shape (n_samples, n_features), finite.
     scale
         Standard deviation of a component, in the units of the samples, positive.
     n_frequencies, n_blocks, seed
-        As there.
+        Arguments of :func:`estimate_scale`.
 
     Returns
     -------
     fit
-        With that scale, for pictures.
+        Fit with that scale, for plots.
 
     Examples
     --------
@@ -162,13 +164,13 @@ def observe_scale(
     (500,)
     """
     x = np.asarray(samples, dtype=np.float64)
-    return _look(x - x.mean(axis=0), scale, n_frequencies, n_blocks, seed)
+    return _observe(x - x.mean(axis=0), scale, n_frequencies, n_blocks, seed)
 
 
-def _look(
+def _observe(
     x: NDArray[np.float64], scale: float, n_frequencies: int, n_blocks: int, seed: int
 ) -> ScaleFit:
-    """Moduli at pilot frequencies of a scale, and the largest of each shell."""
+    """Compute moduli at pilot frequencies of a scale, and the largest one of each shell."""
     variances = np.full(x.shape[1], scale**2)
     omega = sample_frequencies("adapted-radius", variances, n_frequencies, seed=seed)
     radii = np.linalg.norm(omega, axis=0)
@@ -199,7 +201,7 @@ def _moduli(x: NDArray[np.float64], omega: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _fit_envelope(radii: NDArray[np.float64], moduli: NDArray[np.float64]) -> float:
-    """Least squares of ``exp(-r**2 s**2 / 2)`` to the moduli: a grid, then a bounded search."""
+    """Fit ``exp(-r**2 s**2 / 2)`` to the moduli by least squares: a grid, then a bounded search."""
 
     def cost(log_scale: float) -> float:
         envelope = np.exp(-0.5 * np.square(radii * np.exp(log_scale)))
@@ -215,11 +217,9 @@ def _fit_envelope(radii: NDArray[np.float64], moduli: NDArray[np.float64]) -> fl
     return float(np.exp(found.x))
 
 
-# The scale for clustering, from what k-means finds in a pilot sample.
-
-# Squared bandwidths per mean squared distance of a sample to its centroid. With half as much,
-# clusters of ten and more features are lost in the noise of 500 frequencies; with twice as much,
-# clusters that touch are told apart less well.
+# Squared bandwidth in units of the mean squared distance of a sample to its centroid. With half of
+# it, clusters of ten and more features are lost in the noise of 500 frequencies; with twice of it,
+# clusters that touch are separated less well.
 _RATIO = 2.0
 
 
@@ -228,14 +228,14 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
 
     Twice the risk of k-means on the pilot samples, ``scale = sqrt(2 W)``, where ``W`` is the mean
     squared distance to the nearest centroid. In the sketch, a cluster of total variance ``W`` is
-    then damped by about ``exp(-W / (2 scale**2)) = 0.78`` whatever the number of features, while
-    centroids that are further apart than ``scale`` are told apart. The pilot serves for this
-    number alone; centroids of 5000 rows are no substitute for those of all.
+    then damped by about ``exp(-W / (2 scale**2)) = 0.78`` for any number of features, while
+    centroids that are further apart than ``scale`` are separated. Only this number is taken from
+    the pilot samples; centroids of 5000 rows are no substitute for those of all rows.
 
     Parameters
     ----------
     pilot
-        A random subset of the data, shape (n_samples, n_features), finite.
+        Random subset of the data, shape (n_samples, n_features), finite.
     n_components
         Number of centroids that will be decoded.
     seed
@@ -244,12 +244,12 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     Returns
     -------
     scale
-        Positive, in the units of the samples.
+        Positive scale, in the units of the samples.
 
     Raises
     ------
     InputError
-        If there are not more samples than centroids, or no more distinct ones.
+        If there are not more samples than centroids, or not more distinct samples.
 
     Examples
     --------
@@ -274,6 +274,6 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     if not risk > 1e-12 * spread:
         raise InputError(
             f"pilot has no more than n_components={n_components} distinct rows, so that clusters "
-            "have no width: give the scale."
+            "have zero variance: give the scale."
         )
     return float(np.sqrt(_RATIO * risk))

@@ -13,7 +13,7 @@ from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.kernels.row_loop import GROUPS
+from dask_sketch.features.kernels.row_loop import N_EXPONENTS
 from dask_sketch.graph.calibration import (
     SCHEDULER_SECONDS,
     Calibration,
@@ -413,7 +413,7 @@ def _thread_memory(
         # longer blocks; sums, and rows that wait, for each group of weights
         ratio = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
         held = int(ratio * BLOCK_BYTES)
-        scratch += 2 * GATHERED * BLOCK_BYTES + GROUPS * (one_sketch // 2 + held)
+        scratch += 2 * GATHERED * BLOCK_BYTES + N_EXPONENTS * (one_sketch // 2 + held)
     reading = samples.copies * samples.largest_chunk + scratch
     if grouped is None:
         merging = (split_every + 1) * one_sketch

@@ -15,7 +15,7 @@ from dask_sketch.display.plots import ModelPlots
 from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import write_dataset
-from dask_sketch.validation.arrays import Rebuilt, require_unmasked, weighted_sum
+from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, weighted_sum
 from dask_sketch.validation.tables import common_dtype, names_of, require_names, to_numpy
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ def check_means(name: str, means: Array, weights: Array) -> None:
 SHOWN_FEATURES = 8  # columns of a table
 
 
-class Model(Rebuilt):
+class Model(FrozenDataclass):
     """Base class of the models, which are frozen dataclasses of arrays.
 
     ``_arrays`` names the arrays; the second holds the means or centers of the components, shape

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
-from dask_sketch.features.kernels.fixed_point import LEAST, MOST, is_weight
-from dask_sketch.features.kernels.row_loop import FARTHEST
+from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, is_weight
+from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
 from dask_sketch.validation.arrays import require_memory, require_unmasked
 from dask_sketch.validation.device import device_array, on_device
 
@@ -128,7 +128,7 @@ def refuse_row(
         raise ChunkError(
             f"weights of {label}: row {number} has weight={weight}; "
             + (
-                f"give zero, or a number from 2**{LEAST} to 2**{MOST}. One factor for all weights "
+                f"give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor for all weights "
                 "changes no average."
                 if 0 < weight < np.inf
                 else "give finite weights of at least zero."
@@ -140,7 +140,7 @@ def refuse_row(
         raise ChunkError(
             f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}, "
             f"{abs(units[feature]):.3g} times the scale of the feature map from its center; the "
-            f"limit of exact sums is {FARTHEST:.3g}. Remove fill values, use another unit, or "
+            f"limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, use another unit, or "
             "design a feature map for these data."
         )
     feature = int(np.argmin(finite))

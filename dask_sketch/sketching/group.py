@@ -16,7 +16,7 @@ from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
     FEATURE_FRACTION,
     FRACTION,
-    LARGEST_TOTAL,
+    MAX_TOTAL_WEIGHT,
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
 )
@@ -25,7 +25,7 @@ from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import STACKS, SUMS, WEIGHTS, add_groups, merge
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact import write_dataset
-from dask_sketch.validation.arrays import Rebuilt
+from dask_sketch.validation.arrays import FrozenDataclass
 from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit, union
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _MAX_SHOWN = 6  # labels in a message
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SketchGroup(Rebuilt):
+class SketchGroup(FrozenDataclass):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
     :func:`~dask_sketch.sketch` returns it for ``groups=labels``: ``group["ann"]`` has the bits of
@@ -96,13 +96,13 @@ class SketchGroup(Rebuilt):
     def __post_init__(self) -> None:
         for name in _ARRAYS:
             getattr(self, name).flags.writeable = False
-        limit, quanta = LARGEST_TOTAL << WEIGHT_FRACTION, self.weight_quanta
+        limit, quanta = MAX_TOTAL_WEIGHT << WEIGHT_FRACTION, self.weight_quanta
         if quanta.largest << quanta.shift > limit:
             for label, weight in zip(self.labels, quanta.integers(), strict=True):
                 if weight > limit:
                     raise CapacityError(
                         f"{self.dim}={label!s}: total_weight={weight / (1 << WEIGHT_FRACTION):g} "
-                        f"is over the {LARGEST_TOTAL:.4g} that a sketch can hold exactly. Multiply "
+                        f"is over the {MAX_TOTAL_WEIGHT:.4g} that a sketch can hold exactly. Multiply "
                         "all weights by one smaller factor."
                     )
 

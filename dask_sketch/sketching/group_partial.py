@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
-from dask_sketch.features.kernels.grouped import GroupSums, NotSummed, Shares, sum_groups
+from dask_sketch.features.kernels.grouped import GroupSums, RowError, SplitWeights, sum_groups
 from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import batch_reading
-from dask_sketch.features.kernels.row_loop import FARTHEST, GROUPS, OVERFLOW, find_refused
+from dask_sketch.features.kernels.row_loop import MAX_DISTANCE, N_EXPONENTS, OVERFLOW, find_refused
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.sketching.accumulator import kernel_of
 from dask_sketch.sketching.arguments import checked_rows, refuse_phases, refuse_row
@@ -110,12 +110,12 @@ def _summed(
 ) -> tuple[GroupSums, NDArray[np.int64]]:
     """Sums of the groups, and the number of omitted rows of each."""
     prepared = kernel_of(feature_map)
-    shares = None if weights is None else Shares.of(weights, prepared)
+    split = None if weights is None else SplitWeights.of(weights, prepared)
     clean = True
-    if shares is not None:
-        unread = np.flatnonzero(shares.kinds == GROUPS)  # the sums do not read these rows
-        clean = shares.fine and (not len(unread) or not _not_finite(x[unread]).any())
-        if not shares.fine:
+    if split is not None:
+        unread = np.flatnonzero(split.exponents == N_EXPONENTS)  # the sums do not read these rows
+        clean = split.valid and (not len(unread) or not _not_finite(x[unread]).any())
+        if not split.valid:
             assert weights is not None
             raw = np.ascontiguousarray(x, dtype=native_type(x.dtype))
             refused = int(find_refused(raw, weights, omit))
@@ -124,8 +124,8 @@ def _summed(
     omitted = np.zeros(n_groups, dtype=np.int64)
     if clean:
         try:
-            return sum_groups(x, prepared, codes, n_groups, shares), omitted
-        except NotSummed as error:
+            return sum_groups(x, prepared, codes, n_groups, split), omitted
+        except RowError as error:
             if error.row != -1:
                 _refuse(x, weights, error.row, feature_map, label)
     bad = _not_finite(x)
@@ -134,8 +134,8 @@ def _summed(
         refuse_row(x[first], None, first, 0, label, feature_map)
     omitted += np.bincount(codes[bad & (codes >= 0)], minlength=n_groups)
     try:
-        return sum_groups(x, prepared, np.where(bad, MISSING, codes), n_groups, shares), omitted
-    except NotSummed as error:
+        return sum_groups(x, prepared, np.where(bad, MISSING, codes), n_groups, split), omitted
+    except RowError as error:
         _refuse(x, weights, error.row, feature_map, label)
 
 
@@ -162,7 +162,7 @@ def _refuse(
             "exactly. Multiply all weights by one smaller factor, or design a feature map for "
             "these data."
         )
-    limit, center = FARTHEST * moment_units(feature_map), feature_map.center
+    limit, center = MAX_DISTANCE * moment_units(feature_map), feature_map.center
     step = max(_BLOCK // x.shape[1], 1)
     for start in range(0, len(x), step):  # the first row of the chunk, not of the first group
         rows = x[start : start + step].astype(np.float64)

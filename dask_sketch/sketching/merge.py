@@ -127,7 +127,7 @@ def add_groups(parts: Sequence[Any], positions: Sequence[Codes], n_groups: int) 
             [getattr(part, name) for part in parts],
             list(positions),
             n,
-            most_bits=None if name in WEIGHTS else _SUM_BITS,
+            max_bits=None if name in WEIGHTS else _SUM_BITS,
         )
         for name in STACKS
     }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
 from dask_sketch.features.kernels.cuda import ChunkSums, HostFrequencies, prepare_device, sum_chunk
-from dask_sketch.features.kernels.row_loop import FARTHEST
+from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
 from dask_sketch.features.kernels.row_reader import RowReader, row_taker
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.sketching.accumulator import ExactSums, block_rows, kernel_of
@@ -257,7 +257,7 @@ def _require_near(
     label: str,
 ) -> None:
     """Refuse the first row too far from the center, with the same limit as on the host."""
-    center, limit = feature_map.center, FARTHEST * moment_units(feature_map)
+    center, limit = feature_map.center, MAX_DISTANCE * moment_units(feature_map)
     away = np.maximum(maximum - center, center - minimum)  # -inf without rows
     if (away <= limit).all():
         return

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.features.kernels.fixed_point import (
     FRACTION,
-    LARGEST_TOTAL,
+    MAX_TOTAL_WEIGHT,
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
     FixedPoint,
@@ -118,7 +118,7 @@ def privatise(
     moments = _noisy(sketch.moment_quanta.integers(), FRACTION, of_sums, noise)
     extra = int(draw(of_weight.scale, 1, bits)[0])
     total = _noisy(sketch.weight_quanta, WEIGHT_FRACTION, of_weight, extra)
-    total = min(max(total, 0), LARGEST_TOTAL << WEIGHT_FRACTION)
+    total = min(max(total, 0), MAX_TOTAL_WEIGHT << WEIGHT_FRACTION)
     largest = Fraction(1.0 if max_weight is None else max_weight)
     nothing = FixedPoint.zeros(sketch.feature_map.n_features)
     return replace(

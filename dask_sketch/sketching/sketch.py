@@ -18,9 +18,9 @@ from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
     FEATURE_FRACTION,
     FRACTION,
-    LARGEST_TOTAL,
-    LEAST,
-    MOST,
+    MAX_EXPONENT,
+    MAX_TOTAL_WEIGHT,
+    MIN_EXPONENT,
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
     FixedPoint,
@@ -29,7 +29,7 @@ from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
 from dask_sketch.storage.artifact import write_dataset
-from dask_sketch.validation.arrays import Rebuilt
+from dask_sketch.validation.arrays import FrozenDataclass
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,7 +42,7 @@ _ARRAYS = (*_ARRAY_SUMS, "minimum", "maximum")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(Rebuilt):
+class Sketch(FrozenDataclass):
     """Weighted sums over samples, from which models are decoded.
 
     Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
@@ -112,9 +112,9 @@ class Sketch(Rebuilt):
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
-        if self.weight_quanta > LARGEST_TOTAL << WEIGHT_FRACTION:
+        if self.weight_quanta > MAX_TOTAL_WEIGHT << WEIGHT_FRACTION:
             raise CapacityError(
-                f"total_weight={self.total_weight:g} is over the {LARGEST_TOTAL:.4g} that a sketch "
+                f"total_weight={self.total_weight:g} is over the {MAX_TOTAL_WEIGHT:.4g} that a sketch "
                 "can hold exactly. Multiply all weights by one smaller factor."
             )
 
@@ -300,9 +300,9 @@ class Sketch(Rebuilt):
         """
         refuse_private("scale", self.privacy)
         number = isinstance(factor, (int, float, np.number))
-        if not number or not (factor == 0 or 2.0**LEAST <= factor <= 2.0**MOST):
+        if not number or not (factor == 0 or 2.0**MIN_EXPONENT <= factor <= 2.0**MAX_EXPONENT):
             raise InputError(
-                f"factor={factor!r}: give zero, or a number from 2**{LEAST} to 2**{MOST}."
+                f"factor={factor!r}: give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}."
             )
         return replace(
             self,

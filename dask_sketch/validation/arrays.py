@@ -1,4 +1,4 @@
-"""Masked arrays are refused: what a mask hides would be used like everything else."""
+"""Validate arrays and integers: no masks, no lazy arrays, sums with weights."""
 
 from __future__ import annotations
 
@@ -10,45 +10,41 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError, SketchError
 
-_WAYS = {
-    "samples": "Give x.filled(np.nan), and nan_policy='omit' to leave those rows out.",
-    "weights": "Give weights.filled(0) to leave those rows out of all sums.",
+_REMEDIES = {
+    "samples": "Give x.filled(np.nan), and nan_policy='omit' to omit those rows.",
+    "weights": "Give weights.filled(0) to omit those rows from all sums.",
     "rows": "Leave those rows out.",
-    "groups": "Give labels for these rows too, or None, and nan_policy='omit' to leave them out.",
+    "groups": "Give labels for these rows, or None, and nan_policy='omit' to omit them.",
 }
 
 
 def require_unmasked(values: Any, kind: str, name: str) -> None:
-    """Raise if an array hides values, which NumPy's conversions would silently bring back.
+    """Raise if an array has masked values, which conversions of NumPy would silently restore.
 
     Parameters
     ----------
     values
-        Anything; only masked arrays of NumPy are judged, and those that hide nothing are fine.
+        Any object; only masked arrays of NumPy with masked values are refused.
     kind
-        What it holds: ``"samples"``, ``"weights"``, ``"groups"``, or ``"rows"`` for a model.
+        Content: ``"samples"``, ``"weights"``, ``"groups"``, or ``"rows"`` for a model.
     name
-        What it is called in the message.
+        Name of the values in the message.
 
     Raises
     ------
     InputError
-        If a value is masked; the message says how many, and what to give instead.
+        If a value is masked; the message has their number and the remedy.
 
     Examples
     --------
     >>> require_unmasked(np.ma.masked_array([1.0, 2.0]), "weights", "weights")
     """
-    # of NumPy only: pandas' arrays have masks too, and turn what is missing into NaN themselves
+    # masked arrays of pandas convert their missing values to NaN themselves
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(
-            f"{name} hold {np.ma.count_masked(values):,} masked values, and what a mask hides "
-            f"would be used. {_WAYS[kind]}"
+            f"{name} hold {np.ma.count_masked(values):,} masked values, whose content would be "
+            f"used. {_REMEDIES[kind]}"
         )
-
-
-# SampledFrequencies frequencies: one draw for each specification and process, held against its
-# digest.
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -58,47 +54,54 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-# Arguments, checked: whole numbers of all kinds, and arrays of a feature map, made read-only.
-
-
 def require_integer(
-    name: str, value: object, least: int, error: type[SketchError] = InputError
+    name: str, value: object, minimum: int, error: type[SketchError] = InputError
 ) -> int:
-    """Argument ``name``, which must be a whole number of at least ``least``, of Python or NumPy.
+    """Validate an integer argument, of Python or NumPy.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    value
+        Value of the argument.
+    minimum
+        Smallest value.
+    error
+        Type of the error.
+
+    Raises
+    ------
+    SketchError
+        If the value is not an integer, or too small.
 
     Examples
     --------
     >>> require_integer("n_features", np.int32(3), 1)
     3
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise error(f"{name}={value!r}: give a whole number of at least {least}.")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise error(f"{name}={value!r}: give an integer of at least {minimum}.")
     return int(value)
 
 
-# Where arrays lie, and whether there is a GPU: the one place that imports CuPy.
-
-
-def require_memory(x: Any, name: str, way: str) -> None:
-    """Raise for what is lazy: NumPy's conversion would silently gather all of it.
+def require_memory(x: Any, name: str, remedy: str) -> None:
+    """Raise for lazy arrays, which conversions of NumPy would silently compute.
 
     Examples
     --------
     >>> require_memory(np.zeros(3), "samples", "Give a chunk.")
     """
     if hasattr(x, "__dask_graph__") and x.__dask_graph__() is not None:
-        raise InputError(f"{name} of type {type(x).__name__} is lazy. {way}")
+        raise InputError(f"{name} of type {type(x).__name__} is lazy. {remedy}")
 
 
-# Frozen dataclasses that are frozen after a pickle too.
+class FrozenDataclass:
+    """Base of frozen dataclasses that stay frozen after pickling.
 
-
-class Rebuilt:
-    """Base of dataclasses that travel as their fields, and are made anew from these.
-
-    What ``__post_init__`` does holds again on the other side: NumPy's arrays come out of a pickle
-    writeable, and with a change of one of them a sketch would no longer be that of its samples.
-    What is cached stays here, too.
+    Only the fields are pickled, and ``__post_init__`` runs again: arrays of NumPy are writeable
+    after a pickle, and if one of them changed, a sketch would not be that of its samples any more.
+    Cached values are not pickled.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,25 +109,22 @@ class Rebuilt:
         return type(self), tuple(getattr(self, field.name) for field in fields(own))
 
 
-# Sums of values with the weights of their samples.
-
-
 def weighted_sum(values: NDArray[np.float64], weights: Any, label: str) -> tuple[float, float]:
-    """Sum of one value for each sample times its weight, and the sum of the weights.
+    """Sum values times weights, and the weights.
 
     Parameters
     ----------
     values
-        Shape (n,).
+        One value for each sample, shape (n,).
     weights
-        Shape (n,), or none: all one.
+        Weights of the samples, shape (n,); all one if None.
     label
         Name of the samples for messages.
 
     Raises
     ------
     InputError
-        If there are not as many weights, or they are not finite, not negative numbers.
+        If there is another number of weights, or weights are negative or not finite.
 
     Examples
     --------
@@ -135,11 +135,11 @@ def weighted_sum(values: NDArray[np.float64], weights: Any, label: str) -> tuple
         return float(values.sum()), float(len(values))
     require_unmasked(weights, "weights", f"weights of {label}")
     try:
-        share = np.asarray(weights, dtype=np.float64)
+        given = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"weights of {label} are not real numbers: {error}.") from error
-    if share.shape != values.shape:
-        raise InputError(f"weights has shape {share.shape}; {label} has {len(values)} samples.")
-    if not (share >= 0).all() or not share.sum() < np.inf:
+    if given.shape != values.shape:
+        raise InputError(f"weights has shape {given.shape}; {label} has {len(values)} samples.")
+    if not (given >= 0).all() or not given.sum() < np.inf:
         raise InputError(f"weights must be finite and not negative; those of {label} are not.")
-    return float(share @ values), float(share.sum())
+    return float(given @ values), float(given.sum())

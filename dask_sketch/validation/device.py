@@ -1,4 +1,4 @@
-"""Where arrays lie, and whether there is a GPU: the one place that imports CuPy."""
+"""Find the device of arrays, and import CuPy if there is a GPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import DeviceError
 
-CAPABILITY = 80  # of the GPU: bfloat16 tensor operations
+MIN_CAPABILITY = 80  # compute capability with tensor operations of bfloat16
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array lies in the memory of a GPU.
+    """Whether an array is in the memory of a GPU.
 
     Examples
     --------
@@ -24,17 +24,17 @@ def on_device(x: Any) -> bool:
 
 
 def device_array(x: Any) -> Any:
-    """What lies in the memory of a GPU as a CuPy array, without copying it."""
+    """Convert an array in the memory of a GPU to CuPy, without a copy."""
     return cupy().asarray(x)
 
 
 def on_host(x: Any) -> NDArray[Any]:
-    """An array as one of NumPy; copied from the memory of a GPU if it lies there."""
+    """Convert an array to NumPy; copy it from the memory of a GPU if necessary."""
     return np.asarray(device_array(x).get() if on_device(x) else x)
 
 
 def cupy() -> Any:
-    """CuPy, once there is a GPU that it can use.
+    """Import CuPy, if there is a suitable GPU.
 
     Raises
     ------
@@ -57,9 +57,9 @@ def cupy() -> Any:
             "CUDA_VISIBLE_DEVICES, or leave device out to use the processor."
         ) from error
     capability = int(found.cuda.Device().compute_capability) if count else 0
-    if capability < CAPABILITY:
+    if capability < MIN_CAPABILITY:
         raise DeviceError(
             f"there are {count} GPUs here, of compute capability {capability / 10:g}; the kernel "
-            f"needs one of at least {CAPABILITY / 10:g}. Leave device out to use the processor."
+            f"needs one of at least {MIN_CAPABILITY / 10:g}. Leave device out to use the processor."
         )
     return found

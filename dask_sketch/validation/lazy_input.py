@@ -1,7 +1,7 @@
 """Registry of the function that applies a model's methods to lazy input.
 
-Models know nothing of Dask. The package registers, in its ``__init__``, how to load the function that
-does: nothing is loaded before lazy input is given.
+Models know nothing of Dask. The package registers, in its ``__init__``, how to load the function
+that does: nothing is loaded before lazy input is given.
 """
 
 from __future__ import annotations

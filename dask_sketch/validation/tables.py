@@ -1,4 +1,4 @@
-"""Tables of pandas as arrays of numbers, with NaN where a value is missing."""
+"""Convert tables of pandas to arrays of numbers, with NaN for missing values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
-    """The type that holds all columns: of NumPy, float64 if a column may miss values.
+    """Common type of columns, of NumPy: float64 if a column may have missing values.
 
     Examples
     --------
@@ -28,25 +28,25 @@ def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
 
 
 def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values of a frame's columns, all numeric, as one array.
+    """Convert the numeric columns of a frame to one array.
 
     Parameters
     ----------
     frame
-        At least one column, of NumPy's types, pandas' own or Arrow's.
+        Frame with at least one column, of types of NumPy, pandas or Arrow.
     dtype
-        The type wanted, or a larger one if the columns need it.
+        Type of the array; a larger one is used if the columns need it.
     """
-    # parts of one source may differ in type: whole numbers in one file, missing values in the next
+    # files of one source may differ in type: integers in one file, missing values in the next
     dtype = np.result_type(dtype, common_dtype(list(frame.dtypes)))
-    # masked and Arrow columns turn their missing values into NaN, which the nan policy judges
+    # missing values of masked and Arrow columns become NaN, to which nan_policy applies
     if dtype.kind == "f":
         return frame.to_numpy(dtype=dtype, na_value=np.nan)
     return frame.to_numpy(dtype=dtype)
 
 
 def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
-    """What columns are called; none where they are only counted, or two are called the same.
+    """Names of columns; None if they are only numbered, or not distinct.
 
     Examples
     --------
@@ -60,18 +60,23 @@ def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
 
 
 def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: str) -> None:
-    """Raise if both name the features, and not alike; they are as many.
+    """Raise if samples and an object have the same number of features, but other names.
 
     Parameters
     ----------
     mine
-        Names of the features of samples.
+        Names of the features of the samples, or None.
     label
-        Of the samples, for the message.
+        Name of the samples in the message.
     names
-        Those that ``owner`` was made for.
+        Names of the features of the object, or None.
     owner
-        For the message.
+        Name of the object in the message.
+
+    Raises
+    ------
+    InputError
+        If both have names, and a name differs.
     """
     if mine is None or names is None or mine == names:
         return

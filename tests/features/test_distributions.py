@@ -161,9 +161,7 @@ def test_draws_depend_on_the_seed_alone():
 
 
 def test_an_unknown_distribution_is_named():
-    with pytest.raises(
-        InputError, match="distribution='levy' is unknown; choose one of adapted-radius"
-    ):
+    with pytest.raises(InputError, match=r"distribution='levy'.* adapted-radius"):
         sample_frequencies("levy", [1.0], 5)
 
 

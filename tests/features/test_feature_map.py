@@ -39,7 +39,7 @@ def any_map(request):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_features": 0}, "n_features=0: give a whole number of at least 1"),
+        ({"n_features": 0}, "n_features=0"),
         ({"n_features": 2.0}, "n_features=2.0"),
         ({"n_features": True}, "n_features=True"),
         ({"n_frequencies": -1}, "n_frequencies=-1"),
@@ -47,48 +47,48 @@ def any_map(request):
         ({"seed": -1}, "seed=-1"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"seed": None}, "seed=None"),
-        ({"distribution": "levy"}, "distribution='levy' is unknown; choose one of adapted-radius"),
+        ({"distribution": "levy"}, "distribution='levy'.* adapted-radius"),
         ({"distribution": None}, "distribution=None"),
-        ({"dtype": "float16"}, "dtype='float16': choose"),
-        ({"dtype": "decimal"}, "dtype='decimal': choose"),
-        ({"scale": None}, "give exactly one"),
-        ({"covariances": [1.0, 1.0, 1.0]}, "give exactly one"),
-        ({"scale": 0.0}, "scale=0.0: give a positive"),
+        ({"dtype": "float16"}, "dtype='float16'"),
+        ({"dtype": "decimal"}, "dtype='decimal'"),
+        ({"scale": None}, "scale=None"),
+        ({"covariances": [1.0, 1.0, 1.0]}, "covariances="),
+        ({"scale": 0.0}, "scale=0.0"),
         ({"scale": -2.0}, "scale=-2.0"),
         ({"scale": np.nan}, "scale=nan"),
         ({"scale": np.inf}, "scale=inf"),
         ({"scale": "wide"}, "scale='wide'"),
-        ({"scale": None, "covariances": [1.0, 1.0]}, "covariances has shape"),
-        ({"scale": None, "covariances": np.ones((0, 3))}, "covariances has shape"),
-        ({"scale": None, "covariances": np.ones((1, 1, 3))}, "covariances has shape"),
-        ({"scale": None, "covariances": [1.0, 0.0, 1.0]}, "not positive and finite"),
-        ({"scale": None, "covariances": [1.0, np.nan, 1.0]}, "not positive and finite"),
+        ({"scale": None, "covariances": [1.0, 1.0]}, "covariances .*(2,)"),
+        ({"scale": None, "covariances": np.ones((0, 3))}, "covariances .*(0, 3)"),
+        ({"scale": None, "covariances": np.ones((1, 1, 3))}, "covariances .*(1, 1, 3)"),
+        ({"scale": None, "covariances": [1.0, 0.0, 1.0]}, "covariances"),
+        ({"scale": None, "covariances": [1.0, np.nan, 1.0]}, "covariances"),
         ({"scale": None, "covariances": ["a", "b", "c"]}, "covariances="),
-        ({"covariance_weights": [0.5, 0.5]}, "give 1 weights"),
-        (KINDS["mixture"] | {"covariance_weights": [-1.0, 2.0]}, "none negative"),
+        ({"covariance_weights": [0.5, 0.5]}, "covariance_weights="),
+        (KINDS["mixture"] | {"covariance_weights": [-1.0, 2.0]}, "covariance_weights="),
         (KINDS["mixture"] | {"covariance_weights": [0.0, 0.0]}, "covariance_weights="),
         (KINDS["mixture"] | {"covariance_weights": [np.inf, 1.0]}, "covariance_weights="),
         (KINDS["mixture"] | {"covariance_weights": [np.nan, 1.0]}, "covariance_weights="),
         ({"center": [0.0, 0.0]}, "center="),
         ({"center": [0.0, np.inf, 0.0]}, "center="),
         ({"center": "middle"}, "center="),
-        ({"whitening": np.eye(2)}, "whitening has shape"),
-        ({"feature_names": ["a", "b"]}, "give 3 different names"),
-        ({"feature_names": ["a", "b", "a"]}, "give 3 different names"),
-        ({"feature_names": ["a", "b", "c", "a"]}, "two are the same"),
+        ({"whitening": np.eye(2)}, "whitening .*(2, 2)"),
+        ({"feature_names": ["a", "b"]}, "feature_names="),
+        ({"feature_names": ["a", "b", "a"]}, "feature_names="),
+        ({"feature_names": ["a", "b", "c", "a"]}, "feature_names="),
         ({"feature_names": "abc"}, "feature_names='abc'"),
-        ({"feature_names": [1, 2, 3]}, "give 3 different names"),
-        ({"whitening": np.full((3, 3), np.nan)}, "whitening has shape"),
-        ({"whitening": np.ones((3, 3))}, "whitening is singular"),
+        ({"feature_names": [1, 2, 3]}, "feature_names="),
+        ({"whitening": np.full((3, 3), np.nan)}, "whitening"),
+        ({"whitening": np.ones((3, 3))}, "whitening .*singular"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
-    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
         FeatureMap(**(GOOD | change))
 
 
 def test_a_scale_too_small_for_float32_is_refused():
-    with pytest.raises(InputError, match="too large for float32"):
+    with pytest.raises(InputError, match="float32"):
         _ = FeatureMap(2, 10, scale=1e-60).frequencies
 
 
@@ -184,9 +184,9 @@ def test_edited_json_is_refused(any_map):
 def test_edited_frequencies_are_refused(any_map):
     omega = any_map.frequencies.copy()
     omega[1, 7] *= 1.001
-    with pytest.raises(ArtifactError, match="edited or is damaged"):
+    with pytest.raises(ArtifactError, match=any_map.digest[:12]):
         FeatureMap.from_spec(any_map.spec, any_map.digest, omega)
-    with pytest.raises(ArtifactError, match="shape"):
+    with pytest.raises(ArtifactError, match=r"\(3, 5\)"):
         FeatureMap.from_spec(any_map.spec, any_map.digest, omega[:, :5])
 
 

@@ -208,7 +208,7 @@ def test_no_samples():
 def test_labels_of_different_chunks_must_be_of_one_kind():
     mixed = np.array(["a"] * 20 + [1] * 20, dtype=object)
     labels = da.from_array(mixed, chunks=20)
-    with pytest.raises(MergeError, match="strings and whole numbers"):
+    with pytest.raises(MergeError, match="integers and strings"):
         ds.sketch(da.from_array(X[:40], chunks=(20, 3)), FM, groups=labels).compute(
             scheduler="sync"
         )

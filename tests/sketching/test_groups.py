@@ -176,7 +176,7 @@ def test_merging_keeps_groups_that_only_one_has(rng):
 def test_merging_refuses_what_does_not_fit():
     fm = feature_map()
     a, b = (partial_sketch(np.zeros((1, 3)), fm, groups=[label]) for label in (1, "one"))
-    with pytest.raises(MergeError, match=r"strings and whole numbers.*one kind"):
+    with pytest.raises(MergeError, match="integers and strings"):
         _ = a + b
     with pytest.raises(MergeError, match="differ in seed"):
         _ = a + partial_sketch(np.zeros((1, 3)), feature_map(seed=1), groups=[1])
@@ -584,9 +584,9 @@ def test_stacked_quanta_hold_any_integers():
         parts.append(StackedFixedPoint.of(values, shift))
         places.append(place)
         np.add.at(total, place, values.astype(object) << shift)
-    summed = StackedFixedPoint.sum(parts, places, 6, most_bits=None)
+    summed = StackedFixedPoint.sum(parts, places, 6, max_bits=None)
     assert summed.integers() == total.tolist()
-    again = StackedFixedPoint.sum(parts[::-1], places[::-1], 6, most_bits=None)
+    again = StackedFixedPoint.sum(parts[::-1], places[::-1], 6, max_bits=None)
     assert again == summed
     assert again.rows(np.array([3, 1])).integers() == total[[3, 1]].tolist()
     assert summed.fixed_point(2).integers().tolist() == total[2].tolist()

@@ -1,10 +1,10 @@
-"""Chunks to sums on the GPU: what ``moments.cu`` needs prepared, and the order of its kernels.
+"""Sum chunks on the GPU: prepare the arrays of ``moments.cu``, and launch its kernels.
 
-CuPy is imported when a chunk asks for it, and nothing here touches a GPU before. The frequencies
-are drawn on the host, as ever, and only their parts travel; what comes back is a few float64 sums.
-A chunk is read in batches, so that the memory used beyond it is bounded; one synchronisation ends
-each of them. The order of all sums depends on the numbers of rows and frequencies alone: the same
-chunk has the same bits in every run, and on every device whose tensor cores round alike.
+CuPy is imported when a chunk needs it, and no GPU is accessed before. The frequencies are sampled
+on the host and sent to the device in parts; a few float64 sums are returned. A chunk is read in
+batches, so that additional memory is bounded; each batch ends with one synchronisation. The order
+of all sums depends only on the numbers of rows and frequencies: the same chunk has the same bits in
+every run, and on every device whose tensor cores round alike.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dask_sketch.validation.device import cupy, on_device
 
 DEPTH, TILE, FLUSH, SLAB = 16, 16, 4, 8192  # as in the source
 GROUP = 128  # frequencies of one block
-EXACT_GROUP = 512  # the same, of the float64 kernel
-BLOCKS = 8192  # of one launch, so that every device of today is full to the end
-BATCH_BYTES = 128 * 1024**2  # of one batch's rows as the kernel wants them
+EXACT_GROUP = 512  # frequencies of one block of the float64 kernel
+BLOCKS = 8192  # blocks of one launch, which occupy every device of today
+BATCH_BYTES = 128 * 1024**2  # size of the rows of one batch in the order of the kernel
 _RAW = {
     "float32": "float",
     "float64": "double",
@@ -40,13 +40,13 @@ _TAKEN, _FAR_AWAY = 0, 3  # states of rows in the source
 
 @dataclass(frozen=True)
 class ChunkSums:
-    """What a chunk adds to a sketch; the fields are those of the sketch.
+    """Sums of one chunk, with the names of the sums of a sketch.
 
     Attributes
     ----------
     refused
-        Index of the first row refused for its values or its weight; -1 if there is none. Nothing
-        else counts otherwise.
+        Index of the first row with invalid values or weight; -1 if there is none. Otherwise the
+        other attributes are not valid.
     """
 
     moment_sum: NDArray[np.complex128]
@@ -62,10 +62,10 @@ class ChunkSums:
 
 
 def cut(values: NDArray[np.float64], axis: int) -> NDArray[np.uint16]:
-    """Three bfloat16 parts of each value, as bits, stacked on a new first axis.
+    """Split each value into three bfloat16 parts, as bits, stacked on a new first axis.
 
-    The first two are whole multiples of a power of two that is common to a line of the array:
-    ``2**-7`` and ``2**-16`` of that of its largest value.
+    The first two are multiples of a power of two that is common to a line of the array: ``2**-7``
+    and ``2**-16`` of that of its largest value.
     """
     _, exponents = np.frexp(np.abs(values).max(axis=axis, keepdims=True))
     exponents = np.maximum(exponents - 1, -100)
@@ -78,10 +78,10 @@ def cut(values: NDArray[np.float64], axis: int) -> NDArray[np.uint16]:
 
 
 def arrange(cycles: NDArray[np.float64]) -> NDArray[np.uint32]:
-    """Frequencies (n_features, n_frequencies) in the order of the tensor cores.
+    """Arrange frequencies, shape (n_features, n_frequencies), in the order of the tensor cores.
 
-    Shape (columns, steps, 3, 32, 2): 8 frequencies, 16 features, a part, a lane, two words of two
-    features. Padded with zeros to whole blocks of frequencies.
+    The result has shape (columns, steps, 3, 32, 4): columns of 8 frequencies, steps of 16 features,
+    parts, threads of a warp, and words. It is padded with zeros to full blocks of frequencies.
     """
     d, m = cycles.shape
     steps, width = -(-d // DEPTH), -(-m // GROUP) * GROUP
@@ -143,7 +143,7 @@ class DeviceFrequencies:
 
     @property
     def cycles_per_unit(self) -> Any:
-        """In float64, shape (n_features, n_frequencies)."""
+        """Frequencies in cycles, float64, shape (n_features, n_frequencies)."""
         if self._cycles is None:
             self._cycles = self._cp.asarray(self._host_cycles)
         return self._cycles
@@ -163,7 +163,7 @@ def _module(n_features: int, raw: str, dtype: str, device: int) -> Any:
 
 
 def forget() -> None:
-    """Drop the kernels and frequencies that are kept on devices."""
+    """Release the kernels and frequencies that are kept on devices."""
     with _LOCK:
         _frequencies.cache_clear()
         _module.cache_clear()
@@ -173,7 +173,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 
 def source(n_features: int, raw: str, dtype: str) -> str:
-    """CUDA source for rows of one width and type, and one precision.
+    """CUDA source for a number of features, a type of rows and a precision.
 
     Examples
     --------
@@ -186,23 +186,23 @@ def source(n_features: int, raw: str, dtype: str) -> str:
 
 
 def sum_chunk(samples: Any, weights: Any, frequencies: HostFrequencies, *, omit: bool) -> ChunkSums:
-    """Sums of one chunk, on the GPU where it lies, or the current one.
+    """Sum one chunk on the GPU that holds it, or on the current GPU.
 
     Parameters
     ----------
     samples
-        Shape (n, n_features), real; of CuPy, or of NumPy: then it is copied batch by batch.
+        Rows, shape (n, n_features), any real dtype; arrays of NumPy are copied batch by batch.
     weights
-        Shape (n,), real, or none; anywhere.
+        Weights of the rows, shape (n,), real, of CuPy or NumPy, or None.
     frequencies
         Frequencies of the feature map.
     omit
-        Leave rows with NaN or infinite values out instead of refusing them.
+        Whether to omit rows with NaN or infinite values instead of refusing them.
 
     Raises
     ------
     DeviceError
-        If there is no GPU to use.
+        If there is no suitable GPU.
     """
     cp = cupy()
     if on_device(samples):
@@ -212,12 +212,12 @@ def sum_chunk(samples: Any, weights: Any, frequencies: HostFrequencies, *, omit:
 
 
 def prepare_device(frequencies: HostFrequencies, dtype: np.dtype[Any]) -> None:
-    """Compile for rows of one type, and send the frequencies, before the first chunk is there.
+    """Compile for rows of one type and send the frequencies, before the first chunk is read.
 
     Raises
     ------
     DeviceError
-        If there is no GPU to use.
+        If there is no suitable GPU.
     """
     module, _ = _prepared(cupy(), frequencies, dtype)
     module.compile()
@@ -244,18 +244,18 @@ def _sum_chunk(cp: Any, samples: Any, weights: Any, host: HostFrequencies, omit:
         if not on_device(rows):
             rows = cp.asarray(np.ascontiguousarray(rows, dtype=raw))
         rows = cp.ascontiguousarray(rows.astype(raw, copy=False))
-        share = None
+        batch_weights = None
         if weights is not None:
-            share = cp.asarray(weights[start : start + step]).astype(np.float64, copy=False)
-            share = cp.ascontiguousarray(share)
-        refused = chunk.add(rows, share, omit)
+            batch_weights = cp.asarray(weights[start : start + step]).astype(np.float64, copy=False)
+            batch_weights = cp.ascontiguousarray(batch_weights)
+        refused = chunk.add(rows, batch_weights, omit)
         if refused >= 0:
             return chunk.sums(weights is not None, start + refused)
     return chunk.sums(weights is not None, -1)
 
 
 def batch_rows(n_features: int) -> int:
-    """Rows of one batch, a multiple of all that the kernels count in."""
+    """Number of rows of one batch, a multiple of all block sizes of the kernels."""
     return max(BATCH_BYTES // (6 * DEPTH * -(-n_features // DEPTH)) // SLAB, 1) * SLAB
 
 
@@ -266,7 +266,7 @@ class _Chunk:
         self._cp, self._module, self._frequencies = cp, module, frequencies
         _, m = self._shape = frequencies.shape
         self._width = -(-m // GROUP) * GROUP
-        # half the angle: sums of w sin**2 and w sin cos; and sums of w cos and w sin as they are
+        # sums of w sin**2 and w sin cos of half the angle; and sums of w cos and w sin
         self._halves = cp.zeros(2 * self._width, dtype=np.float64)
         self._exact = cp.zeros(2 * m, dtype=np.float64)
         self._counts: list[NDArray[np.float64]] = []
@@ -276,42 +276,42 @@ class _Chunk:
         self._module.get_function(name)(grid, (block,), arguments)
 
     def add(self, rows: Any, weights: Any, omit: bool) -> int:
-        """Add one batch; gives the first refused row of it, or -1."""
+        """Add one batch; return its first refused row, or -1."""
         cp, d, frequencies = self._cp, self._shape[0], self._frequencies
         n, single = len(rows), frequencies.arranged is not None
         n_tiles = -(-n // (TILE * FLUSH)) * FLUSH
         steps = -(-d // DEPTH)
         parts = cp.empty(n_tiles * steps * 3 * 32 * 4 if single else 4, dtype=np.uint32)
-        shares = cp.empty(n_tiles * TILE, dtype=np.float64)
+        row_weights = cp.empty(n_tiles * TILE, dtype=np.float64)
         states = cp.empty(n_tiles * TILE, dtype=np.uint8)
         self._run(
             "take_rows", (-(-n_tiles // 8),), 256, rows, np.int64(n), frequencies.center,
-            shares if weights is None else weights, np.int32(weights is not None),
-            frequencies.scales, np.int64(n_tiles), parts, shares, states,
+            row_weights if weights is None else weights, np.int32(weights is not None),
+            frequencies.scales, np.int64(n_tiles), parts, row_weights, states,
         )  # fmt: skip
         slabs = -(-n // SLAB)
         counts = cp.empty((slabs, 8), dtype=np.float64)
         described = cp.empty((slabs, 4, d), dtype=np.float64)
-        self._run("count_rows", (slabs,), 256, shares, states, np.int64(n), counts)
+        self._run("count_rows", (slabs,), 256, row_weights, states, np.int64(n), counts)
         self._run(
             "describe_features", (slabs, -(-d // 256)), 256,
-            rows, np.int64(n), frequencies.center, shares, described,
+            rows, np.int64(n), frequencies.center, row_weights, described,
         )  # fmt: skip
         if single:
-            self._add_halves(parts, shares, weights is not None, n_tiles)
+            self._add_halves(parts, row_weights, weights is not None, n_tiles)
         else:
-            self._add_exact(rows, shares, states, _TAKEN)
-        found = counts.get()  # waits
+            self._add_exact(rows, row_weights, states, _TAKEN)
+        found = counts.get()  # synchronises
         refused = min(found[:, 7].min(), math.inf if omit else found[:, 6].min())
         if refused < n:
             return int(refused)
         if found[:, 1].any():
-            self._add_exact(rows, shares, states, _FAR_AWAY)
+            self._add_exact(rows, row_weights, states, _FAR_AWAY)
         self._counts.append(found)
         self._features.append(described.get())
         return -1
 
-    def _add_halves(self, parts: Any, shares: Any, weighted: bool, n_tiles: int) -> None:
+    def _add_halves(self, parts: Any, row_weights: Any, weighted: bool, n_tiles: int) -> None:
         groups = self._width // GROUP
         splits = min(max(BLOCKS // groups, 1), n_tiles // FLUSH)
         per_split = -(-n_tiles // (splits * FLUSH)) * FLUSH
@@ -319,12 +319,12 @@ class _Chunk:
         partial = self._cp.empty(splits * 2 * self._width, dtype=np.float64)
         self._run(
             "sum_weighted" if weighted else "sum_moments", (groups, splits), GROUP,
-            parts, self._frequencies.arranged, shares, np.int64(n_tiles), np.int32(per_split),
+            parts, self._frequencies.arranged, row_weights, np.int64(n_tiles), np.int32(per_split),
             np.int64(self._width), partial,
         )  # fmt: skip
         self._collect(partial, splits, self._halves)
 
-    def _add_exact(self, rows: Any, shares: Any, states: Any, state: int) -> None:
+    def _add_exact(self, rows: Any, row_weights: Any, states: Any, state: int) -> None:
         m = self._shape[1]
         groups = -(-m // EXACT_GROUP)
         per_split = -(-len(rows) // (2 * max(BLOCKS // groups, 1))) * 2
@@ -332,7 +332,8 @@ class _Chunk:
         partial = self._cp.empty(splits * 2 * m, dtype=np.float64)
         self._run(
             "sum_exact", (groups, splits), 128, rows, np.int64(len(rows)), self._frequencies.center,
-            shares, states, np.int32(state), self._frequencies.cycles_per_unit, np.int32(per_split),
+            row_weights, states, np.int32(state), self._frequencies.cycles_per_unit,
+            np.int32(per_split),
             np.int64(m), partial,
         )  # fmt: skip
         self._collect(partial, splits, self._exact)
@@ -344,7 +345,7 @@ class _Chunk:
         )
 
     def sums(self, weighted: bool, refused: int) -> ChunkSums:
-        """What was added so far."""
+        """Return the sums of all batches."""
         d, m = self._shape
         counts = np.concatenate([np.empty((0, 8)), *self._counts])
         features = np.concatenate([np.empty((0, 4, d)), *self._features])

@@ -1,23 +1,30 @@
-"""The one hot loop: exact sums of ``exp(-2 pi i t)`` over samples, for every frequency.
+"""Exact sums of ``exp(-2 pi i t)`` over samples, for arbitrary frequencies.
 
-Phases are counted in *cycles*, ``t = (omega / 2 pi) . (x - center)``, so that the range reduction
-is one subtraction of a rounded number. :mod:`dask_sketch.features.kernels.dense` is the arithmetic;
-here it is compiled for one number of features and run over a block of samples. No fast-math flag is
-used anywhere, and the bits do not depend on the machine: see
-:mod:`dask_sketch.features.kernels.llvm_vectors`.
+Phases are counted in *cycles*, ``t = (omega / 2 pi) . (x - center)``, so that range reduction is
+one subtraction of a rounded number. The inner loop is emitted here for one number of features and
+run over a block of samples. No fast-math flag is used, and the bits do not depend on the machine:
+see :mod:`dask_sketch.features.kernels.llvm_vectors`.
 
-What a row contributes is rounded to a grid by arithmetic of that row alone, and grid numbers are
-added as integers: in 32 bits for FLUSH rows, whose sums stay in the first cache, then in 64. The
-sums are the same for every order of the rows and every way to cut them into blocks, and what was
-added can be subtracted without a trace. That costs 3 percent at most, 5 with weights.
+One step of the inner loop adds ROWS samples to the sums of one *tile*: as many frequencies as one
+vector has elements. The projection keeps one vector of phases for each sample, so that every
+frequency that is loaded serves ROWS samples; cosines and sines follow in registers, and are added
+as integers. In all, a (sample, frequency) pair costs ``n_features + OPERATIONS[kind]`` operations
+on vector elements, and two additions of integers, for which processors have other ports than for
+multiply-adds. Features are added in one order, whatever the width of the vectors and the unrolling
+of the loops; samples may come in any order.
+
+The contribution of a row is rounded to a grid by arithmetic of that row alone, and grid numbers are
+added as integers: in 32 bits for FLUSH rows, whose sums stay in the first-level cache, then in 64.
+The sums are the same for every order of the rows and every division into blocks, and added rows can
+be subtracted exactly. This costs at most 3 percent of the time, 5 with weights.
 
 Errors, for ``float32``: the polynomials are exact to 1e-7 and, as rounded, a cosine or sine is
-within 6e-7, at random, of which ``2**-23`` is the grid; the phase is rounded to float32 at each
-addition, that is to 2**-24 of its own size, at random. A weight is rounded to the grid too. For
-phases within 50 radians of the center the moments, averages over a thousand samples or more, are
-within 2e-7 of float64; with fewer samples, or beyond 50 radians, the error is what that rounding
-explains: up to 1e-5 for a single sample, in proportion to the phase. The kernel for ``float64`` is
-the reference: 1e-13.
+within 6e-7, at random, of which ``2**-23`` is due to the grid; the phase is rounded to float32 at
+each addition, that is to 2**-24 of its own size, at random. A weight is rounded to the grid too.
+For phases within 50 radians of the center the moments, averages over a thousand samples or more,
+are within 2e-7 of float64; with fewer samples, or beyond 50 radians, the error is that of the
+rounding of phases: up to 1e-5 for a single sample, in proportion to the phase. The kernel for
+``float64`` is the reference: 1e-13.
 """
 
 from __future__ import annotations
@@ -43,42 +50,30 @@ from dask_sketch.features.kernels.llvm_vectors import (
     SQUARE,
     Vectors,
     bits_of,
-    real,
-    whole,
+    integer_type,
+    real_type,
 )
 
-# The arithmetic of the inner loop: one step adds ROWS samples to the sums of one panel.
-#
-# A *panel* is as many frequencies as one vector has lanes. The projection keeps one vector of
-# phases for each sample, so that every frequency that is loaded serves ROWS of them; cosines and
-# sines follow in registers, and are added as integers
-# (:mod:`dask_sketch.features.kernels.llvm_vectors`). In all, a (sample, frequency) pair costs
-# ``n_features + OPERATIONS[kind]`` vector operations, counted in lanes, and two additions of
-# integers, for which there are ports beside those of multiply-adds.
-#
-# Features are added in one order, whatever the width of the vectors and however loops are unrolled;
-# samples may be in any.
-
 ROWS = 8  # samples that share one load of the frequencies and of the sums
-# of a pair after its projection: multiply(-add)s, all but two: a rounding and a subtraction
+# operations on a pair after its projection: a rounding, a subtraction, and multiply(-add)s
 OPERATIONS = {"float32": 14, "float64": 28}
-TOGETHER = 32  # features of a group: rounding grows with the number added one after the other
-UNROLLED = 4  # of these, in one turn of the loop
+TOGETHER = 32  # features that are added one after the other: rounding grows with their number
+UNROLLED = 4  # features in one iteration of the loop
 _WORD = ir.IntType(64)
 
 
 def _at(b: Any, pointer: Any, offset: Any) -> Any:
-    """The pointer moved by a number of LLVM's, or of Python's: that is part of the load itself."""
+    """Offset a pointer by a value of LLVM, or by an int, which becomes part of the load itself."""
     return b.gep(pointer, [_WORD(offset) if isinstance(offset, int) else offset])
 
 
-def _products(vec: Vectors, n_features: int, x: Any, panel: Any, count: int) -> list[Any]:
-    """``count`` features of ROWS samples, times their frequencies, one after the other."""
+def _products(vec: Vectors, n_features: int, x: Any, tile: Any, count: int) -> list[Any]:
+    """Emit sums of ``count`` features of ROWS samples times their frequencies, in order."""
     b = vec.builder
-    cycles = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM: in registers
+    cycles = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]  # LLVM keeps them in registers
 
-    def add(x: Any, panel: Any, feature: int, first: bool = False) -> None:
-        frequencies = vec.load(_at(b, panel, feature * vec.lanes), vec.type, vec.bits // 8)
+    def add(x: Any, tile: Any, feature: int, first: bool = False) -> None:
+        frequencies = vec.load(_at(b, tile, feature * vec.elements), vec.type, vec.bits // 8)
         for row, slot in enumerate(cycles):
             value = vec.spread(b.load(_at(b, x, row * n_features + feature)))
             if first:
@@ -86,30 +81,30 @@ def _products(vec: Vectors, n_features: int, x: Any, panel: Any, count: int) -> 
             else:
                 b.store(vec.multiply_add(value, frequencies, b.load(slot)), slot)
 
-    add(x, panel, 0, first=True)
+    add(x, tile, 0, first=True)
     looped = (count - 1) // UNROLLED * UNROLLED
     with cgutils.for_range(b, _WORD(looped // UNROLLED)) as loop:
         done = b.mul(loop.index, _WORD(UNROLLED))
-        here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
+        here = _at(b, x, done), _at(b, tile, b.mul(done, _WORD(vec.elements)))
         for feature in range(1, 1 + UNROLLED):
             add(*here, feature)
     for feature in range(1 + looped, count):
-        add(x, panel, feature)
+        add(x, tile, feature)
     return [b.load(slot) for slot in cycles]
 
 
-def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
-    """Phases of ROWS samples in cycles; many features are added in groups, then these."""
+def _project(vec: Vectors, n_features: int, x: Any, tile: Any) -> list[Any]:
+    """Emit phases of ROWS samples in cycles; many features are added in groups of TOGETHER."""
     b = vec.builder
     whole, rest = divmod(n_features, TOGETHER)
     if n_features <= 2 * TOGETHER:
-        return _products(vec, n_features, x, panel, n_features)
+        return _products(vec, n_features, x, tile, n_features)
     slots = [cgutils.alloca_once(b, vec.type) for _ in range(ROWS)]
-    for slot, cycles in zip(slots, _products(vec, n_features, x, panel, TOGETHER), strict=True):
+    for slot, cycles in zip(slots, _products(vec, n_features, x, tile, TOGETHER), strict=True):
         b.store(cycles, slot)
 
     def add(done: Any, count: int) -> None:
-        here = _at(b, x, done), _at(b, panel, b.mul(done, _WORD(vec.lanes)))
+        here = _at(b, x, done), _at(b, tile, b.mul(done, _WORD(vec.elements)))
         for slot, cycles in zip(slots, _products(vec, n_features, *here, count), strict=True):
             b.store(b.fadd(b.load(slot), cycles), slot)
 
@@ -120,89 +115,90 @@ def _project(vec: Vectors, n_features: int, x: Any, panel: Any) -> list[Any]:
     return [b.load(slot) for slot in slots]
 
 
-def add_rows(vec: Vectors, n_features: int, x: Any, panel: Any, sums: Any, weights: Any) -> None:
-    """Emit one step.
+def add_rows(vec: Vectors, n_features: int, x: Any, tile: Any, sums: Any, weights: Any) -> None:
+    """Emit one step of the inner loop.
 
     Parameters
     ----------
     vec
-        Where the code shall stand, and the width of a panel.
+        Emitter, whose vectors have the width of a tile.
     n_features
-        Known when the code is made: addresses are then constants.
+        Number of features, a constant of the code, so that addresses are constants as well.
     x
-        Pointer to the samples, of shape (ROWS, n_features).
-    panel
-        Pointer to the frequencies in cycles, of shape (n_features, lanes).
+        Pointer to the samples, shape (ROWS, n_features).
+    tile
+        Pointer to the frequencies in cycles, shape (n_features, vec.elements).
     sums
-        Pointer to integers as wide as the numbers, of shape (2, lanes): sums of the steps of
-        ``1 - cos`` and of ``sin``, and as often the bits of SQUARE and of PRODUCT.
+        Pointer to integers of the size of the reals, shape (2, vec.elements): sums of
+        ``1 - cos`` and of ``sin`` in quanta, and for each row the bits of SQUARE and of PRODUCT.
     weights
-        Pointer to the weights of the samples, or none.
+        Pointer to the weights of the samples, or None.
     """
     b = vec.builder
     totals: list[Any] = []
-    for row, cycles in enumerate(_project(vec, n_features, x, panel)):
+    for row, cycles in enumerate(_project(vec, n_features, x, tile)):
         s, c = vec.half_angle(cycles)
-        share = s
+        scaled = s
         if weights is not None:
-            share = b.fmul(s, vec.spread(b.load(_at(b, weights, row))))
-        parts = [vec.steps(share, s, SQUARE), vec.steps(share, c, PRODUCT)]
+            scaled = b.fmul(s, vec.spread(b.load(_at(b, weights, row))))
+        parts = [vec.quanta(scaled, s, SQUARE), vec.quanta(scaled, c, PRODUCT)]
         totals = list(map(vec.add_in_order, totals, parts)) if row else parts
-    for offset, total in zip((0, vec.lanes), totals, strict=True):
+    for offset, total in zip((0, vec.elements), totals, strict=True):
         place, size = _at(b, sums, offset), vec.bits // 8
         total = b.add(vec.load(place, vec.integers, size), total)
         b.store(total, b.bitcast(place, vec.integers.as_pointer()), align=size)
 
 
 def module(n_features: int, kind: str, vector_bits: int, weighted: bool) -> ir.Module:
-    """The step alone, as code of LLVM for any processor: one block of samples, all panels.
+    """Emit a module of LLVM with one step of the inner loop for all tiles.
 
-    Its function ``step`` takes samples, panels, sums, weights and the number of panels.
+    Its function ``step`` takes samples, tiles, sums, weights and the number of tiles. Its text
+    identifies the arithmetic in caches of compiled code.
     """
     made = ir.Module("step")
-    numbers, sums = real(kind).as_pointer(), whole(kind).as_pointer()
+    numbers, sums = real_type(kind).as_pointer(), integer_type(kind).as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, sums, numbers, _WORD])
     function = ir.Function(made, signature, "step")
     b = ir.IRBuilder(function.append_basic_block("entry"))
     vec = Vectors(b, kind, vector_bits)
-    x, panels, totals, weights, count = function.args
+    x, tiles, totals, weights, count = function.args
     with cgutils.for_range(b, count) as loop:
-        panel = _at(b, panels, b.mul(loop.index, _WORD(n_features * vec.lanes)))
-        place = _at(b, totals, b.mul(loop.index, _WORD(2 * vec.lanes)))
-        add_rows(vec, n_features, x, panel, place, weights if weighted else None)
+        tile = _at(b, tiles, b.mul(loop.index, _WORD(n_features * vec.elements)))
+        place = _at(b, totals, b.mul(loop.index, _WORD(2 * vec.elements)))
+        add_rows(vec, n_features, x, tile, place, weights if weighted else None)
     b.ret_void()
     return made
 
 
-# rows whose sums are kept in 32 bits: a whole number of steps, at most 255
+# rows whose sums are kept in 32 bits: at most 255, a multiple of ROWS
 FLUSH = 255 // ROWS * ROWS
-CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most 2**62 steps, or so
-# further bits of the total weight, in which weights over 1/16 are exact: were it rounded to the
-# grid, that would be the same in every row of the same weight, and not less for more rows
+CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most about 2**62 quanta
+# further bits of the total weight, in which weights over 1/16 are exact: rounding to the grid would
+# be the same for all rows of the same weight, and would not average out
 FINER = {"float32": 5, "float64": 0}
-GROUP_BYTES = 16 * 1024  # of panels with their sums, that stay in the first cache
+GROUP_BYTES = 16 * 1024  # size of tiles with their sums, that stay in the first-level cache
 
 
 def vector_bits() -> int:
-    """Width of a panel on this machine; it changes no bit of the sums.
+    """Width of a tile on this machine in bits; it changes no bit of the sums.
 
-    512 where there are 32 registers of that size. Else 256, one register of AVX2 and two of NEON:
-    the phases of ROWS samples then fit into 16 and into 32 registers.
+    512 if there are 32 registers of that size. Otherwise 256, one register of AVX2 and two of NEON:
+    the phases of ROWS samples then fit into 16 and 32 registers, respectively.
     """
     config: Any = numba.config
-    given = config.CPU_FEATURES  # NUMBA_CPU_FEATURES, of which numba thinks as of the machine's
+    given = config.CPU_FEATURES  # NUMBA_CPU_FEATURES replaces the features of the machine
     features = get_host_cpu_features().flatten() if given is None else given
     return 512 if "+avx512f" in features.split(",") else 256
 
 
 @intrinsic(prefer_literal=True)
 def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weights: Any, v: Any,
-          n_features: Any, weighted: Any, lanes: Any, mark: Any) -> Any:  # fmt: skip
-    """Add ROWS samples to one panel: ``x[i:]``, ``w[j:]``, ``sums[k:]``, ``weights[v:]``."""
+          n_features: Any, weighted: Any, elements: Any, mark: Any) -> Any:  # fmt: skip
+    """Add ROWS samples to one tile: ``x[i:]``, ``w[j:]``, ``sums[k:]``, ``weights[v:]``."""
     kind, d, use_weights = x.dtype.name, n_features.literal_value, bool(weighted.literal_value)
-    bits = lanes.literal_value * x.dtype.bitwidth
+    bits = elements.literal_value * x.dtype.bitwidth
     signature = types.void(
-        x, i, w, j, sums, k, weights, v, n_features, weighted, lanes, mark
+        x, i, w, j, sums, k, weights, v, n_features, weighted, elements, mark
     )  # fmt: skip
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
@@ -210,43 +206,43 @@ def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weight
             data = context.make_array(sig.args[array])(context, b, args[array]).data
             return b.gep(data, [args[array + 1]])
 
-        share = start(6) if use_weights else None
-        add_rows(Vectors(b, kind, bits), d, start(0), start(2), start(4), share)
+        given = start(6) if use_weights else None
+        add_rows(Vectors(b, kind, bits), d, start(0), start(2), start(4), given)
         return context.get_dummy_value()
 
     return signature, emit
 
 
-def _specialised(n_features: int, dtype: str, lanes: int, weighted: int) -> Callable[..., None]:
-    """The block loop for one number of features; compiled now, and cached on disk."""
-    panel = n_features * lanes
+def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> Callable[..., None]:
+    """Compile the loop over a block for one number of features, or load it from numba's cache."""
+    tile = n_features * elements
     size = np.dtype(dtype).itemsize
-    group = max(1, GROUP_BYTES // (size * (panel + 2 * lanes)))
-    # numba looks at this file and at constants when it loads from its cache: the arithmetic is told
-    # by a checksum
-    mark = crc32(str(module(n_features, dtype, 8 * size * lanes, bool(weighted))).encode())
+    group = max(1, GROUP_BYTES // (size * (tile + 2 * elements)))
+    # numba compares this file and the constants when it loads from its cache: the checksum stands
+    # for the emitted arithmetic
+    mark = crc32(str(module(n_features, dtype, 8 * size * elements, bool(weighted))).encode())
 
     integer = numba.from_dtype(np.dtype(dtype.replace("float", "int")))
-    along = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype)  # added with the steps of every row
+    along = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype)  # added with the quanta of every row
 
     def add_blocks(x, frequencies, sums, weights):  # type: ignore[no-untyped-def]
-        panels = frequencies.size // panel
+        tiles = frequencies.size // tile
         rows = x.size // n_features
-        short = np.zeros(2 * lanes * min(group, panels), integer)
-        for first in range(0, panels, group):
-            used = min(group, panels - first)
+        short = np.zeros(2 * elements * min(group, tiles), integer)
+        for first in range(0, tiles, group):
+            used = min(group, tiles - first)
             for start in range(0, rows, FLUSH):
                 stop = min(start + FLUSH, rows)
                 for row in range(start, stop, ROWS):
                     for p in range(used):
                         _step(  # type: ignore[call-arg]  # numba hides the typing context
-                            x, row * n_features, frequencies, (first + p) * panel, short,
-                            p * 2 * lanes, weights, row, n_features, weighted, lanes, mark,
+                            x, row * n_features, frequencies, (first + p) * tile, short,
+                            p * 2 * elements, weights, row, n_features, weighted, elements, mark,
                         )  # fmt: skip
                 for part in range(2 * used):
                     added = (stop - start) * along[part % 2]
-                    for k in range(part * lanes, (part + 1) * lanes):
-                        sums[first * 2 * lanes + k] += integer(short[k] - added)  # wraps around
+                    for k in range(part * elements, (part + 1) * elements):
+                        sums[first * 2 * elements + k] += integer(short[k] - added)  # wraps around
                         short[k] = 0
 
     real = numba.from_dtype(np.dtype(dtype))
@@ -261,14 +257,23 @@ def _specialised(n_features: int, dtype: str, lanes: int, weighted: int) -> Call
 class DenseKernel:
     """Sums of cosines and sines for one number of features and one precision.
 
-    Instances come from :func:`dense_kernel`, which compiles each kind once per process.
+    Use :func:`dense_kernel`, which compiles each kernel once per process.
+
+    Parameters
+    ----------
+    n_features
+        Number of features.
+    dtype
+        Precision, ``"float32"`` or ``"float64"``.
+    bits
+        Width of a tile in bits; that of the machine by default. It changes no bit of the sums.
 
     Attributes
     ----------
     fraction
-        Sums count steps of ``2.0**-fraction``.
+        Binary digits of the fixed-point sums: they count quanta of ``2.0**-fraction``.
     capacity
-        Rows that sums can take before they must be unpacked.
+        Number of rows that sums can hold before they must be unpacked.
     """
 
     def __init__(self, n_features: int, dtype: str, bits: int | None = None):
@@ -278,20 +283,20 @@ class DenseKernel:
         self.fraction = FRACTION[dtype] + self._finer
         self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
-        self._lanes = (bits or vector_bits()) // (8 * self.dtype.itemsize)
-        self._plain = _specialised(n_features, dtype, self._lanes, 0)
-        self._weighted = _specialised(n_features, dtype, self._lanes, 1)
+        self._elements = (bits or vector_bits()) // (8 * self.dtype.itemsize)
+        self._plain = _specialised(n_features, dtype, self._elements, 0)
+        self._weighted = _specialised(n_features, dtype, self._elements, 1)
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Frequencies in cycles (n_features, n_frequencies) to panels, zero-padded."""
+        """Arrange frequencies in cycles, shape (n_features, n_frequencies), in padded tiles."""
         d, m = cycles.shape
-        panels = -(-m // self._lanes)
-        padded = np.zeros((d, panels * self._lanes), dtype=self.dtype)
+        tiles = -(-m // self._elements)
+        padded = np.zeros((d, tiles * self._elements), dtype=self.dtype)
         padded[:, :m] = cycles
-        return np.ascontiguousarray(padded.reshape(d, panels, self._lanes).swapaxes(0, 1)).ravel()
+        return np.ascontiguousarray(padded.reshape(d, tiles, self._elements).swapaxes(0, 1)).ravel()
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Fresh sums for :meth:`add`: of each panel, and the total weight."""
+        """Return empty sums for :meth:`add`: those of each tile, and the total weight."""
         return np.zeros(packed.size // self.n_features * 2 + 1, dtype=np.int64)
 
     def add(
@@ -307,14 +312,14 @@ class DenseKernel:
         ----------
         x
             Centred samples, shape (n, n_features), C-contiguous, of the kernel's dtype. They and
-            their phases must be finite: the sums do not tell.
+            their phases must be finite: this is not checked.
         packed
             Frequencies from :meth:`pack`.
         sums
-            Sums from :meth:`zeros`; of at most ``capacity`` rows in all.
+            Sums from :meth:`zeros`, of at most ``capacity`` rows in total.
         weights
-            Weights of the samples, shape (n,), of the kernel's dtype, in [0, 1]; all one
-            when not given.
+            Weights of the samples, shape (n,), of the kernel's dtype, in [0, 1]; all one by
+            default.
         """
         flat = x.reshape(-1)
         full = len(x) // ROWS * ROWS
@@ -322,27 +327,27 @@ class DenseKernel:
         used = np.empty(0, dtype=self.dtype) if weights is None else weights
         run(flat[: full * self.n_features], packed, sums, used[:full])
         rest = len(x) - full
-        if rest:  # the last rows stand beside empty ones, which add nothing to 1 - cos and sin
+        if rest:  # padded with rows of zeros, which add nothing to 1 - cos and sin
             tail = np.zeros((ROWS, self.n_features), dtype=self.dtype)
             tail[:rest] = x[full:]
-            share = np.zeros(ROWS, dtype=self.dtype)
-            share[: len(used[full:])] = used[full:]
-            run(tail.reshape(-1), packed, sums, share)
+            padded = np.zeros(ROWS, dtype=self.dtype)
+            padded[: len(used[full:])] = used[full:]
+            run(tail.reshape(-1), packed, sums, padded)
         one = 2**self.fraction
         if weights is None:
             sums[-1] += len(x) * one
-        else:  # rounded row by row, as everything
+        else:  # rounded row by row, like the features
             sums[-1] += np.rint(weights.astype(np.float64) * one).astype(np.int64).sum()
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
-        """Sums of ``exp(-2 pi i t)`` in steps, shape (2, n_frequencies): real, imaginary part."""
-        panels = sums[:-1].reshape(-1, 2, self._lanes)
-        versine, sine = panels[:, 0].reshape(-1), panels[:, 1].reshape(-1)
+        """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
+        tiles = sums[:-1].reshape(-1, 2, self._elements)
+        versine, sine = tiles[:, 0].reshape(-1), tiles[:, 1].reshape(-1)
         versine, sine = (part[:n_frequencies] << self._finer for part in (versine, sine))
         return np.stack([sums[-1] - versine, -sine])
 
 
-COMPILING = threading.Lock()  # of this package: one compilation for all threads that wait
+COMPILING = threading.Lock()  # shared by all kernels: threads wait for one compilation
 
 
 @lru_cache(maxsize=64)
@@ -351,10 +356,17 @@ def _kernel(n_features: int, dtype: str) -> DenseKernel:
 
 
 def dense_kernel(n_features: int, dtype: str = "float32") -> DenseKernel:
-    """The compiled kernel for ``n_features`` features in ``"float32"`` or ``"float64"``.
+    """Return the compiled kernel for a number of features and a precision.
 
     The first call in a process compiles (about a second) or loads from numba's cache on disk;
-    threads that ask meanwhile wait for that one compilation.
+    other threads wait for that compilation.
+
+    Parameters
+    ----------
+    n_features
+        Number of features.
+    dtype
+        Precision, ``"float32"`` or ``"float64"``.
 
     Examples
     --------

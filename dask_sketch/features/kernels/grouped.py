@@ -1,4 +1,4 @@
-"""What the rows of each group of a chunk sum to, in whole numbers."""
+"""Sum the rows of each group of a chunk, in fixed point."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
-    LEAST,
     LOW_BITS,
+    MIN_EXPONENT,
     SQUARED_FRACTION,
     WEIGHT_BITS,
     WEIGHT_FRACTION,
 )
-from dask_sketch.features.kernels.grouped_code import STEPS, lanes_of, longest_segment, pitch_of
+from dask_sketch.features.kernels.grouped_code import STEPS, elements_of, longest_segment, pitch_of
 from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import NOT_FINITE, batch_reading
 from dask_sketch.features.kernels.prepared import PreparedKernel
-from dask_sketch.features.kernels.row_loop import GROUPS, ROOT, split_weights
+from dask_sketch.features.kernels.row_loop import N_EXPONENTS, ROOT, split_weights
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 
-# Rows of a chunk in the order of their groups: where they are, and in which segments.
-
-DIGIT = 24  # bits of the totals that are kept apart: sums of very many rows fit
+DIGIT = 24  # low bits of total weights that are summed separately, so that sums do not overflow
 _GRID = 2.0**WEIGHT_BITS
 _DIGIT_MASK = 2**DIGIT - 1
 Whole = NDArray[np.int64]
@@ -37,7 +35,7 @@ Whole = NDArray[np.int64]
 
 @numba.njit("void(int64[::1], int64[::1])", nogil=True, cache=True)
 def _count(codes, counts):  # type: ignore[no-untyped-def]
-    """Count codes from -1 on, that of -1 first."""
+    """Count codes, which start at -1; that of -1 is first."""
     for code in codes:
         counts[code + 1] += 1
 
@@ -46,8 +44,8 @@ def _count(codes, counts):  # type: ignore[no-untyped-def]
     "void(int64[::1], int64[::1], int64[::1], int64[::1], uint32[::1])", nogil=True, cache=True
 )
 def _place(keys, places, ends, rests, order):  # type: ignore[no-untyped-def]
-    """Put rows where their key says: from ``places`` to ``ends``, and then from ``rests`` on."""
-    if not ends.size:  # no key has a whole segment
+    """Sort rows by key: from ``places`` to ``ends``, and then from ``rests`` on."""
+    if not ends.size:  # no key has a full segment
         for i in range(keys.size):
             key = keys[i]
             if key >= 0:
@@ -69,19 +67,19 @@ def _place(keys, places, ends, rests, order):  # type: ignore[no-untyped-def]
     nogil=True,
     cache=True,
 )
-def weigh(codes, kinds, parts, numbers, n_kinds, keys, totals):  # type: ignore[no-untyped-def]
-    """Code and exponent of each row as one key, and the totals of the weights of each key.
+def sum_weights(codes, exponents, mantissas, numbers, n_exponents, keys, totals):  # type: ignore[no-untyped-def]
+    """Combine code and exponent of each row to a key, and sum the weights of each key.
 
     Rows of weight zero have the key -1. The totals are those of weights and of their squares, each
-    as the digits above DIGIT bits and those below.
+    split into the bits above and below DIGIT.
     """
     for i in range(codes.size):
-        number = numbers[kinds[i]]
+        number = numbers[exponents[i]]
         keys[i] = -1
         if codes[i] >= 0 and number >= 0:
-            key = codes[i] * n_kinds + number
+            key = codes[i] * n_exponents + number
             keys[i] = key
-            f = parts[i]
+            f = mantissas[i]
             weight, square = np.int64(np.rint(f * _GRID)), np.int64(np.rint(f * f * _GRID))
             totals[0, key] += weight >> DIGIT
             totals[1, key] += weight & _DIGIT_MASK
@@ -91,17 +89,17 @@ def weigh(codes, kinds, parts, numbers, n_kinds, keys, totals):  # type: ignore[
 
 @dataclass(frozen=True)
 class Segments:
-    """Rows in the order of their keys, cut into segments of about one length side by side.
+    """Rows sorted by key, in segments; segments of similar length are adjacent.
 
     Attributes
     ----------
     order
-        Numbers of the rows, uint32, segment by segment; and one more, for lanes that are empty.
+        Numbers of the rows, uint32, segment by segment; and one more, for empty vector elements.
     starts, lengths
-        Of each segment in ``order``, the longest first; then empty ones, to fill the lanes. There
-        are as many starts more as there are lanes.
+        Start and length of each segment in ``order``, the longest first, followed by empty segments
+        up to a multiple of the vector width. There are ``width`` more starts than lengths.
     keys
-        Of each segment.
+        Key of each segment.
     """
 
     order: NDArray[np.uint32]
@@ -111,33 +109,33 @@ class Segments:
 
 
 def count_groups(codes: Whole, n_groups: int) -> Whole:
-    """Rows of each group, shape (n_groups,), those of code -1 left out."""
+    """Count the rows of each group, shape (n_groups,), without those of code -1."""
     counts = np.zeros(n_groups + 1, dtype=np.int64)
     _count(codes, counts)
     return counts[1:]
 
 
-def segments_of(keys: Whole, n_keys: int, longest: int, lanes: int) -> tuple[Segments, Whole]:
-    """Sort rows by their keys, those of key -1 left out, and count them.
+def segments_of(keys: Whole, n_keys: int, longest: int, width: int) -> tuple[Segments, Whole]:
+    """Sort rows by key, without those of key -1, and count them.
 
     Examples
     --------
-    >>> segments, counts = segments_of(np.array([1, 0, 1, -1, 1]), 2, longest=2, lanes=4)
+    >>> segments, counts = segments_of(np.array([1, 0, 1, -1, 1]), 2, longest=2, width=4)
     >>> counts, segments.order, segments.lengths, segments.keys
     (array([1, 3]), array([0, 2, 1, 4, 0], dtype=uint32), array([2, 1, 1, 0], dtype=int32),
      array([1, 0, 1, 0]))
     """
     counts = count_groups(keys, n_keys)
-    # whole segments first, those of a key side by side, then what is left of each
+    # full segments first, those of a key adjacent, then the remainder of each key
     whole = counts // longest
     rest = counts - whole * longest
     left = np.flatnonzero(rest)
     left = left[np.argsort(-rest[left].astype(np.int16), kind="stable")]
     key = np.concatenate([np.repeat(np.arange(n_keys), whole), left])
-    filled = -(-len(key) // lanes) * lanes
+    filled = -(-len(key) // width) * width
     segments = Segments(
         np.empty(int(counts.sum()) + 1, dtype=np.uint32),
-        np.zeros(filled + lanes, dtype=np.int64),
+        np.zeros(filled + width, dtype=np.int64),
         np.zeros(filled, dtype=np.int32),
         np.zeros(filled, dtype=np.int64),
     )
@@ -154,52 +152,52 @@ def segments_of(keys: Whole, n_keys: int, longest: int, lanes: int) -> tuple[Seg
     return segments, counts
 
 
-_ONE = -LEAST // BINADES  # the exponent of weight one
-_SMALL = 2**5  # high words, of numbers that fit in one word
-_SLACK = 16  # steps that one row adds to a moment beyond its weight, at most, by its roundings
+_ONE = -MIN_EXPONENT // BINADES  # the exponent of weight one
+_SMALL = 2**5  # bound of high words of numbers that fit in one word
+_SLACK = 16  # largest excess of one row over its weight in a moment, in quanta, due to rounding
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Weights of the rows of a chunk, split as ``parts * 2**(4 kind - 32)``.
+class SplitWeights:
+    """Weights of the rows of a chunk as ``mantissas * 2**(4 exponents - 32)``.
 
     Attributes
     ----------
-    parts
-        In (1/16, 1], shape (n,).
-    kinds
-        Exponents, shape (n,); GROUPS for weights of zero.
-    fine
+    mantissas
+        Mantissas in (1/16, 1], shape (n,).
+    exponents
+        Exponents in units of four powers of two, shape (n,); N_EXPONENTS for weights of zero.
+    valid
         Whether all weights are in range.
     """
 
-    parts: NDArray[np.float64]
-    kinds: NDArray[np.int8]
-    fine: bool
+    mantissas: NDArray[np.float64]
+    exponents: NDArray[np.int8]
+    valid: bool
 
     @classmethod
-    def of(cls, weights: NDArray[np.float64], prepared: PreparedKernel) -> Shares:
+    def of(cls, weights: NDArray[np.float64], prepared: PreparedKernel) -> SplitWeights:
         """Split weights, with as many bits as the precision of the kernel holds."""
         fraction = prepared.kernel.fraction
-        least = -(-max(fraction - FRACTION - LEAST, 0) // BINADES)
+        least = -(-max(fraction - FRACTION - MIN_EXPONENT, 0) // BINADES)
         grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(prepared.dtype).nmant) + 1)
-        parts, kinds = np.empty(len(weights)), np.empty(len(weights), np.int8)
-        fine = split_weights(weights, least, grid, parts, kinds)
-        return cls(parts, kinds, bool(fine))
+        mantissas, exponents = np.empty(len(weights)), np.empty(len(weights), np.int8)
+        valid = split_weights(weights, least, grid, mantissas, exponents)
+        return cls(mantissas, exponents, bool(valid))
 
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Sums over the rows of each group, those of weight zero and those left out aside.
+    """Sums over the rows of each group.
 
     Attributes
     ----------
     moments, first, second, weights, squared_weights
-        As a sketch has them, with a leading axis of groups.
+        Sums of a sketch in quanta, with a leading axis of groups.
     minimum, maximum
-        Bounds, shape (n_groups, n_features).
+        Bounds of the rows with positive weight, shape (n_groups, n_features).
     count
-        Rows, those of weight zero included, shape (n_groups,).
+        Number of rows, including rows of weight zero, shape (n_groups,).
     """
 
     moments: StackedFixedPoint
@@ -212,14 +210,14 @@ class GroupSums:
     count: Whole
 
 
-class NotSummed(Exception):
-    """A row cannot be summed.
+class RowError(Exception):
+    """Rows that cannot be summed.
 
     Attributes
     ----------
     row
-        The first that is too far from the center; -1 if a row is not finite; OVERFLOW if the
-        moments are too large.
+        Number of the first row that is too far from the center; -1 if a row is not finite; OVERFLOW
+        if the moments are too large.
     """
 
     def __init__(self, row: int):
@@ -228,54 +226,63 @@ class NotSummed(Exception):
 
 
 def sum_groups(
-    raw: NDArray[Any], prepared: PreparedKernel, codes: Whole, n_groups: int, shares: Shares | None
+    raw: NDArray[Any],
+    prepared: PreparedKernel,
+    codes: Whole,
+    n_groups: int,
+    split: SplitWeights | None,
 ) -> GroupSums:
     """Sum rows by groups.
 
     Parameters
     ----------
     raw
-        Shape (n, n_features), any real dtype.
+        Raw rows, shape (n, n_features), any real dtype.
     prepared
         Kernel of the feature map.
     codes
-        Group of each row, from 0 on; -1 for rows that are left out.
+        Group of each row, from 0 on; -1 for rows that are omitted.
     n_groups
         Number of groups.
-    shares
-        Weights, or none.
+    split
+        Weights of the rows, or None.
 
     Raises
     ------
-    NotSummed
-        If there is a row that cannot be.
+    RowError
+        If a row cannot be summed.
     """
     raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
     kernel, dtype = prepared.kernel, prepared.dtype
-    kinds, keys, totals = np.array([_ONE]), codes, None
-    if shares is not None:
-        kinds = np.flatnonzero(np.bincount(shares.kinds, minlength=GROUPS + 1)[:GROUPS])
-        kinds = kinds if len(kinds) else np.array([_ONE])
-        numbers = np.full(GROUPS + 2, -1)
-        numbers[kinds] = np.arange(len(kinds))
+    exponents, keys, totals = np.array([_ONE]), codes, None
+    if split is not None:
+        exponents = np.flatnonzero(
+            np.bincount(split.exponents, minlength=N_EXPONENTS + 1)[:N_EXPONENTS]
+        )
+        exponents = exponents if len(exponents) else np.array([_ONE])
+        numbers = np.full(N_EXPONENTS + 2, -1)
+        numbers[exponents] = np.arange(len(exponents))
         keys, totals = (
             np.empty(len(codes), np.int64),
-            np.zeros((4, n_groups * len(kinds)), np.int64),
+            np.zeros((4, n_groups * len(exponents)), np.int64),
         )
-        weigh(codes, shares.kinds, shares.parts, numbers, len(kinds), keys, totals)
+        sum_weights(codes, split.exponents, split.mantissas, numbers, len(exponents), keys, totals)
     segments, counts = segments_of(
-        keys, n_groups * len(kinds), longest_segment(prepared.n_features, dtype), lanes_of(dtype)
+        keys,
+        n_groups * len(exponents),
+        longest_segment(prepared.n_features, dtype),
+        elements_of(dtype),
     )
-    fraction = kernel.fraction if shares is not None else kernel.plain_fraction
-    least = int(kinds[0])
-    shifts = BINADES * (kinds - least)
+    fraction = kernel.fraction if split is not None else kernel.plain_fraction
+    least = int(exponents[0])
+    shifts = BINADES * (exponents - least)
     rows = (counts.reshape(n_groups, -1) * np.ldexp(1.0, shifts)).sum(axis=1).max(initial=0.0)
     step = (1 << fraction) + (_SLACK << fraction - kernel.plain_fraction)
     most = min(int(rows * 1.000001) * step, 2**118 - 1)
-    run = _Run(raw, prepared, segments, shifts, shares, n_groups, most)
+    run = _Run(raw, prepared, segments, shifts, split, n_groups, most)
     run.run()
     shift = BINADES * least
-    moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + LEAST, most)
+    moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + MIN_EXPONENT, most)
     first, second = (_moments(words, shift) for words in (run.first, run.second))
     count = counts
     if totals is None:
@@ -285,7 +292,9 @@ def sum_groups(
     else:
         count = count_groups(codes, n_groups)
         weights, squares = (
-            _total(totals[2 * n : 2 * n + 2].reshape(2, n_groups, -1), (n + 1) * BINADES * kinds)
+            _total(
+                totals[2 * n : 2 * n + 2].reshape(2, n_groups, -1), (n + 1) * BINADES * exponents
+            )
             for n in range(2)
         )
     for bounds in (run.low, run.high):
@@ -294,7 +303,7 @@ def sum_groups(
 
 
 def _moments(words: Whole, shift: int) -> StackedFixedPoint:
-    """Moments of the features, of shape (n_groups, 2, n_features): the high words first."""
+    """Convert moments of features, shape (n_groups, 2, n_features), high words first."""
     high, low = words[:, 0], words[:, 1]
     if max(int(high.max(initial=0)), -int(high.min(initial=0))) < _SMALL:
         whole = high << LOW_BITS
@@ -304,7 +313,7 @@ def _moments(words: Whole, shift: int) -> StackedFixedPoint:
 
 
 def _total(digits: Whole, shifts: Whole) -> StackedFixedPoint:
-    """Totals of the weights of all exponents, of which there are a few."""
+    """Add the total weights of all exponents."""
     n_groups = digits.shape[1]
     parts = [
         StackedFixedPoint.of(
@@ -313,13 +322,11 @@ def _total(digits: Whole, shifts: Whole) -> StackedFixedPoint:
         for k, shift in enumerate(shifts)
         for place in range(2)
     ]
-    return StackedFixedPoint.sum(
-        parts, [np.arange(n_groups)] * len(parts), n_groups, most_bits=None
-    )
+    return StackedFixedPoint.sum(parts, [np.arange(n_groups)] * len(parts), n_groups, max_bits=None)
 
 
 class _Run:
-    """Batch by batch, read and summed."""
+    """Sums of all batches of a chunk."""
 
     def __init__(
         self,
@@ -327,7 +334,7 @@ class _Run:
         prepared: PreparedKernel,
         segments: Segments,
         shifts: Whole,
-        shares: Shares | None,
+        split: SplitWeights | None,
         n_groups: int,
         most: int,
     ):
@@ -335,10 +342,10 @@ class _Run:
         self._raw, self._prepared, self._segments = raw, prepared, segments
         self._groups = segments.keys // len(shifts)
         self._shifts = shifts[segments.keys % len(shifts)]
-        self._weighted = shares is not None
-        self._shares = np.empty(0, dtype)
-        if shares is not None:
-            self._shares = shares.parts[segments.order].astype(dtype)
+        self._weighted = split is not None
+        self._mantissas = np.empty(0, dtype)
+        if split is not None:
+            self._mantissas = split.mantissas[segments.order].astype(dtype)
         narrow, words = most < 2**31 and not self._weighted, 1 + (most >= 2**62)
         self._narrow = np.empty((n_groups if narrow else 0, 2 * m), np.int32)
         self._low = np.empty((0 if narrow else n_groups, 2 * m), np.int64)
@@ -347,7 +354,7 @@ class _Run:
         self.first, self.second = np.zeros((2, n_groups, 2, d), np.int64)
 
     def moments(self) -> NDArray[Any]:
-        """Words, shape (n_words, n_groups, 2, n_frequencies)."""
+        """Words of the moments, shape (n_words, n_groups, 2, n_frequencies)."""
         words: NDArray[Any]
         if self._narrow.size:
             words = self._narrow[np.newaxis]
@@ -358,28 +365,28 @@ class _Run:
         return words.reshape(*words.shape[:2], 2, -1)
 
     def _first_segments(self) -> NDArray[np.bool_]:
-        """Which segments are the first of their group; groups without any are set to zero."""
+        """Mark the first segment of each group, and zero the sums of groups without segments."""
         n = int(np.count_nonzero(self._segments.lengths))
         first = np.full(len(self.low), -1)
         first[self._groups[:n][::-1]] = np.arange(n)[::-1]
-        nothing = first < 0
-        self._narrow[nothing[: len(self._narrow)]] = 0
-        self._low[nothing[: len(self._low)]] = 0
+        empty = first < 0
+        self._narrow[empty[: len(self._narrow)]] = 0
+        self._low[empty[: len(self._low)]] = 0
         fresh = np.zeros(len(self._groups), dtype=bool)
-        fresh[first[~nothing]] = True
+        fresh[first[~empty]] = True
         if len(self._high):
             self._low.fill(0)
         return fresh
 
     def run(self) -> None:
-        """Fill the sums."""
+        """Read and sum all batches."""
         segments, prepared = self._segments, self._prepared
         d, dtype = prepared.n_features, prepared.dtype
-        lanes, pitch = lanes_of(dtype), pitch_of(dtype)
+        elements, pitch = elements_of(dtype), pitch_of(dtype)
         n_blocks = -(-int(segments.lengths.max(initial=0)) // STEPS)
         columns = np.zeros(n_blocks * d * pitch, dtype)
         scratch = np.empty(n_blocks * (d + 1) * pitch, self._raw.dtype).view(np.uint8)
-        share = np.zeros(n_blocks * STEPS * lanes if self._weighted else 0, dtype)
+        weights = np.zeros(n_blocks * STEPS * elements if self._weighted else 0, dtype)
         white = prepared.row_whitening
         matrix = np.empty((0, 0, 0), dtype)
         if white is not None:
@@ -387,11 +394,11 @@ class _Run:
         reading = batch_reading(self._raw.dtype.name, dtype, white is not None)
         status, row = batch_summer(prepared.kernel)(
             *reading, self._raw.reshape(-1).view(np.uint8),
-            d * self._raw.itemsize, scratch, segments.order, self._shares,
+            d * self._raw.itemsize, scratch, segments.order, self._mantissas,
             self._weighted, segments.starts, segments.lengths, self._groups,
             self._first_segments(), self._shifts, prepared.center, ROOT / prepared.units,
-            columns, share, matrix, prepared.packed, prepared.n_frequencies, self.low, self.high,
+            columns, weights, matrix, prepared.packed, prepared.n_frequencies, self.low, self.high,
             self.first, self.second, self._narrow, self._low, self._high,
         )  # fmt: skip
         if status:
-            raise NotSummed(-1 if status == NOT_FINITE else int(row))
+            raise RowError(-1 if status == NOT_FINITE else int(row))

@@ -1,11 +1,11 @@
-"""The arithmetic of sums in lanes: each lane of a vector adds up rows of a group of its own.
+"""Emit SIMD-parallel sums: each vector element adds the rows of another group.
 
-Sums over the rows of one group would have to be brought together from the lanes of vectors that
-stand along its rows, and padded to whole ones: with a hundred rows in a group that takes as long as
-a third of the rest. Here vectors stand across groups, the ``n``-th for the ``n``-th row of each, so
-that nothing is brought together. What a row adds is what
+With vectors along the rows of one group, the elements of a vector would have to be summed at the
+end, and rows padded to full vectors: for a hundred rows in a group that takes a third of the rest
+of the time. Here vectors run across groups, the ``n``-th vector for the ``n``-th row of each group,
+so that no sum over elements is needed. The contribution of a row is the same, bit for bit, as in
 :mod:`dask_sketch.features.kernels.row_loop`, :mod:`dask_sketch.features.kernels.dense` and
-:mod:`dask_sketch.features.kernels.structured_code` have it add, bit for bit.
+:mod:`dask_sketch.features.kernels.structured_code`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ from numba.extending import intrinsic
 
 from dask_sketch.features.kernels import dense, llvm_vectors, structured_code
 from dask_sketch.features.kernels.dense import TOGETHER
-from dask_sketch.features.kernels.llvm_vectors import PRODUCT, SQUARE, VECTOR_BITS, Vectors, real
+from dask_sketch.features.kernels.llvm_vectors import (
+    PRODUCT,
+    SQUARE,
+    VECTOR_BITS,
+    Vectors,
+    real_type,
+)
 from dask_sketch.features.kernels.row_loop import ROOT
-from dask_sketch.features.kernels.structured import WAVES
+from dask_sketch.features.kernels.structured import N_BASIS
 from dask_sketch.features.kernels.structured_code import exchange, number, zeros
 
-PIECE = 4  # features of a row that are fetched together
+PIECE = 4  # features of a row that are loaded together
 _SHORT, _WORD, _DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
@@ -51,7 +57,7 @@ def _size(kind: Any) -> int:
 
 
 def _sums(b: Any, pointer: Any, kind: Any, count: int) -> list[Any]:
-    """Variables that start as vectors in memory."""
+    """Allocate variables, and load vectors from memory into them."""
     slots = [cgutils.alloca_once(b, kind) for _ in range(count)]
     for n, slot in enumerate(slots):
         b.store(_load(b, _place(b, pointer, kind, n), kind), slot)
@@ -72,46 +78,46 @@ def take_column(
     constants: tuple[Any, Any, Any],
     bounds: Any,
     moments: Any,
-    shares: Any,
+    weights: Any,
     ends: Any,
 ) -> None:
-    """Emit the reading of one feature: centred, with bounds and moments of each lane.
+    """Emit the reading of one feature: centre it, and update bounds and moments of each element.
 
     Parameters
     ----------
     vec
-        Where the code shall stand, and the type of centred rows.
+        Emitter of the type of centred rows.
     raw_kind
         Type of raw rows.
     raw, out
         Pointers to raw and to centred vectors, one for each step.
     n_steps
-        Number of steps.
+        Number of steps: rows of each element.
     constants
-        Center, scale, and root of the steps of a moment, as in the loop of ungrouped rows.
+        Center, scale, and root of the quanta of a moment, as in the loop of ungrouped rows.
     bounds
         Pointer to minima, then maxima, in the type of raw rows.
     moments
         Pointer to first, then second moments, float64.
-    shares
-        Pointer to the weights of the rows, or none.
+    weights
+        Pointer to the weights of the rows, or None.
     ends
-        Pointer to the step, int32, where each lane ends: it stands at the center from there on.
-        The rows that are given for it then are some of its own, for the bounds.
+        Pointer to the step, int32, where the segment of each element ends: later rows count as the
+        center. They repeat rows of the segment, which does not change the bounds.
     """
-    b, lanes = vec.builder, vec.lanes
-    given, double = ir.VectorType(real(raw_kind), lanes), ir.VectorType(_DOUBLE, lanes)
+    b, elements = vec.builder, vec.elements
+    given, double = ir.VectorType(real_type(raw_kind), elements), ir.VectorType(_DOUBLE, elements)
     narrow = vec.type
     rint = cgutils.get_or_insert_function(
-        b.module, ir.FunctionType(double, [double]), f"llvm.rint.v{lanes}f64"
+        b.module, ir.FunctionType(double, [double]), f"llvm.rint.v{elements}f64"
     )
     center, scale, root = (vec.spread(value, double) for value in constants)
     low, high = _sums(b, bounds, given, 2)
     first, second = _sums(b, moments, double, 2)
-    counts = ir.VectorType(_SHORT, lanes)
+    counts = ir.VectorType(_SHORT, elements)
     last = _load(b, ends, counts)
     with cgutils.for_range_slice(b, number(0), n_steps, number(1)) as (step, _):
-        at = b.mul(step, number(lanes))
+        at = b.mul(step, number(elements))
         x = _load(b, b.gep(raw, [at]), given)
         wide = x if raw_kind == "float64" else b.fpext(x, double)
         inside = b.icmp_signed("<", vec.spread(b.trunc(step, _SHORT), counts), last)
@@ -119,10 +125,10 @@ def take_column(
         centred = away if vec.kind == "float64" else b.fptrunc(away, narrow)
         units = b.fmul(away, scale)
         parts = [b.fmul(units, root), b.fmul(units, units)]
-        if shares is not None:
-            share = _load(b, b.gep(shares, [at]), narrow)
-            share = share if vec.kind == "float64" else b.fpext(share, double)
-            parts = [b.fmul(share, part) for part in parts]
+        if weights is not None:
+            row_weights = _load(b, b.gep(weights, [at]), narrow)
+            row_weights = row_weights if vec.kind == "float64" else b.fpext(row_weights, double)
+            parts = [b.fmul(row_weights, part) for part in parts]
         lower = b.select(b.fcmp_ordered("<", x, b.load(low)), x, b.load(low))
         higher = b.select(b.fcmp_ordered(">", x, b.load(high)), x, b.load(high))
         totals = [
@@ -139,25 +145,25 @@ def take_column(
 def add_products(
     vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, row: int, side: int
 ) -> None:
-    """Emit sums, lane by lane, of the products of ``side`` waves with as many others.
+    """Emit SIMD-parallel sums of the products of ``side`` basis functions and as many others.
 
     Parameters
     ----------
     vec
-        Where the code shall stand.
+        Emitter.
     one, other
-        Pointers to the first wave of each side.
+        Pointers to the first basis function of each side.
     pitch
-        From wave to wave.
+        Distance between columns.
     n_rows
-        Number of rows, that fill whole vectors.
+        Number of rows, a multiple of the width of a vector.
     sums
-        Pointer to vectors of integers as wide as the numbers: the steps of the products are added
-        to them, and as often the bits of PRODUCT.
+        Pointer to vectors of integers of the size of the reals: the products are added to them in
+        quanta, with the bits of PRODUCT for each row.
     row
-        Vectors from the products of one wave to those of the next.
+        Number of vectors between the products of one basis function and those of the next.
     side
-        As many as registers hold the sums of.
+        Number of basis functions of each side, whose sums are held in registers.
     """
     b = vec.builder
     sides = [
@@ -165,11 +171,11 @@ def add_products(
     ]
     starts = [_place(b, sums, vec.integers, n * row) for n in range(side)]
     slots = [_sums(b, start, vec.integers, side) for start in starts]
-    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.lanes)) as (at, _):
-        u, v = ([vec.part(b.gep(wave, [at]), 0) for wave in waves] for waves in sides)
+    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.elements)) as (at, _):
+        u, v = ([vec.part(b.gep(values, [at]), 0) for values in basis] for basis in sides)
         for n, along in enumerate(slots):
             for k, slot in enumerate(along):
-                b.store(vec.add_in_order(b.load(slot), vec.steps(u[n], v[k], PRODUCT)), slot)
+                b.store(vec.add_in_order(b.load(slot), vec.quanta(u[n], v[k], PRODUCT)), slot)
     for along, start in zip(slots, starts, strict=True):
         _keep(b, along, start, vec.integers)
 
@@ -184,7 +190,7 @@ def _phases(
     count: int,
     ahead: int,
 ) -> list[Any]:
-    """Phases in cycles, added up in the order of :mod:`dask_sketch.features.kernels.dense`."""
+    """Emit phases in cycles, in the order of :mod:`dask_sketch.features.kernels.dense`."""
     b = vec.builder
     slots = zeros(b, vec.type, count * ahead)
 
@@ -194,12 +200,12 @@ def _phases(
             rows = [vec.part(column, n) for n in range(ahead)]
             place = b.gep(cycles, [b.mul(feature, stride)])
             for k in range(count):
-                turn = vec.spread(b.load(b.gep(place, [number(k)])))
+                frequency = vec.spread(b.load(b.gep(place, [number(k)])))
                 for n, row in enumerate(rows):
                     slot = slots[k * ahead + n]
-                    b.store(vec.multiply_add(turn, row, b.load(slot)), slot)
+                    b.store(vec.multiply_add(frequency, row, b.load(slot)), slot)
 
-    # few features, apart from many: so their phases never leave the registers
+    # separate code for few features, whose phases never leave the registers
     few = b.icmp_signed("<=", n_features, number(2 * TOGETHER))
     with b.if_else(few) as (then, otherwise):
         with then:
@@ -230,51 +236,51 @@ def add_features(
     count: int,
     ahead: int,
 ) -> None:
-    """Emit sums, lane by lane, of ``1 - cos`` and of ``sin`` at ``count`` frequencies.
+    """Emit SIMD-parallel sums of ``1 - cos`` and of ``sin`` at ``count`` frequencies.
 
     Parameters
     ----------
     vec
-        Where the code shall stand.
+        Emitter.
     x
         Pointer to the rows in the column of the first feature.
     pitch
-        From column to column.
+        Distance between columns.
     n_rows
-        Number of rows, that fill ``ahead`` vectors a whole number of times.
+        Number of rows, a multiple of ``ahead`` vectors.
     cycles
-        Pointer to the first feature of the frequencies, side by side.
+        Pointer to the adjacent frequencies of the first feature.
     stride
-        From there to the next feature.
+        Distance to the frequencies of the next feature.
     n_features
         Number of features.
     weights
-        Pointer to the weights of the rows, or none.
+        Pointer to the weights of the rows, or None.
     sums
         Pointers to vectors of integers, one for each frequency, of ``1 - cos`` and of ``sin``,
         with bits as in :func:`dask_sketch.features.kernels.dense.add_rows`.
     count, ahead
-        Frequencies and vectors of rows whose phases are held in registers.
+        Numbers of frequencies and of vectors of rows whose phases are held in registers.
     """
     b = vec.builder
     versines, sines = (_sums(b, place, vec.integers, count) for place in sums)
-    with cgutils.for_range_slice(b, number(0), n_rows, number(ahead * vec.lanes)) as (at, _):
+    with cgutils.for_range_slice(b, number(0), n_rows, number(ahead * vec.elements)) as (at, _):
         here = b.gep(x, [at])
         phases = _phases(vec, here, pitch, cycles, stride, n_features, count, ahead)
-        for m, turned in enumerate(phases):
+        for m, phase in enumerate(phases):
             k, n = divmod(m, ahead)
-            s, c = vec.half_angle(turned)
-            share = s
+            s, c = vec.half_angle(phase)
+            scaled = s
             if weights is not None:
-                share = b.fmul(s, vec.part(b.gep(weights, [at]), n))
+                scaled = b.fmul(s, vec.part(b.gep(weights, [at]), n))
             for slot, factor, start in ((versines[k], s, SQUARE), (sines[k], c, PRODUCT)):
-                b.store(vec.add_in_order(b.load(slot), vec.steps(share, factor, start)), slot)
+                b.store(vec.add_in_order(b.load(slot), vec.quanta(scaled, factor, start)), slot)
     for slots, place in zip((versines, sines), sums, strict=True):
         _keep(b, slots, place, vec.integers)
 
 
-def _turned(vec: Vectors, values: list[Any]) -> list[Any]:
-    """Some vectors, a power of two: squares of as many lanes, transposed."""
+def _transposed(vec: Vectors, values: list[Any]) -> list[Any]:
+    """Transpose squares in vectors, whose number is a power of two."""
     stride = len(values) // 2
     while stride:
         for n in range(len(values)):
@@ -293,48 +299,48 @@ def fetch_rows(
     out: Any,
     pitch: Any,
 ) -> None:
-    """Emit the transposition of PIECE features, from as many rows anywhere as lanes, to columns.
+    """Emit the transposition of PIECE features of scattered rows, one for each vector element.
 
     Parameters
     ----------
     vec
-        Where the code shall stand, and the type of raw rows.
+        Emitter of the type of raw rows.
     raw
         Pointer to all rows.
     rows
-        Pointer to their numbers, int64.
+        Pointer to the numbers of the rows, int64.
     first, n_features
-        The first feature, and the number of all: nothing beyond is read. Pieces are small, for a
-        load that reaches into a line of the cache takes it there, wanted or not.
+        First feature, and number of features: nothing beyond is read. Pieces are small, because a
+        load brings all cache lines that it touches into the cache.
     out
         Pointer to the rows in the column of feature 0; a column beyond the last one is overwritten.
     pitch
-        From column to column.
+        Distance between columns.
     """
     b = vec.builder
     piece, counts = ir.VectorType(vec.type.element, PIECE), ir.VectorType(_WORD, PIECE)
-    lanes = ir.Constant(counts, list(range(PIECE)))
-    wanted = b.icmp_signed("<", lanes, vec.spread(b.sub(n_features, first), counts))
+    elements = ir.Constant(counts, list(range(PIECE)))
+    wanted = b.icmp_signed("<", elements, vec.spread(b.sub(n_features, first), counts))
     signature = ir.FunctionType(piece, [piece.as_pointer(), _SHORT, wanted.type, piece])
     name = f"llvm.masked.load.v{PIECE}f{vec.bits}.p0"
     load = cgutils.get_or_insert_function(b.module, signature, name)
     align, nothing = ir.Constant(_SHORT, vec.bits // 8), ir.Constant(piece, None)
     pieces = []
-    for n in range(vec.lanes):
+    for n in range(vec.elements):
         row = b.load(b.gep(rows, [number(n)]))
         place = b.gep(raw, [b.add(b.mul(row, n_features), first)])
         pointer = b.bitcast(place, piece.as_pointer())
         pieces.append(b.call(load, [pointer, align, wanted, nothing]))
     # every PIECE-th row in one vector; then squares of PIECE by PIECE are transposed
     values = [_joined(b, pieces[n::PIECE]) for n in range(PIECE)]
-    for n, value in enumerate(_turned(vec, values)):
+    for n, value in enumerate(_transposed(vec, values)):
         feature = b.add(first, number(n))
         column = b.select(b.icmp_signed("<", feature, n_features), feature, n_features)
         vec.put(value, b.gep(out, [b.mul(pitch, column)]))
 
 
 def _joined(b: Any, parts: list[Any]) -> Any:
-    """Vectors of one length, of which there are 2, 4, ..., as one."""
+    """Concatenate vectors of the same length, whose number is a power of two."""
     while len(parts) > 1:
         length = 2 * parts[0].type.count
         mask = ir.Constant(ir.VectorType(_SHORT, length), list(range(length)))
@@ -346,19 +352,19 @@ def _joined(b: Any, parts: list[Any]) -> Any:
 def fold_products(
     vec: Vectors, sums: tuple[Any, Any, Any, Any], extra: Any, blanks: Any, parts: tuple[Any, Any]
 ) -> None:
-    """Emit two frequencies, ``u + v`` and ``u - v``, from sums of products.
+    """Emit the sums of two frequencies, ``u + v`` and ``u - v``, from sums of products.
 
     Parameters
     ----------
     vec
-        Where the code shall stand.
+        Emitter.
     sums
         Pointers to the sums of the products of both cosines, of the cosine of ``u`` with the sine
         of ``v``, of the sine with the cosine, and of both sines.
     extra
-        What the bits of PRODUCT add to each.
+        Sum of the bits of PRODUCT in each of them.
     blanks
-        Pointer to what empty rows add to the first.
+        Pointer to the sums of rows of padding in the first of them.
     parts
         Pointers to two vectors of real parts, and of imaginary parts.
     """
@@ -374,11 +380,11 @@ def fold_products(
         _store(b, value, _place(b, imaginary, vec.integers, n))
 
 
-def cycle_sums(vec: Vectors, sums: Any, rows: Any, pitch: Any) -> None:
-    """Emit a transposition: as many vectors of sums as there are lanes, to a row for each lane."""
+def transpose_vectors(vec: Vectors, sums: Any, rows: Any, pitch: Any) -> None:
+    """Emit the transposition of a square of sums, as wide as a vector."""
     b = vec.builder
-    values = [_load(b, _place(b, sums, vec.integers, n), vec.integers) for n in range(vec.lanes)]
-    for n, value in enumerate(_turned(vec, values)):
+    values = [_load(b, _place(b, sums, vec.integers, n), vec.integers) for n in range(vec.elements)]
+    for n, value in enumerate(_transposed(vec, values)):
         _store(b, value, b.gep(rows, [b.mul(pitch, number(n))]))
 
 
@@ -391,16 +397,14 @@ def prefetch(b: Any, pointer: Any, write: bool) -> None:
     b.call(function, [b.bitcast(pointer, byte), *hints])
 
 
-# What the loops over groups of rows call, and the sizes that they share.
-#
-# Rows of a group are cut into *segments*. As many of them as a vector has lanes, of about one
-# length, are a *batch*, and STEPS rows of each lane of a batch are a *block*: columns of features,
-# each of ``STEPS`` vectors and PITCH numbers from the next.
+# The rows of a group are divided into *segments*. A *batch* is one segment of similar length for
+# each element of a vector, and a *block* is STEPS rows of each segment of a batch: columns of
+# features of STEPS vectors each.
 
-STEPS = 16  # rows of each lane in a block: its waves stay in the first cache
-_LONGEST = 256  # rows of a segment: their sums fit in 32 bits
-_BATCH_BYTES = 2**18  # of the columns of a batch, at most: they stay in the second cache
-# numba looks at the file of a loop when it loads it from its cache: the arithmetic is told by this
+STEPS = 16  # rows of each segment in a block, whose basis values fit the first-level cache
+_LONGEST = 256  # largest number of rows of a segment: their sums fit in 32 bits
+_BATCH_BYTES = 2**18  # largest size of the columns of a batch, which fit the second-level cache
+# numba compares the file of a loop when it loads it from its cache: this stands for the arithmetic
 MARK = crc32(
     "".join(
         map(inspect.getsource, (sys.modules[__name__], dense, llvm_vectors, structured_code))
@@ -408,34 +412,34 @@ MARK = crc32(
 )
 
 
-def lanes_of(dtype: str) -> int:
-    """Segments of a batch."""
+def elements_of(dtype: str) -> int:
+    """Number of segments of a batch: elements of a vector."""
     return VECTOR_BITS // (8 * np.dtype(dtype).itemsize)
 
 
 def pitch_of(dtype: str) -> int:
-    """From column to column of a block; not a power of two."""
-    return (STEPS + 1) * lanes_of(dtype)
+    """Distance between the columns of a block; not a power of two."""
+    return (STEPS + 1) * elements_of(dtype)
 
 
 def longest_segment(n_features: int, dtype: str) -> int:
-    """Rows of a segment, at most."""
+    """Largest number of rows of a segment."""
     block = pitch_of(dtype) * n_features * np.dtype(dtype).itemsize
     return STEPS * min(max(_BATCH_BYTES // block, 1), _LONGEST // STEPS)
 
 
 def _at(context: Any, b: Any, sig: Any, args: Any, array: int) -> Any:
-    """Pointer to an element of an array, whose number is the next argument."""
+    """Pointer to an element of an array, whose index is the next argument."""
     data = context.make_array(sig.args[array])(context, b, args[array]).data
     return b.gep(data, [args[array + 1]])
 
 
 @intrinsic(prefer_literal=True)
 def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, center: Any,
-                 scale: Any, bounds: Any, k: Any, moments: Any, shares: Any, v: Any, ends: Any,
+                 scale: Any, bounds: Any, k: Any, moments: Any, weights: Any, v: Any, ends: Any,
                  weighted: Any, mark: Any) -> Any:  # fmt: skip
     """Read one feature of a block: ``raw[i:]`` to ``out[j:]``; ``bounds[k:]``, ``moments[k:]``."""
-    signature = types.void(raw, i, out, j, n_steps, center, scale, bounds, k, moments, shares, v,
+    signature = types.void(raw, i, out, j, n_steps, center, scale, bounds, k, moments, weights, v,
                            ends, weighted, mark)  # fmt: skip
     raw_kind, kind = raw.dtype.name, out.dtype.name
     use = bool(weighted.literal_value)
@@ -457,18 +461,18 @@ def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, 
 
 
 @intrinsic(prefer_literal=True)
-def multiply_waves(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
+def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
                    k: Any,
               side: Any, mark: Any) -> Any:  # fmt: skip
-    """Add products, lane by lane, of waves from ``waves[i:]`` with those from ``waves[j:]``."""
-    kind, count = waves.dtype.name, side.literal_value
-    signature = types.void(waves, i, j, pitch, n_rows, sums, k, side, mark)
+    """Add SIMD-parallel products of basis functions at ``basis[i:]`` and at ``basis[j:]``."""
+    kind, count = basis.dtype.name, side.literal_value
+    signature = types.void(basis, i, j, pitch, n_rows, sums, k, side, mark)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, b, args[0]).data
         one, other = (b.gep(data, [offset]) for offset in args[1:3])
         place = _at(context, b, sig, args, 5)
-        add_products(Vectors(b, kind), one, other, args[3], args[4], place, WAVES, count)
+        add_products(Vectors(b, kind), one, other, args[3], args[4], place, N_BASIS, count)
         return context.get_dummy_value()
 
     return signature, emit
@@ -478,7 +482,7 @@ def multiply_waves(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: 
 def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, cycles: Any, j: Any,
               stride: Any, n_features: Any, weights: Any, v: Any, sums: Any, k: Any, m: Any,
               weighted: Any, count: Any, ahead: Any, mark: Any) -> Any:  # fmt: skip
-    """Add ``1 - cos`` and ``sin``, lane by lane, of ``count`` frequencies at ``cycles[j:]``."""
+    """Add SIMD-parallel ``1 - cos`` and ``sin`` of ``count`` frequencies at ``cycles[j:]``."""
     signature = types.void(x, i, pitch, n_rows, cycles, j, stride, n_features, weights, v, sums, k,
                            m, weighted, count, ahead, mark)  # fmt: skip
     kind, use = x.dtype.name, bool(weighted.literal_value)
@@ -499,22 +503,25 @@ def sum_features(typing: Any, x: Any, i: Any, pitch: Any, n_rows: Any, cycles: A
 
 @intrinsic(prefer_literal=True)
 def fetch_features(typing: Any, raw: Any, rows: Any, first: Any, n_features: Any, out: Any,
-                   j: Any, n_lanes: Any, raw_kind: Any, mark: Any) -> Any:  # fmt: skip
-    """Transpose PIECE features, from the first on, of some rows to ``out[j:]``; both are bytes."""
-    kind, lanes = raw_kind.literal_value, n_lanes.literal_value
-    signature = types.void(raw, rows, first, n_features, out, j, n_lanes, raw_kind, mark)
+                   j: Any, n_elements: Any, raw_kind: Any, mark: Any) -> Any:  # fmt: skip
+    """Transpose PIECE features of scattered rows to ``out[j:]``; both are arrays of bytes."""
+    kind, elements = raw_kind.literal_value, n_elements.literal_value
+    signature = types.void(raw, rows, first, n_features, out, j, n_elements, raw_kind, mark)
     bits = np.dtype(kind).itemsize * 8
-    together = min(VECTOR_BITS // bits, lanes)
+    together = min(VECTOR_BITS // bits, elements)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         data = [context.make_array(sig.args[n])(context, b, args[n]).data for n in (0, 1, 4)]
-        values, columns = (b.bitcast(data[n], llvm_vectors.real(kind).as_pointer()) for n in (0, 2))
+        values, columns = (
+            b.bitcast(data[n], llvm_vectors.real_type(kind).as_pointer()) for n in (0, 2)
+        )
         columns = b.gep(columns, [args[5]])
-        for start in range(0, lanes, together):
+        for start in range(0, elements, together):
             fetch_rows(
-                Vectors(b, kind, bits * together), values, b.gep(data[1], [structured_code.number(start)]),
-                args[2], args[3], b.gep(columns, [structured_code.number(start)]),
-                structured_code.number((STEPS + 1) * lanes),
+                Vectors(b, kind, bits * together), values,
+                b.gep(data[1], [number(start)]),
+                args[2], args[3], b.gep(columns, [number(start)]),
+                number((STEPS + 1) * elements),
             )  # fmt: skip
         return context.get_dummy_value()
 
@@ -524,7 +531,7 @@ def fetch_features(typing: Any, raw: Any, rows: Any, first: Any, n_features: Any
 @intrinsic
 def fold(typing: Any, sums: Any, cc: Any, cs: Any, sc: Any, ss: Any, extra: Any, blanks: Any,
           parts: Any, i: Any, j: Any) -> Any:  # fmt: skip
-    """Two frequencies, ``parts[i:]`` and ``parts[j:]``, of four sums of products."""
+    """Combine four sums of products to two frequencies, ``parts[i:]`` and ``parts[j:]``."""
     kind = sums.dtype.name.replace("int", "float")
     signature = types.void(sums, cc, cs, sc, ss, sums.dtype, blanks, parts, i, j)
 
@@ -542,22 +549,22 @@ def fold(typing: Any, sums: Any, cc: Any, cs: Any, sc: Any, ss: Any, extra: Any,
 
 
 @intrinsic
-def turn(typing: Any, sums: Any, i: Any, rows: Any, j: Any, pitch: Any) -> Any:
-    """Transpose as many vectors of ``sums[i:]`` as there are lanes to ``rows[j:]``."""
+def transpose_sums(typing: Any, sums: Any, i: Any, rows: Any, j: Any, pitch: Any) -> Any:
+    """Transpose a square of ``sums[i:]``, as wide as a vector, to ``rows[j:]``."""
     kind = sums.dtype.name.replace("int", "float")
     signature = types.void(sums, i, rows, j, pitch)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         place, row = (_at(context, b, sig, args, array) for array in (0, 2))
-        cycle_sums(Vectors(b, kind), place, row, args[4])
+        transpose_vectors(Vectors(b, kind), place, row, args[4])
         return context.get_dummy_value()
 
     return signature, emit
 
 
 @intrinsic(prefer_literal=True)
-def call_for(typing: Any, array: Any, i: Any, write: Any) -> Any:
-    """Fetch ``array[i]`` and its neighbours into the cache, to be written soon or read."""
+def prefetch_element(typing: Any, array: Any, i: Any, write: Any) -> Any:
+    """Prefetch the cache line of ``array[i]``, for writing or reading."""
     signature = types.void(array, i, write)
     soon = bool(write.literal_value)
 

@@ -1,8 +1,9 @@
-"""Exact sums of ``exp(-2 pi i t)`` for many groups of rows at once, frequency by frequency.
+"""Exact sums of ``exp(-2 pi i t)`` for many groups of rows in parallel.
 
-The columns of a few batches are read (:mod:`dask_sketch.features.kernels.grouped_reading`), then
-summed here, lane by lane, by the arithmetic of :mod:`dask_sketch.features.kernels.grouped_code`.
-Meanwhile the rows of the next batches are called for: they lie all over the chunk.
+Each batch of segments is read into columns (:mod:`dask_sketch.features.kernels.grouped_reading`),
+then summed here by the SIMD-parallel arithmetic of
+:mod:`dask_sketch.features.kernels.grouped_code`. Meanwhile the rows of the next batch are
+prefetched, because they are scattered over the chunk.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
     MARK,
     STEPS,
-    call_for,
+    elements_of,
     fold,
-    lanes_of,
-    multiply_waves,
+    multiply_basis,
     pitch_of,
+    prefetch_element,
     sum_features,
-    turn,
+    transpose_sums,
 )
 from dask_sketch.features.kernels.grouped_reading import reading_types
 from dask_sketch.features.kernels.llvm_vectors import (
@@ -37,7 +38,7 @@ from dask_sketch.features.kernels.llvm_vectors import (
     bits_of,
 )
 from dask_sketch.features.kernels.prepared import Kernel
-from dask_sketch.features.kernels.structured import AHEAD, WAVES, StructuredKernel, make_waves
+from dask_sketch.features.kernels.structured import AHEAD, N_BASIS, StructuredKernel, make_basis
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
 
 _MASK = 2**LOW_BITS - 1
@@ -48,8 +49,8 @@ Summer = Callable[..., tuple[int, int]]
 def _put(narrow, low, high, g, fresh, rows, shift, base, above):  # type: ignore[no-untyped-def]
     """Add the sums of a segment, real parts and imaginary parts, to those of its group.
 
-    They are shifted; ``base``, shifted by ``above``, is added to real parts. Where the segment is
-    the first of its group, nothing is there yet.
+    They are shifted; ``base``, shifted by ``above``, is added to real parts. The sums of the first
+    segment of a group are stored.
     """
     n = max(narrow.shape[1], low.shape[1]) // 2
     for part in range(2):
@@ -92,24 +93,24 @@ def _add_wide(low, high, place, value, shift):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _call(values, row, row_bytes):  # type: ignore[no-untyped-def]
-    """Call for a row that will be fetched soon."""
+def _prefetch_row(values, row, row_bytes):  # type: ignore[no-untyped-def]
+    """Prefetch a row."""
     at = np.int64(row) * row_bytes
     for b in range(0, row_bytes, 64):
-        call_for(values, at + b, 0)  # type: ignore[call-arg]
-    call_for(values, at + row_bytes - 1, 0)  # type: ignore[call-arg]
+        prefetch_element(values, at + b, 0)  # type: ignore[call-arg]
+    prefetch_element(values, at + row_bytes - 1, 0)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, error_model="numpy")
 def _fetch(fetch, values, order, starts, lengths, begin, d, rows, scratch):  # type: ignore[no-untyped-def]
-    """Fetch the rows of a batch; lanes that have ended give their last row."""
-    n_lanes = rows.size
+    """Copy the rows of a batch; elements beyond the end of their segment repeat its last row."""
+    width = rows.size
     for step in range(lengths[begin]):
-        for k in range(n_lanes):
+        for k in range(width):
             last = max(np.int64(lengths[begin + k]) - 1, 0)
             rows[k] = order[starts[begin + k] + min(step, last)]
         block, within = step // STEPS, step % STEPS
-        fetch(values, rows, d, scratch, (block * (d + 1) * (STEPS + 1) + within) * n_lanes)
+        fetch(values, rows, d, scratch, (block * (d + 1) * (STEPS + 1) + within) * width)
 
 
 def _signature(dtype: str, packed: types.Type) -> Any:
@@ -129,92 +130,99 @@ def _signature(dtype: str, packed: types.Type) -> Any:
 
 
 def _summer_of_sums(dtype: str, side: int) -> Summer:
-    """Sums of batches for frequencies that are sums; compiled now, and cached on disk."""
-    n_lanes, pitch = lanes_of(dtype), pitch_of(dtype)
+    """Compile the sums of batches for structured frequencies, or load them from numba's cache."""
+    width, pitch = elements_of(dtype), pitch_of(dtype)
     scalar = getattr(np, dtype.replace("float", "int"))
     along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
 
-    def add(fetch, read, whiten, values, row_bytes, scratch, order, shares, weighted, starts, lengths, groups, fresh, shifts, center, scale, columns, share, matrix, packed, n_frequencies, minimum, maximum, first, second, narrow, low, high):  # type: ignore[no-untyped-def]  # fmt: skip
-        d, whole = center.size, np.empty(n_lanes, np.int64)
+    def add(  # type: ignore[no-untyped-def]
+        fetch, read, whiten, values, row_bytes, scratch, order, mantissas, weighted, starts,
+        lengths, groups, fresh, shifts, center, scale, columns, weights, matrix, packed,
+        n_frequencies, minimum, maximum, first, second, narrow, low, high,
+    ):  # fmt: skip
+        d, whole = center.size, np.empty(width, np.int64)
         n_used, bases = packed.shape[2], packed.reshape(-1)
         count, together = (side, side) if n_used == d else (1, AHEAD)
-        waves = np.empty(2 * WAVES * pitch, columns.dtype)
-        sums = np.empty(WAVES * WAVES * n_lanes, scalar)
-        parts = np.empty(2 * GROUP * n_lanes, scalar)
-        rows = np.empty((n_lanes, 2, packed.shape[0] // WAVES * GROUP), scalar)
+        basis = np.empty(2 * N_BASIS * pitch, columns.dtype)
+        sums = np.empty(N_BASIS * N_BASIS * width, scalar)
+        parts = np.empty(2 * GROUP * width, scalar)
+        rows = np.empty((width, 2, packed.shape[0] // N_BASIS * GROUP), scalar)
         numbers, pitch_of_rows = rows.reshape(-1), rows.shape[1] * rows.shape[2]
-        blanks = np.zeros(n_lanes, scalar)
-        n_groups = packed.shape[0] // WAVES
-        rows_of = np.empty(n_lanes, np.int64)
-        for begin in range(0, lengths.size, n_lanes):
+        blanks = np.zeros(width, scalar)
+        n_groups = packed.shape[0] // N_BASIS
+        rows_of = np.empty(width, np.int64)
+        for begin in range(0, lengths.size, width):
             _fetch(fetch, values, order, starts, lengths, begin, d, rows_of, scratch)
             status, row = read(
-                values, scratch, order, shares, weighted, starts, lengths, groups, shifts, begin,
-                center, scale, columns, share, whole, minimum, maximum, first, second,
+                values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
+                center, scale, columns, weights, whole, minimum, maximum, first, second,
             )  # fmt: skip
             if status:
                 return status, row
             vectors = (lengths[begin] + AHEAD - 1) // AHEAD * AHEAD
             n_blocks = (vectors + STEPS - 1) // STEPS
             whiten(columns, d, matrix, n_blocks)
-            # one by one between the sums: of many hints at once, a processor ignores some
-            soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
-            n_cycles, n_rows = n_groups * (WAVES // count) * (vectors // together), end - soon
+            # one by one between the sums, because processors ignore some of many prefetches at once
+            soon, end = (
+                starts[begin + width],
+                starts[min(begin + 2 * width, lengths.size)],
+            )
+            n_cycles, n_rows = n_groups * (N_BASIS // count) * (vectors // together), end - soon
             owed = np.int64(0)
             for group in range(n_groups):
                 sums[:] = 0
                 for block in range(n_blocks):
                     left = min(vectors - block * STEPS, STEPS)
-                    used = left * n_lanes
-                    start, at = block * d * pitch, block * STEPS * n_lanes
-                    for r in range(0, used, together * n_lanes):
-                        for base in range(0, WAVES, count):
+                    used = left * width
+                    start, at = block * d * pitch, block * STEPS * width
+                    for r in range(0, used, together * width):
+                        for base in range(0, N_BASIS, count):
                             owed += n_rows
                             while owed >= n_cycles and soon < end:
-                                _call(values, order[soon], row_bytes)
+                                _prefetch_row(values, order[soon], row_bytes)
                                 soon, owed = soon + 1, owed - n_cycles
-                            j, k = (group * WAVES + base) * 2 * n_used, 2 * base * pitch + r
+                            j, k = (group * N_BASIS + base) * 2 * n_used, 2 * base * pitch + r
                             with_weight = weighted and base >= SIDE
                             if n_used < d and with_weight:
-                                make_waves(columns, start + r, pitch, bases, j, n_used, share,
+                                make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
-                                       waves, k, 1, 1, AHEAD,
+                                       basis, k, 1, 1, AHEAD,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
                             elif n_used < d:
-                                make_waves(columns, start + r, pitch, bases, j, n_used, share,
+                                make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
-                                       waves, k, 0, 1, AHEAD,
+                                       basis, k, 0, 1, AHEAD,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
                             elif with_weight:
-                                make_waves(columns, start + r, pitch, bases, j, n_used, share,
+                                make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
-                                       waves, k, 1, side, side,
+                                       basis, k, 1, side, side,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
                             else:
-                                make_waves(columns, start + r, pitch, bases, j, n_used, share,
+                                make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
-                                       waves, k, 0, side, side,
+                                       basis, k, 0, side, side,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
-                    for i in range(0, WAVES, side):
-                        for j in range(0, WAVES, side):
-                            multiply_waves(waves, i * pitch, (WAVES + j) * pitch, pitch, used, sums,
-                                      (i * WAVES + j) * n_lanes, side,
+                    for i in range(0, N_BASIS, side):
+                        for j in range(0, N_BASIS, side):
+                            multiply_basis(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
+                                      sums, (i * N_BASIS + j) * width, side,
                                        MARK)  # type: ignore[call-arg]  # fmt: skip
-                extra = scalar(vectors * along)  # what the bits of PRODUCT add up to, wrapped
+                extra = scalar(vectors * along)  # sum of the bits of PRODUCT, modulo a power of two
                 if not weighted:
-                    for k in range(n_lanes):
+                    for k in range(width):
                         blanks[k] = scalar((vectors - lengths[begin + k]) * one)
                 for n in range(SIDE * SIDE):
-                    cc = (n // SIDE * 2 * WAVES + n % SIDE * 2) * n_lanes
-                    cs, sc = cc + n_lanes, cc + WAVES * n_lanes
-                    fold(sums, cc, cs, sc, sc + n_lanes, extra, blanks, parts, 2 * n * n_lanes,
-                          (2 * n + GROUP) * n_lanes)  # type: ignore[call-arg]  # fmt: skip
+                    cc = (n // SIDE * 2 * N_BASIS + n % SIDE * 2) * width
+                    cs, sc = cc + width, cc + N_BASIS * width
+                    fold(sums, cc, cs, sc, sc + width, extra, blanks, parts, 2 * n * width,
+                          (2 * n + GROUP) * width)  # type: ignore[call-arg]  # fmt: skip
                 for part in range(2):
-                    for j in range(0, GROUP, n_lanes):
-                        turn(parts, (part * GROUP + j) * n_lanes, numbers,
+                    for j in range(0, GROUP, width):
+                        transpose_sums(parts, (part * GROUP + j) * width, numbers,
                               part * rows.shape[2] + group * GROUP + j,
                               pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
-            for k in range(n_lanes):
+            for k in range(width):
                 if lengths[begin + k]:
                     _put(
                         narrow,
@@ -236,65 +244,72 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
     )(add)  # fmt: skip
 
 
-def _summer_of_panels(dtype: str, panel: int) -> Summer:
-    """The same for frequencies in panels; compiled now, and cached on disk."""
-    n_lanes, pitch = lanes_of(dtype), pitch_of(dtype)
+def _summer_of_tiles(dtype: str, tile: int) -> Summer:
+    """Compile the sums of batches for frequencies in tiles, or load them from numba's cache."""
+    width, pitch = elements_of(dtype), pitch_of(dtype)
     scalar = getattr(np, dtype.replace("float", "int"))
     squares, products, finer = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype), FINER[dtype]
     count = 2
 
-    def add(fetch, read, whiten, values, row_bytes, scratch, order, shares, weighted, starts, lengths, groups, fresh, shifts, center, scale, columns, share, matrix, packed, n_frequencies, minimum, maximum, first, second, narrow, low, high):  # type: ignore[no-untyped-def]  # fmt: skip
-        d, whole = center.size, np.empty(n_lanes, np.int64)
-        n_groups = (n_frequencies + n_lanes - 1) // n_lanes
+    def add(  # type: ignore[no-untyped-def]
+        fetch, read, whiten, values, row_bytes, scratch, order, mantissas, weighted, starts,
+        lengths, groups, fresh, shifts, center, scale, columns, weights, matrix, packed,
+        n_frequencies, minimum, maximum, first, second, narrow, low, high,
+    ):  # fmt: skip
+        d, whole = center.size, np.empty(width, np.int64)
+        n_groups = (n_frequencies + width - 1) // width
         held, more = packed.size // d, finer if weighted else 0
-        sums = np.empty(2 * n_lanes * n_lanes, scalar)
-        rows = np.empty((n_lanes, 2, n_groups * n_lanes), scalar)
+        sums = np.empty(2 * width * width, scalar)
+        rows = np.empty((width, 2, n_groups * width), scalar)
         numbers, pitch_of_rows = rows.reshape(-1), rows.shape[1] * rows.shape[2]
-        rows_of = np.empty(n_lanes, np.int64)
-        for begin in range(0, lengths.size, n_lanes):
+        rows_of = np.empty(width, np.int64)
+        for begin in range(0, lengths.size, width):
             _fetch(fetch, values, order, starts, lengths, begin, d, rows_of, scratch)
             status, row = read(
-                values, scratch, order, shares, weighted, starts, lengths, groups, shifts, begin,
-                center, scale, columns, share, whole, minimum, maximum, first, second,
+                values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
+                center, scale, columns, weights, whole, minimum, maximum, first, second,
             )  # fmt: skip
             if status:
                 return status, row
             vectors = (lengths[begin] + AHEAD - 1) // AHEAD * AHEAD
             n_blocks = (vectors + STEPS - 1) // STEPS
             whiten(columns, d, matrix, n_blocks)
-            # one by one between the sums: of many hints at once, a processor ignores some
-            soon, end = starts[begin + n_lanes], starts[min(begin + 2 * n_lanes, lengths.size)]
+            # one by one between the sums, because processors ignore some of many prefetches at once
+            soon, end = (
+                starts[begin + width],
+                starts[min(begin + 2 * width, lengths.size)],
+            )
             n_cycles, n_rows, owed = n_blocks * held // count, end - soon, np.int64(0)
-            for at in range(0, n_frequencies, n_lanes):
-                here = min(n_lanes, held - at)
+            for at in range(0, n_frequencies, width):
+                here = min(width, held - at)
                 sums[:] = 0
                 for block in range(n_blocks):
                     left = min(vectors - block * STEPS, STEPS)
-                    used = left * n_lanes
-                    start, v = block * d * pitch, block * STEPS * n_lanes
+                    used = left * width
+                    start, v = block * d * pitch, block * STEPS * width
                     for j in range(0, here, count):
                         owed += n_rows
                         while owed >= n_cycles and soon < end:
-                            _call(values, order[soon], row_bytes)
+                            _prefetch_row(values, order[soon], row_bytes)
                             soon, owed = soon + 1, owed - n_cycles
-                        cycles = (at + j) // panel * panel * d + (at + j) % panel
+                        cycles = (at + j) // tile * tile * d + (at + j) % tile
                         if weighted:
-                            sum_features(columns, start, pitch, used, packed, cycles, panel, d,
-                                         share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
+                            sum_features(columns, start, pitch, used, packed, cycles, tile, d,
+                                         weights, v, sums, j * width, (width + j) * width,
                                          1, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
                         else:
-                            sum_features(columns, start, pitch, used, packed, cycles, panel, d,
-                                         share, v, sums, j * n_lanes, (n_lanes + j) * n_lanes,
+                            sum_features(columns, start, pitch, used, packed, cycles, tile, d,
+                                         weights, v, sums, j * width, (width + j) * width,
                                          0, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
-                less = scalar(vectors * squares), scalar(vectors * products)  # of their bits
-                for k in range(n_lanes * n_lanes):
+                less = scalar(vectors * squares), scalar(vectors * products)  # sums of their bits
+                for k in range(width * width):
                     sums[k] = less[0] - sums[k]
-                for k in range(n_lanes * n_lanes, 2 * n_lanes * n_lanes):
+                for k in range(width * width, 2 * width * width):
                     sums[k] = less[1] - sums[k]
                 for part in range(2):
-                    turn(sums, part * n_lanes * n_lanes, numbers, part * rows.shape[2] + at,
+                    transpose_sums(sums, part * width * width, numbers, part * rows.shape[2] + at,
                           pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
-            for k in range(n_lanes):
+            for k in range(width):
                 if lengths[begin + k]:
                     total, shift = whole[k], shifts[begin + k]
                     _put(
@@ -321,7 +336,7 @@ def _summer_of_panels(dtype: str, panel: int) -> Summer:
 def _summer(structured: bool, dtype: str) -> Summer:
     if structured:
         return _summer_of_sums(dtype, 4 if vector_bits() == VECTOR_BITS else 2)
-    return _summer_of_panels(dtype, vector_bits() // (8 * np.dtype(dtype).itemsize))
+    return _summer_of_tiles(dtype, vector_bits() // (8 * np.dtype(dtype).itemsize))
 
 
 def batch_summer(kernel: Kernel) -> Summer:

@@ -1,40 +1,41 @@
-"""The vocabulary of the inner loops: operations on vectors of LLVM, cosine and sine among them.
+"""Emit vector operations of LLVM, cosine and sine among them, for the compiled inner loops.
 
-Phases are counted in *cycles*. Half the angle goes into two polynomials, from which the whole
-follows with one product for each of cosine and sine, and without a sign to restore::
+Phases are counted in *cycles*. Half the angle is the argument of two polynomials, from which cosine
+and sine follow with one product each, without a sign to restore::
 
     r = t - round(t)                                        # exact
     S = sqrt(2) sin(pi r),    C = sqrt(2) cos(pi r)         # |r| <= 1/2, five terms each
     1 - cos(2 pi t) = S S,    sin(2 pi t) = S C
 
-**The grid.** A sum over samples takes products not as floats but as whole numbers of steps, of
-``2**-22`` (float32) or ``2**-50`` (float64). ``p = a b + start`` is a fused multiply-add, rounded
-once, to nearest. Its result lies in one binade, [2, 4) or [4, 8), where floats are one step apart
-and their bits, read as an integer, count the steps. So ``bits(p) - bits(start)`` is ``a b``,
-rounded to the grid by that one rounding: it depends on ``a`` and ``b`` alone, never on a sum so
-far, as ``a b + sum`` would. Integers add to the same bits in any order, and subtract exactly.
+**The grid.** A sum over samples adds products as integers that count quanta of ``2**-22`` (float32)
+or ``2**-50`` (float64). ``p = a b + start`` is a fused multiply-add, rounded once, to nearest. Its
+result lies in one binade, [2, 4) or [4, 8), where adjacent floats are one quantum apart and their
+bits, read as an integer, count the quanta. So ``bits(p) - bits(start)`` is ``a b``, rounded to the
+grid by that one rounding: it depends on ``a`` and ``b`` alone, and not on the sum so far, as
+``a b + sum`` would. Integers have the same sum in any order, and are subtracted exactly.
 
-Error: at most half a step, or ``2**-23``, unbiased but for ties. ``S S`` is in [0, 2] and has
-``start`` at the lower end of the binade, the other products are in [-1, 1] and have theirs in the
-middle. In float32 rounding takes ``S S`` to 2 plus 1.2 steps, ``S C`` to 1 plus 0.3 and a cosine
-to -1 less one: over an end of the binade floats are twice as near, or half, so that there an
-integer may be one step off. It is at most ``2**23 + 1`` for ``S S`` and ``2**22 + 2`` for others. A
-weight in [0, 1] is multiplied onto one factor before; where a factor is zero, so is the integer.
+Error: at most half a quantum, or ``2**-23``, unbiased except for ties. ``S S`` is in [0, 2] and has
+``start`` at the lower end of the binade; the other products are in [-1, 1] and have theirs in the
+middle. In float32, rounding takes ``S S`` to 2 plus 1.2 quanta, ``S C`` to 1 plus 0.3 and a cosine
+to -1 minus one: beyond an end of the binade floats are twice as dense, or half as dense, so that
+an integer may be one quantum off there. It is at most ``2**23 + 1`` for ``S S`` and ``2**22 + 2``
+for the others. A weight in [0, 1] multiplies one factor before; if a factor is zero, so is the
+integer.
 
-Capacity: the bits of ``start`` are added along and taken out at the end, modulo a power of two, in
-which nothing is lost as long as the true sum fits: ``n (2**23 + 1) < 2**31`` for ``n`` up to 255
-rows in 32 bits. Before that many, they move to sums of 64 bits.
+Capacity: the bits of ``start`` are added as well and subtracted at the end, modulo a power of two,
+which loses nothing as long as the true sum fits: ``n (2**23 + 1) < 2**31`` for ``n`` up to 255
+rows in 32 bits. Before there are more rows, the sums are added to sums of 64 bits.
 
-Operations are written out, rather than left to LLVM's loop vectoriser, for two reasons. The
-vectoriser gives up on these loops (it cannot prove that sums and frequencies do not overlap),
-which costs a factor of ten. And since every operation is spelled out, with explicit fused
-multiply-adds and **no fast-math flag**, LLVM may not reorder, contract or replace any: a sample's
-contribution has the same bits wherever it stands in a chunk, whatever the chunk, the block, the
-width of the vectors or the machine. What each flag would change: ``contract`` fuses products with
-sums and ``reassoc`` reorders sums, as each width likes it; ``arcp`` and ``afn`` approximate
-divisions and functions, of which there are none; ``nsz`` loses the sign of zeros; ``nnan`` and
-``ninf`` make undefined what a phase that overflows gives. None would save an operation. On a
-processor without fused multiply-adds the same bits come from the C library, far more slowly.
+Operations are spelled out rather than left to the loop vectoriser of LLVM, for two reasons. The
+vectoriser gives up on these loops (it cannot prove that sums and frequencies do not overlap), which
+costs a factor of ten. And because every operation is explicit, with explicit fused multiply-adds
+and **no fast-math flag**, LLVM may not reorder, contract or replace any: the contribution of a
+sample has the same bits for every position in a chunk, chunk, block, width of the vectors and
+machine. Each flag would change bits: ``contract`` fuses products with sums and ``reassoc`` reorders
+sums, depending on the width; ``arcp`` and ``afn`` approximate divisions and functions, of which
+there are none; ``nsz`` loses the sign of zeros; ``nnan`` and ``ninf`` make the result of a phase
+that overflows undefined. None would save an operation. On a processor without fused multiply-adds
+the C library computes the same bits, far more slowly.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-FRACTION = {"float32": 22, "float64": 50}  # steps of 2**-FRACTION
-# what products are added to, where bits count steps: squares in [0, 2], products in [-1, 1]
+FRACTION = {"float32": 22, "float64": 50}  # quanta of 2**-FRACTION
+# start of the sums, where bits count quanta: squares in [0, 2], products in [-1, 1]
 SQUARE = {"float32": 2.0, "float64": 4.0}
 PRODUCT = {"float32": 3.0, "float64": 6.0}
-VECTOR_BITS = 512  # LLVM splits the vectors into what the processor has (AVX-512, AVX2, NEON)
+VECTOR_BITS = 512  # LLVM splits the vectors into registers of the processor (AVX-512, AVX2, NEON)
 # sqrt(2) sin(pi r) / r and sqrt(2) cos(pi r) as polynomials in r**2 on |r| <= 1/2: least squares
 # over Chebyshev nodes, each coefficient rounded to float32 before the next is fitted. Exact to
 # 2e-8 in S S and 1e-7 in S C. Literals, so that every machine has the same bits.
@@ -89,52 +90,60 @@ _POLYNOMIALS = {
 
 
 class Vectors:
-    """Emits operations on vectors of one real type.
+    """Vector operations of one real type.
 
     Parameters
     ----------
     builder
-        Of llvmlite, at the place where the code shall stand.
+        Builder of llvmlite, positioned where the code is emitted.
     kind
-        ``"float32"`` or ``"float64"``.
+        Type of the elements, ``"float32"`` or ``"float64"``.
     vector_bits
-        Of one vector.
+        Size of one vector in bits.
+
+    Attributes
+    ----------
+    elements
+        Number of elements of one vector.
+    type, integers
+        Types of LLVM: vectors of these reals, and of integers of the same size.
     """
 
     def __init__(self, builder: Any, kind: str, vector_bits: int = VECTOR_BITS):
         self.builder = builder
         self.kind = kind
         self.bits = 64 if kind == "float64" else 32
-        self.lanes = vector_bits // self.bits
-        self.type = ir.VectorType(real(kind), self.lanes)
-        self.integers = ir.VectorType(ir.IntType(self.bits), self.lanes)
+        self.elements = vector_bits // self.bits
+        self.type = ir.VectorType(real_type(kind), self.elements)
+        self.integers = ir.VectorType(ir.IntType(self.bits), self.elements)
 
     def constant(self, value: float) -> Any:
-        """The same number in every lane."""
-        return ir.Constant(self.type, [value] * self.lanes)
+        """Return a vector with the same number in every element."""
+        return ir.Constant(self.type, [value] * self.elements)
 
     def _call(self, name: str, *operands: Any) -> Any:
         signature = ir.FunctionType(self.type, [self.type] * len(operands))
-        symbol = f"llvm.{name}.v{self.lanes}f{self.bits}"
+        symbol = f"llvm.{name}.v{self.elements}f{self.bits}"
         function = cgutils.get_or_insert_function(self.builder.module, signature, symbol)
         return self.builder.call(function, operands)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """``a b + c``, rounded once."""
+        """Emit ``a b + c``, rounded once."""
         return self._call("fma", a, b, c)
 
-    def steps(self, a: Any, b: Any, start: dict[str, float]) -> Any:
-        """``a b`` in steps of the grid, plus ``bits_of(start)``, as integers."""
+    def quanta(self, a: Any, b: Any, start: dict[str, float]) -> Any:
+        """Emit ``a b`` in quanta of the grid, plus ``bits_of(start)``, as integers."""
         total = self.multiply_add(a, b, self.constant(start[self.kind]))
         return self.builder.bitcast(total, self.integers)
 
-    def add_in_order(self, total: Any, steps: Any) -> Any:
-        """``total + steps`` before the next addition.
+    def add_in_order(self, total: Any, quanta: Any) -> Any:
+        """Emit ``total + quanta`` before the next addition.
 
-        Left to reorder them, LLVM keeps so many waiting that they spill to the stack.
+        Without this fence LLVM reorders additions, and so many values are live that they spill to
+        the stack.
         """
         b = self.builder
-        fenced = self._call("arithmetic.fence", b.bitcast(b.add(total, steps), self.type))
+        fenced = self._call("arithmetic.fence", b.bitcast(b.add(total, quanta), self.type))
         return b.bitcast(fenced, self.integers)
 
     def _polynomial(self, coefficients: tuple[float, ...], y: Any) -> Any:
@@ -144,21 +153,21 @@ class Vectors:
         return total
 
     def load(self, pointer: Any, kind: Any, align: int) -> Any:
-        """A vector of type ``kind`` from a pointer to scalars."""
+        """Load a vector of type ``kind`` from a pointer to scalars."""
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=align)
 
     def part(self, pointer: Any, n: int) -> Any:
-        """The nth vector of reals from a pointer."""
-        place = self.builder.gep(pointer, [ir.IntType(64)(n * self.lanes)])
+        """Load the nth vector of reals from a pointer."""
+        place = self.builder.gep(pointer, [ir.IntType(64)(n * self.elements)])
         return self.load(place, self.type, self.bits // 8)
 
     def put(self, value: Any, pointer: Any) -> None:
-        """Write a vector of reals to a pointer."""
+        """Store a vector of reals at a pointer."""
         place = self.builder.bitcast(pointer, self.type.as_pointer())
         self.builder.store(value, place, align=self.bits // 8)
 
     def spread(self, value: Any, kind: Any = None) -> Any:
-        """One scalar in every lane, of a vector of these reals or of type ``kind``."""
+        """Broadcast a scalar to a vector of these reals, or of type ``kind``."""
         kind = self.type if kind is None else kind
         blank = ir.Constant(kind, ir.Undefined)
         index = ir.IntType(32)
@@ -167,7 +176,7 @@ class Vectors:
         return self.builder.shuffle_vector(first, blank, mask)
 
     def half_angle(self, cycles: Any) -> tuple[Any, Any]:
-        """``S`` and ``C`` of the module's text."""
+        """Emit ``S`` and ``C`` of the docstring of this module."""
         b = self.builder
         r = b.fsub(cycles, self._call("rint", cycles))
         y = b.fmul(r, r)
@@ -175,24 +184,24 @@ class Vectors:
         return b.fmul(self._polynomial(sine, y), r), self._polynomial(cosine, y)
 
     def cosine_sine(self, cycles: Any, weight: Any = None) -> tuple[Any, Any]:
-        """Cosine and sine of 2 pi cycles, times a weight."""
+        """Emit cosine and sine of ``2 pi cycles``, times a weight."""
         s, c = self.half_angle(cycles)
         b = self.builder
-        share = s if weight is None else b.fmul(s, weight)
+        scaled = s if weight is None else b.fmul(s, weight)
         one = self.constant(1.0) if weight is None else weight
-        return self.multiply_add(b.fneg(share), s, one), b.fmul(share, c)
+        return self.multiply_add(b.fneg(scaled), s, one), b.fmul(scaled, c)
 
 
 def bits_of(start: dict[str, float], kind: str) -> int:
-    """What one row adds to a sum of :meth:`Vectors.steps` besides its steps."""
+    """Integer that one row adds to a sum of :meth:`Vectors.quanta` besides its quanta."""
     return int(np.array(start[kind], kind).view(kind.replace("float", "int")))
 
 
-def whole(kind: str) -> Any:
-    """The integer type of LLVM that is as wide."""
+def integer_type(kind: str) -> Any:
+    """Integer type of LLVM of the same size as a real type."""
     return ir.IntType(64 if kind == "float64" else 32)
 
 
-def real(kind: str) -> Any:
-    """The scalar type of LLVM."""
+def real_type(kind: str) -> Any:
+    """Scalar type of LLVM."""
     return ir.DoubleType() if kind == "float64" else ir.FloatType()

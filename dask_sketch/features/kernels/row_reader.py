@@ -1,8 +1,8 @@
-"""From raw rows of a chunk to centred rows for the kernel, in one reading.
+"""Read raw rows of a chunk: convert, check and centre them, and gather statistics.
 
-Conversion, the check for NaN, centring, bounds and the first two moments each need a pass over the
-rows when written with array operations: at 12 features and 1000 frequencies that was a quarter of
-all time. Here it is done block by block in the first cache.
+With array operations, conversion, the check for NaN, centring, bounds and the first two moments
+each need a pass over the rows: at 12 features and 1000 frequencies that was a quarter of all time.
+Here all of them are done block by block in the first-level cache.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
-    LEAST,
+    MIN_EXPONENT,
     SQUARED_FRACTION,
     WEIGHT_BITS,
     WEIGHT_FRACTION,
     FixedPoint,
 )
-from dask_sketch.features.kernels.row_loop import GROUPS, OVERFLOW, ROOT, take_rows
+from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, ROOT, take_rows
 
 
 @dataclass
 class RowReader:
-    """Centred rows of one chunk, block by block, and the statistics gathered on the way.
+    """Reader of one chunk: centred rows, block by block, and statistics of all rows.
 
     Attributes
     ----------
-    center, unit
-        Removed from every row, and the powers of two in which moments are counted, shape
-        (n_features,).
+    center
+        Point that is subtracted from every row, shape (n_features,).
+    unit
+        Powers of two in which moments are counted, shape (n_features,).
     fraction
-        Of the kernel: it rounds to steps of ``2**-fraction``.
+        Binary digits of the kernel, which rounds to quanta of ``2**-fraction``.
     rows, weights
-        Scratch for one block: shape (block, n_features) and (block,), of the kernel's dtype.
+        Buffers for one block: shape (block, n_features) and (block,), of the kernel's dtype.
     groups
-        Of the last block: (exponent, slice), for rows whose weights are that power of two, a
-        multiple of four, times what stands in ``weights``, in (1/16, 1]. Rows of weight zero are in
-        none.
+        Groups of rows of the last block: pairs (exponent, slice). The weights of these rows are
+        ``2**exponent``, a multiple of four, times the mantissas in ``weights``, in (1/16, 1]. Rows
+        of weight zero are in no group.
     minimum, maximum
-        Over the rows taken so far, shape (n_features,); bounds skip rows of weight zero.
-    count, omitted
-        Rows taken so far, those of weight zero included, and rows left out so far.
+        Bounds of the rows so far, shape (n_features,), without rows of weight zero.
+    count
+        Number of rows so far, including rows of weight zero.
+    omitted
+        Number of rows omitted so far.
     weight_quanta, squared_weight_quanta
-        Sums so far, in steps of ``2**-80`` and of ``2**-112``.
+        Sums of weights so far, in quanta of ``2**-80`` and ``2**-112``.
     """
 
     center: NDArray[np.float64]
@@ -74,58 +77,57 @@ class RowReader:
         self.minimum, self.maximum = np.full(d, np.inf), np.full(d, -np.inf)
         self._first, self._second = np.zeros((2, d), np.int64), np.zeros((2, d), np.int64)
         self._scale = ROOT / self.unit
-        n = len(
-            self.rows
-        )  # for the loop: what is allocated block by block is mapped block by block
+        n = len(self.rows)
+        # allocated once: memory that is allocated for each block is mapped for each block
         self._scratch = np.empty(n), np.empty(n, np.uint32), np.empty(n, np.int8)
-        self._take: Any = None  # the loop for rows of one type
+        self._take: Any = None  # compiled loop for rows of one type
         self._raw: Any = None
-        # the first group: smaller steps than those of the sums are none
-        self._least = -(-max(self.fraction - FRACTION - LEAST, 0) // BINADES)
+        # smallest exponent: there are no quanta below those of the sums
+        self._least = -(-max(self.fraction - FRACTION - MIN_EXPONENT, 0) // BINADES)
         self._grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(self.rows.dtype).nmant) + 1)
 
     @property
     def first_quanta(self) -> FixedPoint:
-        """Sums of the rows taken so far, shape (n_features,), in steps of ``2**-62`` units."""
+        """Sums of the rows so far, shape (n_features,), in quanta of ``2**-62`` units."""
         return FixedPoint(*self._first.copy())
 
     @property
     def second_quanta(self) -> FixedPoint:
-        """Sums of squares, shape (n_features,), in steps of ``2**-62`` units squared."""
+        """Sums of squares so far, shape (n_features,), in quanta of ``2**-62`` squared units."""
         return FixedPoint(*self._second.copy())
 
     def take(self, raw: NDArray[Any], weights: NDArray[np.float64] | None, omit: bool) -> int:
-        """Take one block of raw rows; the usable ones end up first in ``rows``, in groups.
+        """Read one block of raw rows; the usable ones are first in ``rows``, in groups.
 
         Parameters
         ----------
         raw
-            Shape (n, n_features), at most a block of rows, any real dtype.
+            Raw rows, shape (n, n_features), at most a block of rows, any real dtype.
         weights
-            Shape (n,), or none.
+            Weights of the rows, shape (n,), or None.
         omit
-            Leave rows with NaN or infinite values out instead of stopping.
+            Whether to omit rows with NaN or infinite values instead of refusing them.
 
         Returns
         -------
         refused
-            Index of the first row refused for its values or its weight; -1 if there is none.
+            Index of the first row with invalid values or weight; -1 if there is none.
 
         Raises
         ------
         CapacityError
             If the moments of the rows so far are too large.
         """
-        # other strides are copied, block by block: numbers side by side are read three times faster
+        # other strides are copied: contiguous numbers are read three times faster
         if self._take is None or raw.dtype != self._raw:
             self._raw, self._native = raw.dtype, native_type(raw.dtype)
             self._take = row_taker(raw.dtype, self.rows.dtype.name)
         raw = np.ascontiguousarray(raw, dtype=self._native)
-        counts = np.zeros(GROUPS + 1, np.int64)  # of each exponent, and of weight zero
-        totals = np.zeros((2, GROUPS), np.int64)
+        counts = np.zeros(N_EXPONENTS + 1, np.int64)  # rows of each exponent, and of weight zero
+        totals = np.zeros((2, N_EXPONENTS), np.int64)
         omitted, refused = self._take(
             raw,
-            # never read without weights
+            # not read without weights
             self.center if weights is None else np.ascontiguousarray(weights, dtype=np.float64),
             weights is not None,
             omit,
@@ -151,7 +153,7 @@ class RowReader:
             )
         self.omitted += omitted
         if weights is None:
-            taken = int(counts[-LEAST // BINADES])
+            taken = int(counts[-MIN_EXPONENT // BINADES])
             self.groups = [(0, slice(0, taken))] if taken else []
             self.count += taken
             self.weight_quanta += taken << WEIGHT_FRACTION
@@ -163,7 +165,7 @@ class RowReader:
         for k in np.flatnonzero(counts[:-1]).tolist():
             start, stop = stop, stop + int(counts[k])
             shift = BINADES * k
-            self.groups.append((shift + LEAST, slice(start, stop)))
+            self.groups.append((shift + MIN_EXPONENT, slice(start, stop)))
             self.weight_quanta += int(totals[0, k]) << shift
             self.squared_weight_quanta += int(totals[1, k]) << 2 * shift
         return int(refused)
@@ -171,7 +173,7 @@ class RowReader:
 
 @lru_cache(maxsize=64)
 def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
-    """The loop for one type of rows and one precision; compiled now, and cached on disk."""
+    """Compile the loop for one type of rows and one precision, or load it from numba's cache."""
     real = numba.from_dtype(np.dtype(dtype))
     vector, words = types.float64[::1], types.int64[:, ::1]
     given = types.Array(types.float64, 1, "C", readonly=True)
@@ -188,15 +190,16 @@ def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
 
 
 def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
-    """Compile the loop for rows of type ``raw``, or load it; threads wait for one compilation."""
+    """Compile the loop for rows of type ``raw``; other threads wait for the compilation."""
     with COMPILING:
         return _taker(native_type(raw).name, dtype)
 
 
 def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:
-    """What the loop is compiled for, a float that holds all values, or their float64 at least.
+    """Return the float type to which raw rows are converted before they are read.
 
-    Two kinds rather than one for each type of integer: to compile one takes seconds.
+    It holds all values of ``raw`` exactly, except for large integers and long doubles. There are
+    only two, because the compilation of a loop takes seconds.
     """
     small = raw.kind == "b" or raw.itemsize < 4 or (raw.kind == "f" and raw.itemsize == 4)
     return np.dtype(np.float32 if small else np.float64)

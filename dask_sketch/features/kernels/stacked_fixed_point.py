@@ -1,4 +1,4 @@
-"""Exact sums of many sketches in one array: whole numbers in as few words as hold all of them."""
+"""Fixed-point sums of many sketches in one array, in as few words as hold all of them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from numpy.typing import NDArray
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
-from dask_sketch.validation.arrays import Rebuilt
-
-# The loop that adds stacked sums to others: one reading of what is added, and no copies.
+from dask_sketch.validation.arrays import FrozenDataclass
 
 _MASK = 2**LOW_BITS - 1
 
 
 def add_stacked(out: Any, words: Any, places: Any, shift: int) -> None:
-    """Add the rows of ``2**shift`` times some numbers to rows of others, in place.
+    """Add ``2**shift`` times the rows of one stack to rows of another, in place.
 
     Parameters
     ----------
     out
-        Shape (n_words, n, ...), of int32 or int64: ``sum_k out[k] 2**(56 k)``, all words but the
-        last in 0 to ``2**56 - 1``. It must hold the sums: that is not checked.
+        Words of the sums, shape (n_words, n, ...), int32 or int64: ``sum_k out[k] 2**(56 k)``, all
+        words but the last in 0 to ``2**56 - 1``. They must hold the sums: this is not checked.
     words
-        Shape (m, n_rows, ...) with m at most ``n_words``, of no longer integers.
+        Words to add, shape (m, n_rows, ...) with ``m <= n_words``, of integers that are not longer.
     places
-        Rows of ``out``, shape (n_rows,), int64; several may be one.
+        Row of ``out`` for each row, shape (n_rows,), int64; rows may repeat.
     shift
-        Bits, ``>= 0``.
+        Number of bits, ``>= 0``.
 
     Examples
     --------
@@ -48,7 +46,7 @@ def add_stacked(out: Any, words: Any, places: Any, shift: int) -> None:
         return
     n_words, n = out.shape[:2]
     flat = np.ascontiguousarray(words).reshape(len(words), words.shape[1], -1).view()
-    flat.flags.writeable = False  # as those of a stack are: one loop to compile
+    flat.flags.writeable = False  # like the words of a stack, so that one loop is compiled
     loop = _loop(n_words == 1, out.dtype, flat.dtype)
     loop(out.reshape(n_words, n, -1), flat, places.astype(np.int64, copy=False), shift)
 
@@ -104,36 +102,36 @@ def _add_words(out: Any, words: Any, places: Any, shift: int) -> None:
                 out[k, row, j] = total
 
 
-_LARGEST = 2**118  # as of FixedPoint
-_SMALL_BITS, _WORD_BITS = 31, 62  # of numbers in one word
-_NUMBERS = 2**16  # of a block of rows: it is compared in the second cache
+_LIMIT = 2**118  # as in FixedPoint
+_SMALL_BITS, _WORD_BITS = 31, 62  # bits of numbers in one word
+_BLOCK_SIZE = 2**16  # numbers that are compared together, in the second-level cache
 Words = NDArray[Any]
 Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class StackedFixedPoint(Rebuilt):
-    """Arrays of whole numbers, one for each of many sketches: ``sum_k words[k] 2**(56 k + shift)``.
+class StackedFixedPoint(FrozenDataclass):
+    """Stack of integer arrays, one for each of many sketches: ``sum_k words[k] 2**(56 k + shift)``.
 
-    What ten samples add to a moment is a number of 26 bits in the kernel's steps, and a chunk may
-    hold 10**5 groups of ten samples. So one word of 32 bits stands for the two of 64 that
-    :class:`FixedPoint` has, as long as they hold all numbers; more are taken where needed. The
-    numbers are the same, and so is what they add up to, in any order.
+    The sum of a moment over ten samples has 26 bits in the quanta of the kernel, and a chunk may
+    hold 10**5 groups of ten samples. Therefore one word of 32 bits replaces the two of 64 that
+    :class:`FixedPoint` has, as long as it holds all numbers, and words are added when needed. The
+    numbers are the same, and so are their sums, in any order.
 
     Attributes
     ----------
     words
-        Shape (n_words, n_groups, ...), int32 or int64. All but the last are in 0 to ``2**56 - 1``.
+        Words, shape (n_words, n_groups, ...), int32 or int64. All but the last are in 0 to
+        ``2**56 - 1``.
     shift
-        Bits, ``>= 0``, that are zero in all numbers.
+        Number of low bits, ``>= 0``, that are zero in all numbers.
     largest
-        No number is larger in size than this times ``2**shift``. It decides how many words there
-        are.
+        Bound: no absolute value exceeds ``largest * 2**shift``. It determines the number of words.
 
     Examples
     --------
-    >>> steps = StackedFixedPoint.of(np.array([[1, -2], [3, 4]]), shift=44)
-    >>> total = StackedFixedPoint.sum([steps, steps], [np.array([0, 1]), np.array([1, 2])], 3)
+    >>> stack = StackedFixedPoint.of(np.array([[1, -2], [3, 4]]), shift=44)
+    >>> total = StackedFixedPoint.sum([stack, stack], [np.array([0, 1]), np.array([1, 2])], 3)
     >>> total.shift, total.words
     (44, array([[[ 1, -2],
         [ 4,  2],
@@ -149,20 +147,20 @@ class StackedFixedPoint(Rebuilt):
 
     @classmethod
     def of(cls, values: Words, shift: int = 0, largest: int | None = None) -> StackedFixedPoint:
-        """``values * 2**shift``, of int32 or int64; ``largest`` bounds their size, if known."""
+        """``values * 2**shift``, int32 or int64; ``largest`` bounds absolute values, if known."""
         bound = 2**_WORD_BITS - 1 if largest is None else largest
         stack = cls(values[np.newaxis], shift, bound)
         return stack.tight() if largest is None else stack
 
     @classmethod
     def from_fixed_point(cls, parts: Sequence[FixedPoint]) -> StackedFixedPoint:
-        """Of one array for each sketch, at least one."""
+        """Stack one array for each sketch, at least one."""
         low, high = ([getattr(part, name) for part in parts] for name in ("low", "high"))
-        return cls(np.stack([np.stack(low), np.stack(high)]), 0, _LARGEST - 1).tight()
+        return cls(np.stack([np.stack(low), np.stack(high)]), 0, _LIMIT - 1).tight()
 
     @classmethod
     def from_integers(cls, values: Sequence[int]) -> StackedFixedPoint:
-        """Of one number for each sketch, Python's, none below zero.
+        """Stack one non-negative Python integer for each sketch.
 
         Examples
         --------
@@ -181,25 +179,25 @@ class StackedFixedPoint(Rebuilt):
         parts: Sequence[StackedFixedPoint],
         places: Sequence[Places],
         n_groups: int,
-        most_bits: int | None = 118,
+        max_bits: int | None = 118,
     ) -> StackedFixedPoint:
-        """Add the rows of some stacks to the rows of a new one.
+        """Add the rows of several stacks to the rows of a new stack.
 
         Parameters
         ----------
         parts
-            At least one; each row has one shape.
+            Stacks, at least one, whose rows have the same shape.
         places
-            Of each part: where its rows go, ascending. Several may go to one place.
+            Row of the new stack for each row of a part, ascending; rows may repeat.
         n_groups
-            Rows of the new stack.
-        most_bits
-            Numbers of more are refused, as they are of :class:`FixedPoint`; none if not given.
+            Number of rows of the new stack.
+        max_bits
+            Largest number of bits, as for :class:`FixedPoint`; unlimited if None.
 
         Raises
         ------
         CapacityError
-            If a number does not fit.
+            If a number has more bits.
         """
         shift = min((part.shift for part in parts if part.largest), default=0)
         parts = [
@@ -216,9 +214,9 @@ class StackedFixedPoint(Rebuilt):
         made = cls(out, shift, most)
         if n_words > min(_n_words(most), max(len(part.words) for part in parts)):
             made = made.tight()
-        if most_bits is not None and (made.largest << shift).bit_length() > most_bits:
+        if max_bits is not None and (made.largest << shift).bit_length() > max_bits:
             made = made.tight()
-            if (made.largest << shift).bit_length() > most_bits:
+            if (made.largest << shift).bit_length() > max_bits:
                 raise CapacityError(
                     "the sums of a group are larger than a sketch holds exactly. Multiply all "
                     "weights by one smaller factor."
@@ -226,16 +224,16 @@ class StackedFixedPoint(Rebuilt):
         return made
 
     def rows(self, chosen: Places) -> StackedFixedPoint:
-        """Those of some of the sketches, in their order."""
+        """Select sketches, in the given order."""
         return StackedFixedPoint(np.take(self.words, chosen, axis=1), self.shift, self.largest)
 
     def fixed_point(self, chosen: Any) -> FixedPoint:
-        """Those of one sketch, or of some; they must be under ``2**118`` in size."""
+        """Convert the numbers of selected sketches, which must be below ``2**118``."""
         low, high, top = _carried(_spread(self.words[:, chosen], self.shift, 3, np.int64))
         return FixedPoint(high + (top << LOW_BITS), low)
 
     def integers(self, chosen: Any = slice(None)) -> Any:
-        """As Python's whole numbers, in nested lists, or the one."""
+        """Convert to Python integers, in nested lists, or to one integer."""
         total: Any = 0
         for k, word in enumerate(self.words):
             total = total + (word[chosen].astype(object) << LOW_BITS * k + self.shift)
@@ -243,11 +241,11 @@ class StackedFixedPoint(Rebuilt):
 
     @property
     def nbytes(self) -> int:
-        """Of all words."""
+        """Size of all words in bytes."""
         return self.words.nbytes
 
     def __eq__(self, other: object) -> bool:
-        """Whether all numbers are the same, in whatever words."""
+        """Whether all numbers are equal, whatever their words are."""
         if not isinstance(other, StackedFixedPoint):
             return NotImplemented
         if self.words.shape[1:] != other.words.shape[1:]:
@@ -267,11 +265,11 @@ class StackedFixedPoint(Rebuilt):
 
     def _blocks(self) -> Iterator[slice]:
         n_groups, *rest = self.words.shape[1:]
-        step = max(_NUMBERS // max(int(np.prod(rest)), 1), 1)
+        step = max(_BLOCK_SIZE // max(int(np.prod(rest)), 1), 1)
         return (slice(start, start + step) for start in range(0, n_groups, step))
 
     def tight(self) -> StackedFixedPoint:
-        """The same with as few words as its numbers need."""
+        """Reduce the words to the smallest number that holds all numbers."""
         words, n_words = self.words, len(self.words)
         while True:
             top = words[-1]
@@ -289,7 +287,7 @@ def _n_words(largest: int) -> int:
 
 
 def _room(stacks: Sequence[StackedFixedPoint], shift: int, largest: int = 0) -> int:
-    """Words that hold numbers up to ``largest``, and each word of some stacks at its place."""
+    """Number of words for numbers up to ``largest``, and for the shifted words of some stacks."""
     places = (len(each.words) + (each.shift - shift) // LOW_BITS for each in stacks)
     return max(_n_words(largest), *places)
 
@@ -299,14 +297,14 @@ def _kind(largest: int) -> Any:
 
 
 def _together(place: Places) -> int:
-    """Rows, at most, that go to one place."""
+    """Largest number of rows that are added to the same row."""
     if (place[1:] > place[:-1]).all():
         return min(len(place), 1)
     return int(np.diff(np.flatnonzero(np.r_[True, place[1:] != place[:-1], True])).max())
 
 
 def _spread(words: Words, shift: int, n_words: int, kind: Any) -> Words:
-    """``2**shift`` times the numbers, in ``n_words`` words of which the last holds what is left."""
+    """Shift the numbers, in ``n_words`` words, of which the last holds the remaining bits."""
     if n_words == 1:
         return words.astype(kind) << shift
     out = np.zeros((n_words, *words.shape[1:]), dtype=np.int64)
@@ -321,7 +319,7 @@ def _spread(words: Words, shift: int, n_words: int, kind: Any) -> Words:
 
 
 def _carried(words: Words) -> Words:
-    """Take the carry of all words but the last, in place."""
+    """Carry the excess of all words but the last, in place."""
     for k in range(len(words) - 1):
         words[k + 1] += words[k] >> LOW_BITS
         words[k] &= _MASK

@@ -1,4 +1,4 @@
-"""Exact sums of ``exp(-2 pi i t)`` where frequencies are sums: one matrix product over samples.
+"""Exact sums of ``exp(-2 pi i t)`` for structured frequencies: one matrix product over samples.
 
 For a group of base frequencies (:mod:`dask_sketch.features.kernels.structured_frequencies`), the
 cosines and sines of every ``u`` and every ``v`` are computed once for each sample, by the
@@ -8,17 +8,17 @@ the samples, and from these
     cos(u +- v) = cos u cos v -+ sin u sin v,    sin(u +- v) = sin u cos v +- cos u sin v
 
 follow at the end. A (sample, frequency) pair costs two fused multiply-adds, two additions of
-integers and the fourth part of a cosine and sine, whose phase needs as many multiply-adds as a base
-frequency has features, which are two. (Full whitening keeps it so: it is done to the rows,
-:mod:`dask_sketch.features.kernels.whitened_rows`.)
+integers and a quarter of a cosine and sine, whose phase needs as many multiply-adds as a base
+frequency has features, which are two. (Full whitening keeps this number, because it is applied to
+the rows: :mod:`dask_sketch.features.kernels.whitened_rows`.)
 
 Vectors run along the samples, so a block is transposed first
 (:mod:`dask_sketch.features.kernels.structured_code`). Every product is rounded to the grid of
 :mod:`dask_sketch.features.kernels.llvm_vectors` and added as an integer, in 32 bits over a block
-and in 64 over all: the sums are the same for every order of the rows and every way to cut them into
+and in 64 over all: the sums are the same for every order of the rows and every division into
 blocks. In float32 and with exact phases, cosine and sine of a row are within 8e-7 of float64, at
-random; two roundings to the grid, of ``2**-23`` at most each but at its ends, are in this. That
-costs 2 to 5 percent more than float sums did, 6 to 8 with weights.
+random; this includes two roundings to the grid, of at most ``2**-23`` each except at its ends.
+Exact sums cost 2 to 5 percent more time than sums of floats, 6 to 8 with weights.
 """
 
 from __future__ import annotations
@@ -39,53 +39,53 @@ from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vec
 from dask_sketch.features.kernels.structured_code import (
     add_products,
     module,
+    put_basis,
     put_columns,
-    put_waves,
 )
 from dask_sketch.features.kernels.structured_frequencies import SIDE, split_exactly
 
-BLOCK = 256  # rows: waves of a group stay in the first cache, sums of 2**22 + 2 each in 32 bits
+BLOCK = 256  # rows: basis values of a group fit the first-level cache, and their sums 32 bits
 AHEAD = 4  # vectors of rows whose phases of a few features are added together
-WAVES = 2 * SIDE  # of one side: cosine and sine of each base frequency
+N_BASIS = 2 * SIDE  # basis functions of one side: cosine and sine of each base frequency
 
 
 def pointer_at(context: Any, b: Any, sig: Any, args: Any, array: int, offset: int) -> Any:
-    """Where ``args[array][args[offset]:]`` lies, for the code of an intrinsic."""
+    """Pointer to ``args[array][args[offset]:]`` in the code of an intrinsic."""
     data = context.make_array(sig.args[array])(context, b, args[array]).data
     return b.gep(data, [args[offset]])
 
 
 @intrinsic(prefer_literal=True)
-def make_waves(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any,
-           weights: Any, v: Any, waves: Any, k: Any, weighted: Any, count: Any, ahead: Any,
+def make_basis(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any,
+           weights: Any, v: Any, basis: Any, k: Any, weighted: Any, count: Any, ahead: Any,
            mark: Any) -> Any:  # fmt: skip
-    """Waves of ``count`` base frequencies at ``base[j:]``, to ``waves[k:]``.
+    """Write basis values of ``count`` base frequencies at ``base[j:]`` to ``basis[k:]``.
 
-    For ``ahead`` vectors of rows: ``x[i + f * pitch:]`` holds feature f, ``weights[v:]`` the
+    For ``ahead`` vectors of rows: ``x[i + f * pitch:]`` holds feature f, and ``weights[v:]`` the
     weights.
     """
     kind, use_weights = x.dtype.name, bool(weighted.literal_value)
     together = count.literal_value, ahead.literal_value
     signature = types.void(
-        x, i, pitch, base, j, n_used, weights, v, waves, k, weighted, count, ahead, mark
+        x, i, pitch, base, j, n_used, weights, v, basis, k, weighted, count, ahead, mark
     )  # fmt: skip
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         px, pb, pv, po = (
             pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8)
         )
-        share = pv if use_weights else None
-        put_waves(Vectors(b, kind), px, args[2], pb, args[5], share, po, *together)
+        given = pv if use_weights else None
+        put_basis(Vectors(b, kind), px, args[2], pb, args[5], given, po, *together)
         return context.get_dummy_value()
 
     return signature, emit
 
 
 @intrinsic
-def cycle_square(
+def transpose_square(
     typing: Any, x: Any, i: Any, n_features: Any, columns: Any, k: Any, pitch: Any
 ) -> Any:
-    """Write a square of lanes by lanes numbers of ``x[i:]`` to ``columns[k:]``, transposed."""
+    """Transpose a square of numbers of ``x[i:]``, as wide as a vector, to ``columns[k:]``."""
     kind = x.dtype.name
     signature = types.void(x, i, n_features, columns, k, pitch)
 
@@ -98,14 +98,14 @@ def cycle_square(
 
 
 @intrinsic(prefer_literal=True)
-def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
+def _multiply(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
               k: Any, tile: Any, width: Any) -> Any:  # fmt: skip
-    """Add the products of ``tile`` waves from ``waves[i:]`` with as many from ``waves[j:]``.
+    """Add the products of ``tile`` basis functions at ``basis[i:]`` and as many at ``basis[j:]``.
 
-    Over ``n_rows`` rows, in vectors of ``width`` bits; ``sums[k:]`` takes them.
+    Over ``n_rows`` rows, in vectors of ``width`` bits; to ``sums[k:]``.
     """
-    kind, side, bits = waves.dtype.name, tile.literal_value, width.literal_value
-    signature = types.void(waves, i, j, pitch, n_rows, sums, k, tile, width)
+    kind, side, bits = basis.dtype.name, tile.literal_value, width.literal_value
+    signature = types.void(basis, i, j, pitch, n_rows, sums, k, tile, width)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         one, other = (pointer_at(context, b, sig, args, 0, offset) for offset in (1, 2))
@@ -117,12 +117,12 @@ def _multiply(typing: Any, waves: Any, i: Any, j: Any, pitch: Any, n_rows: Any, 
 
 
 def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
-    """The loop over blocks and groups; compiled now, and cached on disk."""
-    lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
-    step = AHEAD * lanes
+    """Compile the loop over blocks and groups, or load it from numba's cache."""
+    elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
+    step = AHEAD * elements
     one = 2 ** FRACTION[dtype]
-    # numba looks at this file and at constants when it loads from its cache: the arithmetic is told
-    # by a checksum
+    # numba compares this file and the constants when it loads from its cache: the checksum stands
+    # for the emitted arithmetic
     mark = crc32(str(module(dtype, bits, tile, weighted=True)).encode())
 
     def add_rows(x, packed, sums, weights):  # type: ignore[no-untyped-def]
@@ -130,52 +130,52 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
         n_used = packed.shape[2]
         samples, bases = x.reshape(-1), packed.reshape(-1)
         width = min(BLOCK, (n + step - 1) // step * step)
-        pitch = width + lanes  # not a power of two: columns do not share one place in the cache
-        columns = np.zeros((d + lanes - 1) // lanes * lanes * pitch, x.dtype)
-        share = np.zeros(width, x.dtype)
-        waves = np.empty(2 * WAVES * pitch, x.dtype)
+        pitch = width + elements  # not a power of two, so that columns lie in different cache sets
+        columns = np.zeros((d + elements - 1) // elements * elements * pitch, x.dtype)
+        padded = np.zeros(width, x.dtype)
+        basis = np.empty(2 * N_BASIS * pitch, x.dtype)
         for start in range(0, n, width):
             rows = min(width, n - start)
             used = (rows + step - 1) // step * step
-            # squares of lanes by lanes; they may reach over the end of a row, not of the samples
-            whole = max(min(rows, n - start - (lanes + d - 1) // d) // lanes * lanes, 0)
-            for r in range(0, whole, lanes):
-                for f in range(0, d, lanes):
+            # squares as wide as a vector, which may extend beyond a row, but not beyond the samples
+            whole = max(min(rows, n - start - (elements + d - 1) // d) // elements * elements, 0)
+            for r in range(0, whole, elements):
+                for f in range(0, d, elements):
                     place = (start + r) * d + f
-                    cycle_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
             for r in range(whole, rows):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
-            for r in range(rows, used):  # empty rows: their sines are zero, and their cosines one
+            for r in range(rows, used):  # rows of padding, whose sines are zero and cosines one
                 for f in range(d):
                     columns[f * pitch + r] = 0.0
             if weights.size:
                 for r in range(used):
-                    share[r] = weights[start + r] if r < rows else 0.0
+                    padded[r] = weights[start + r] if r < rows else 0.0
             else:
                 sums[-1] += (used - rows) * one
-            for group in range(packed.shape[0] // WAVES):
+            for group in range(packed.shape[0] // N_BASIS):
                 count, ahead = (tile, tile) if n_used == d else (1, AHEAD)
-                for r in range(0, used, ahead * lanes):
-                    for base in range(0, WAVES, count):
-                        j, k = (group * WAVES + base) * 2 * n_used, 2 * base * pitch + r
+                for r in range(0, used, ahead * elements):
+                    for base in range(0, N_BASIS, count):
+                        j, k = (group * N_BASIS + base) * 2 * n_used, 2 * base * pitch + r
                         weighted = weights.size and base >= SIDE
                         if n_used < d and weighted:
-                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
                                    1, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                         elif n_used < d:
-                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
                                    0, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                         elif weighted:
-                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
                                    1, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
                         else:
-                            make_waves(columns, r, pitch, bases, j, n_used, share, r, waves, k,
+                            make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
                                    0, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
-                for i in range(0, WAVES, tile):
-                    for j in range(0, WAVES, tile):
-                        k = (group * WAVES + i) * WAVES + j * tile
-                        _multiply(waves, i * pitch, (WAVES + j) * pitch, pitch, used,
+                for i in range(0, N_BASIS, tile):
+                    for j in range(0, N_BASIS, tile):
+                        k = (group * N_BASIS + i) * N_BASIS + j * tile
+                        _multiply(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
                                   sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
 
     scalar = numba.from_dtype(np.dtype(dtype))
@@ -188,51 +188,67 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
 
 
 class StructuredKernel:
-    """Sums of cosines and sines for frequencies in groups; used as :class:`DenseKernel` is.
+    """Sums of cosines and sines for structured frequencies, with the methods of a DenseKernel.
 
-    Instances come from :func:`structured_kernel`, which compiles each precision once per process.
+    Use :func:`structured_kernel`, which compiles each precision once per process.
+
+    Parameters
+    ----------
+    dtype
+        Precision, ``"float32"`` or ``"float64"``.
+    bits
+        Width of the vectors in bits; that of the machine by default. It changes no bit of the
+        sums.
 
     Attributes
     ----------
     fraction
-        Sums count steps of ``2.0**-fraction``.
+        Binary digits of the fixed-point sums: they count quanta of ``2.0**-fraction``.
     capacity
-        Rows that sums can take before they must be unpacked.
+        Number of rows that sums can hold before they must be unpacked.
     """
 
     def __init__(self, dtype: str, bits: int | None = None):
         self.dtype = np.dtype(dtype)
         self.fraction = self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype]
-        # waves of u, and of v, whose products are held in registers, as base frequencies and
-        # vectors of rows are where all features are used; it changes no bit of the sums
+        # basis functions of u, and of v, whose products are held in registers; also base
+        # frequencies and vectors of rows, if they use all features
         bits = bits or vector_bits()
         self._tile = 4 if bits == VECTOR_BITS else 2
         self._add = _compiled(dtype, self._tile, bits)
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Frequencies in cycles (n_features, n_frequencies), of which each is a sum, to bases.
+        """Split structured frequencies into base frequencies.
 
-        Gives shape (n_bases, 2, n_used): the numbers of the features that a base frequency uses,
-        as floats, and its cycles there.
+        Parameters
+        ----------
+        cycles
+            Frequencies in cycles, shape (n_features, n_frequencies).
+
+        Returns
+        -------
+        packed
+            Shape (n_bases, 2, n_used): the numbers of the features that a base frequency uses, as
+            floats, and its frequencies there.
 
         Raises
         ------
         InputError
-            If the frequencies are not sums.
+            If the frequencies are not sums of base frequencies.
         """
         bases = split_exactly(cycles).reshape(-1, len(cycles))
         count = np.count_nonzero(bases, axis=1)
         n_used = max(int(count.max(initial=0)), 1)
-        # the features in use first, in their order; or all of them, in the same order for all
+        # features in use first, in their order; or all features, in the same order for all bases
         unused = bases == 0 if n_used < len(cycles) else np.zeros(bases.shape, dtype=bool)
         order = np.argsort(unused, axis=1, kind="stable")[:, :n_used]
         packed = np.stack([order, np.take_along_axis(bases, order, axis=1)], axis=1)
         return np.ascontiguousarray(packed, dtype=self.dtype)
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Fresh sums for :meth:`add`: of the products of each group, and of empty rows."""
-        return np.zeros(len(packed) // WAVES * WAVES * WAVES + 1, dtype=np.int64)
+        """Return empty sums for :meth:`add`: the products of each group, and rows of padding."""
+        return np.zeros(len(packed) // N_BASIS * N_BASIS * N_BASIS + 1, dtype=np.int64)
 
     def add(
         self,
@@ -247,21 +263,21 @@ class StructuredKernel:
         ----------
         x
             Centred samples, shape (n, n_features), C-contiguous, of the kernel's dtype. They and
-            their phases must be finite: the sums do not tell.
+            their phases must be finite: this is not checked.
         packed
             Base frequencies from :meth:`pack`.
         sums
-            Sums from :meth:`zeros`; of at most ``capacity`` rows in all.
+            Sums from :meth:`zeros`, of at most ``capacity`` rows in total.
         weights
-            Weights of the samples, shape (n,), of the kernel's dtype, in [0, 1]; all one
-            when not given.
+            Weights of the samples, shape (n,), of the kernel's dtype, in [0, 1]; all one by
+            default.
         """
         if len(x):
             self._add(x, packed, sums, np.empty(0, self.dtype) if weights is None else weights)
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
-        """Sums of ``exp(-2 pi i t)`` in steps, shape (2, n_frequencies): real, imaginary part."""
-        t, count = self._tile, WAVES // self._tile
+        """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
+        t, count = self._tile, N_BASIS // self._tile
         tiles = sums[:-1].reshape(-1, count, count, t, t).swapaxes(2, 3)
         products = tiles.reshape(-1, SIDE, 2, SIDE, 2)  # of cosine and sine of u with those of v
         cosines = products[:, :, 0, :, 0] - sums[-1], products[:, :, 1, :, 1]
@@ -277,10 +293,10 @@ def _kernel(dtype: str) -> StructuredKernel:
 
 
 def structured_kernel(dtype: str = "float32") -> StructuredKernel:
-    """The compiled kernel for sums, in ``"float32"`` or ``"float64"``.
+    """Return the compiled kernel of a precision, ``"float32"`` or ``"float64"``.
 
     The first call in a process compiles (about two seconds) or loads from numba's cache on disk;
-    threads that ask meanwhile wait for that one compilation.
+    other threads wait for that compilation.
 
     Examples
     --------

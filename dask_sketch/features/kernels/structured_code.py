@@ -1,8 +1,8 @@
-"""The arithmetic of sums of frequencies: waves of base frequencies, and sums of their products.
+"""Emit the arithmetic of structured frequencies: basis values, and sums of their products.
 
-A *wave* is the cosine or the sine of one base frequency's phase, along the rows of a block.
-Vectors run along the rows too: samples are columns here, each of a feature, ``pitch`` numbers from
-one to the next, and so are waves.
+Basis functions are the cosine and the sine of the phase of each base frequency. Vectors run along
+the rows of a block: samples are stored as columns, one for each feature, ``pitch`` numbers apart,
+and so are the values of basis functions.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from dask_sketch.features.kernels.llvm_vectors import PRODUCT, Vectors, bits_of, real, whole
+from dask_sketch.features.kernels.llvm_vectors import (
+    PRODUCT,
+    Vectors,
+    bits_of,
+    integer_type,
+    real_type,
+)
 
-TOGETHER = 32  # features of a base frequency that are added before they join the rest
+TOGETHER = 32  # features of a base frequency that are added before they are added to the rest
 _WORD = ir.IntType(64)
 
 
 def number(value: int) -> Any:
-    """A whole number of 64 bits."""
+    """Return a constant integer of 64 bits."""
     return ir.Constant(_WORD, value)
 
 
 def zeros(b: Any, kind: Any, count: int) -> list[Any]:
-    """Variables of one vector each; LLVM keeps them in registers."""
+    """Allocate variables of one vector each, set to zero; LLVM keeps them in registers."""
     slots = [cgutils.alloca_once(b, kind) for _ in range(count)]
     for slot in slots:
         b.store(ir.Constant(kind, None), slot)
@@ -32,10 +38,16 @@ def zeros(b: Any, kind: Any, count: int) -> list[Any]:
 
 
 def exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]:
-    """Two vectors, seen as rows of blocks of ``stride`` lanes, transposed two by two blocks."""
-    b, mask = vec.builder, ir.VectorType(ir.IntType(32), vec.lanes)
-    near = [lane + vec.lanes - stride if lane & stride else lane for lane in range(vec.lanes)]
-    far = [lane + vec.lanes if lane & stride else lane + stride for lane in range(vec.lanes)]
+    """Transpose the two by two blocks of ``stride`` elements in two vectors."""
+    b, mask = vec.builder, ir.VectorType(ir.IntType(32), vec.elements)
+    near = [
+        element + vec.elements - stride if element & stride else element
+        for element in range(vec.elements)
+    ]
+    far = [
+        element + vec.elements if element & stride else element + stride
+        for element in range(vec.elements)
+    ]
     return (
         b.shuffle_vector(one, other, ir.Constant(mask, near)),
         b.shuffle_vector(one, other, ir.Constant(mask, far)),
@@ -43,11 +55,11 @@ def exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]
 
 
 def put_columns(vec: Vectors, x: Any, n_features: Any, columns: Any, pitch: Any) -> None:
-    """Emit a transposition: of as many rows and features as lanes, from ``x`` to ``columns``."""
-    b, stride = vec.builder, vec.lanes // 2
-    rows = [vec.part(b.gep(x, [b.mul(n_features, number(r))]), 0) for r in range(vec.lanes)]
+    """Emit the transposition of a square, as wide as a vector, from ``x`` to ``columns``."""
+    b, stride = vec.builder, vec.elements // 2
+    rows = [vec.part(b.gep(x, [b.mul(n_features, number(r))]), 0) for r in range(vec.elements)]
     while stride:
-        for r in range(vec.lanes):
+        for r in range(vec.elements):
             if not r & stride:
                 rows[r], rows[r + stride] = exchange(vec, rows[r], rows[r + stride], stride)
         stride //= 2
@@ -56,14 +68,14 @@ def put_columns(vec: Vectors, x: Any, n_features: Any, columns: Any, pitch: Any)
 
 
 def _across(vec: Vectors, vectors: list[Any]) -> Any:
-    """Sums over the lanes of integers in each vector, of which there are 2, 4, ... or as lanes."""
-    b, count, stride = vec.builder, len(vectors), vec.lanes // 2
+    """Emit sums over the elements of each vector; their number is a power of two."""
+    b, count, stride = vec.builder, len(vectors), vec.elements // 2
     while stride:
         half = max(len(vectors) // 2, 1)
         pairs = zip(vectors[:half], vectors[-half:], strict=True)
         vectors = [b.add(*exchange(vec, one, other, stride)) for one, other in pairs]
         stride //= 2
-    first = [n * vec.lanes // count for n in range(count)]  # the other lanes are equal
+    first = [n * vec.elements // count for n in range(count)]  # the other elements are equal
     chosen = ir.Constant(ir.VectorType(ir.IntType(32), count), first)
     return b.shuffle_vector(vectors[0], vectors[0], chosen)
 
@@ -71,7 +83,7 @@ def _across(vec: Vectors, vectors: list[Any]) -> Any:
 def _phases(
     vec: Vectors, x: Any, pitch: Any, bases: Any, n_used: Any, count: int, ahead: int
 ) -> list[Any]:
-    """Phases in cycles: those of the first base frequency, one for each vector of rows, first."""
+    """Emit phases in cycles: for each base frequency, one for each vector of rows."""
     b = vec.builder
     totals = zeros(b, vec.type, count * ahead)
     cycles = [b.gep(bases, [b.mul(n_used, number(2 * n + 1))]) for n in range(count)]
@@ -84,21 +96,21 @@ def _phases(
             column = b.gep(x, [b.mul(feature, pitch)])
             rows = [vec.part(column, n) for n in range(ahead)]
             for m, slot in enumerate(slots):
-                turn = vec.spread(b.load(b.gep(cycles[m // ahead], [entry])))
-                b.store(vec.multiply_add(turn, rows[m % ahead], b.load(slot)), slot)
+                frequency = vec.spread(b.load(b.gep(cycles[m // ahead], [entry])))
+                b.store(vec.multiply_add(frequency, rows[m % ahead], b.load(slot)), slot)
         for slot, total in zip(slots, totals, strict=True):
             b.store(b.fadd(b.load(total), b.load(slot)), total)
     return [b.load(total) for total in totals]
 
 
-def put_waves(
+def put_basis(
     vec: Vectors,
     x: Any,
     pitch: Any,
     bases: Any,
     n_used: Any,
     weights: Any,
-    waves: Any,
+    basis: Any,
     count: int,
     ahead: int,
 ) -> None:
@@ -107,32 +119,33 @@ def put_waves(
     Parameters
     ----------
     vec
-        Where the code shall stand.
+        Emitter.
     x
         Pointer to the rows in the column of the first feature.
     pitch
-        From column to column, and from wave to wave.
+        Distance between columns, in ``x`` and in ``basis``.
     bases
-        Pointer to ``count`` base frequencies that use the same features: of each the numbers of
-        ``n_used`` features, then the cycles.
+        Pointer to ``count`` base frequencies that use the same features: for each, the numbers of
+        ``n_used`` features, then the frequencies in cycles.
     n_used
-        Number of features.
+        Number of features that a base frequency uses.
     weights
-        Pointer to the weights of the rows, or none.
-    waves
-        Pointer to the rows in the first wave: they are cosine, sine, cosine, ...
+        Pointer to the weights of the rows, or None.
+    basis
+        Pointer to the rows in the column of the first basis function; the order is cosine, sine,
+        cosine, ...
     count
-        Number of base frequencies: what is loaded of the rows serves all of them.
+        Number of base frequencies, which share loads of the rows.
     ahead
-        Number of vectors of rows: what is loaded of base frequencies serves all of them.
+        Number of vectors of rows, which share loads of the base frequencies.
     """
     b = vec.builder
     for m, cycles in enumerate(_phases(vec, x, pitch, bases, n_used, count, ahead)):
         base, n = divmod(m, ahead)
-        share = None if weights is None else vec.part(weights, n)
-        for k, wave in enumerate(vec.cosine_sine(cycles, share)):
-            place = b.gep(waves, [b.mul(pitch, number(2 * base + k))])
-            vec.put(wave, b.gep(place, [number(n * vec.lanes)]))
+        row_weights = None if weights is None else vec.part(weights, n)
+        for k, values in enumerate(vec.cosine_sine(cycles, row_weights)):
+            place = b.gep(basis, [b.mul(pitch, number(2 * base + k))])
+            vec.put(values, b.gep(place, [number(n * vec.elements)]))
 
 
 def put_products(
@@ -150,59 +163,59 @@ def put_products(
     Parameters
     ----------
     vec
-        Where the code shall stand.
+        Emitter.
     x, out
         Pointers to the rows in the column of the first feature, and of the first combination.
     pitch
-        From column to column.
+        Distance between columns.
     matrix
-        Pointer to ``count`` lines: of each the numbers of the features, then what they count.
+        Pointer to ``count`` lines: for each, the numbers of the features, then their coefficients.
     n_features
         Number of features.
     count, ahead
-        How many.
+        Numbers of combinations and of vectors of rows.
     """
     b = vec.builder
     for m, total in enumerate(_phases(vec, x, pitch, matrix, n_features, count, ahead)):
         column, n = divmod(m, ahead)
         place = b.gep(out, [b.mul(pitch, number(column))])
-        vec.put(total, b.gep(place, [number(n * vec.lanes)]))
+        vec.put(total, b.gep(place, [number(n * vec.elements)]))
 
 
 def add_products(
     vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, side: int
 ) -> None:
-    """Emit sums of the products of ``side`` waves with as many others.
+    """Emit sums of the products of ``side`` basis functions and as many others.
 
     Parameters
     ----------
     vec
-        Where the code shall stand, and the width of its vectors.
+        Emitter.
     one, other
-        Pointers to the first wave of each side.
+        Pointers to the first basis function of each side.
     pitch
-        From wave to wave.
+        Distance between columns.
     n_rows
-        Number of rows, that fill whole vectors; at most 511, as the sums have 32 bits.
+        Number of rows, a multiple of the width of a vector; at most 511, as sums have 32 bits.
     sums
-        Pointer to ``side**2`` integers of 64 bits that the steps of the products are added to,
-        those of the first wave of ``one`` first.
+        Pointer to ``side**2`` integers of 64 bits, to which the products are added in quanta,
+        those of the first basis function of ``one`` first.
     side
-        As many as registers hold the sums of.
+        Number of basis functions of each side, whose sums are held in registers.
     """
     b = vec.builder
     sides = [
         [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (one, other)
     ]
     slots = zeros(b, vec.integers, side * side)
-    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.lanes)) as (row, _):
-        u, v = ([vec.part(b.gep(wave, [row]), 0) for wave in waves] for waves in sides)
+    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.elements)) as (row, _):
+        u, v = ([vec.part(b.gep(values, [row]), 0) for values in basis] for basis in sides)
         for n, slot in enumerate(slots):
-            product = vec.steps(u[n // side], v[n % side], PRODUCT)
+            product = vec.quanta(u[n // side], v[n % side], PRODUCT)
             b.store(vec.add_in_order(b.load(slot), product), slot)
-    along = b.trunc(b.mul(n_rows, number(bits_of(PRODUCT, vec.kind))), whole(vec.kind))
-    for first in range(0, len(slots), vec.lanes):
-        total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.lanes]])
+    along = b.trunc(b.mul(n_rows, number(bits_of(PRODUCT, vec.kind))), integer_type(vec.kind))
+    for first in range(0, len(slots), vec.elements):
+        total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.elements]])
         total = b.sub(total, vec.spread(along, total.type))
         words = ir.VectorType(_WORD, total.type.count)
         wide = total if vec.bits == 64 else b.sext(total, words)
@@ -212,9 +225,9 @@ def add_products(
 
 
 def products_module(kind: str, side: int) -> ir.Module:
-    """The arithmetic of :func:`put_products` alone, as code of LLVM for any processor."""
+    """Emit a module of LLVM with :func:`put_products`, to identify it in caches."""
     made = ir.Module("products")
-    numbers = real(kind).as_pointer()
+    numbers = real_type(kind).as_pointer()
     given = [numbers, _WORD, numbers, _WORD, numbers]
     function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), "products")
     b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -225,13 +238,13 @@ def products_module(kind: str, side: int) -> ir.Module:
 
 
 def module(kind: str, vector_bits: int, tile: int, weighted: bool) -> ir.Module:
-    """The arithmetic alone, as code of LLVM for any processor.
+    """Emit a module of LLVM with the arithmetic of this file, to identify it in caches.
 
-    Its functions are ``columns`` of rows, ``few`` (waves of a base frequency of few features),
-    ``many`` (of ``tile`` that use all) and ``products``.
+    Its functions are ``columns``, ``few`` (basis values of a base frequency of few features),
+    ``many`` (of ``tile`` base frequencies that use all features) and ``products``.
     """
-    made = ir.Module("waves")
-    numbers, sums = real(kind).as_pointer(), _WORD.as_pointer()
+    made = ir.Module("basis")
+    numbers, sums = real_type(kind).as_pointer(), _WORD.as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [numbers, _WORD, numbers, _WORD])
     function = ir.Function(made, signature, "columns")
     b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -242,9 +255,9 @@ def module(kind: str, vector_bits: int, tile: int, weighted: bool) -> ir.Module:
         given = [numbers, _WORD, numbers, _WORD, numbers, numbers]
         function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), name)
         b = ir.IRBuilder(function.append_basic_block("entry"))
-        x, pitch, bases, n_used, weights, waves = function.args
-        share = weights if weighted else None
-        put_waves(Vectors(b, kind), x, pitch, bases, n_used, share, waves, count, ahead)
+        x, pitch, bases, n_used, weights, basis = function.args
+        row_weights = weights if weighted else None
+        put_basis(Vectors(b, kind), x, pitch, bases, n_used, row_weights, basis, count, ahead)
         b.ret_void()
     signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, _WORD, _WORD, sums])
     function = ir.Function(made, signature, "products")

@@ -1,12 +1,13 @@
-"""Frequencies in groups of sums and differences, ``u_i + v_j`` and ``u_i - v_j`` (ours).
+"""Structured frequencies: groups of sums ``u_i + v_j`` and differences ``u_i - v_j`` (ours).
 
 A group of 32 frequencies comes from eight base frequencies, four ``u`` and four ``v``, and so do
 its features: ``exp(-i (u + v) . x)`` is a product of two. The sketch of a group is one matrix
 product, of the cosines and sines of the ``u`` with those of the ``v``, over the samples
-(:mod:`dask_sketch.features.kernels.structured`).
+(:mod:`dask_sketch.features.kernels.structured`). The reason is speed: see
+:mod:`dask_sketch.features.distributions`.
 
-The frequencies are all that is stored. The base frequencies follow from them, exactly, since
-drawn ones lie on a grid: see :func:`truncate_to_grid`.
+Only the frequencies are stored. The base frequencies follow from them exactly, because sampled
+frequencies lie on a grid: see :func:`truncate_to_grid`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dask_sketch.errors import InputError
 
 SIDE = 4  # base frequencies of one side; with eight, least squares loses 0.1 in ln KL
 GROUP = 2 * SIDE * SIDE
-_BITS = 23  # of a base frequency; a sum has one more, which is what float32 holds
+_BITS = 23  # of a base frequency; a sum has one more, and float32 has 24
 Array = NDArray[np.float64]
 
 
 def n_groups(n_frequencies: int) -> int:
-    """Groups that hold ``n_frequencies``; the last may be cut off.
+    """Number of groups that hold ``n_frequencies``; the last group may be incomplete.
 
     Examples
     --------
@@ -34,14 +35,15 @@ def n_groups(n_frequencies: int) -> int:
 
 
 def combine(bases: Array, n_frequencies: int) -> Array:
-    """The frequencies of groups of base frequencies.
+    """Combine groups of base frequencies to frequencies.
 
     Parameters
     ----------
     bases
-        Shape (n_groups, 2, SIDE, n_features): every ``u`` of a group, then every ``v``.
+        Base frequencies, shape (n_groups, 2, SIDE, n_features): every ``u`` of a group, then every
+        ``v``.
     n_frequencies
-        How many of them to give.
+        Number of frequencies to return.
 
     Returns
     -------
@@ -61,18 +63,18 @@ def combine(bases: Array, n_frequencies: int) -> Array:
 
 
 def split(frequencies: NDArray[np.floating]) -> Array:
-    """The base frequencies of frequencies in the order of :func:`combine`.
+    """Split frequencies in the order of :func:`combine` into base frequencies.
 
     Parameters
     ----------
     frequencies
-        Shape (n_features, n_frequencies).
+        Frequencies, shape (n_features, n_frequencies).
 
     Returns
     -------
     bases
-        Shape (n_groups, 2, SIDE, n_features), zero where a last group that was cut off does not
-        tell. Exact for settled frequencies.
+        Base frequencies, shape (n_groups, 2, SIDE, n_features), zero if an incomplete last group
+        does not determine them. They are exact for frequencies on the grid.
     """
     d, m = frequencies.shape
     whole = np.zeros((n_groups(m) * GROUP, d))
@@ -88,28 +90,28 @@ def split(frequencies: NDArray[np.floating]) -> Array:
 
 
 def truncate_to_grid(cycles: Array) -> Array:
-    """Round frequencies so that each sum is a float32 number, and its two parts are known from it.
+    """Truncate base frequencies to a grid, so that float32 sums determine them.
 
-    Base frequencies are cut to a grid for each feature, ``2**-23`` of the power of two above the
-    largest; sums and differences then fit in the 24 bits of float32.
+    The grid of each feature is ``2**-23`` of the power of two above its largest base frequency;
+    sums and differences then fit in the 24 bits of float32.
 
     Parameters
     ----------
     cycles
-        Shape (n_features, n_frequencies), in the order of :func:`combine`.
+        Frequencies in cycles, shape (n_features, n_frequencies), in the order of :func:`combine`.
 
     Returns
     -------
     cycles
-        Shape (n_features, n_frequencies). What is settled stays as it is.
+        Frequencies on the grid, shape (n_features, n_frequencies). Those on the grid are unchanged.
 
     Examples
     --------
     >>> cycles = combine(np.random.default_rng(0).normal(size=(1, 2, SIDE, 3)), 30)
-    >>> settled = truncate_to_grid(cycles)
-    >>> bool((settled == settled.astype(np.float32)).all())
+    >>> on_grid = truncate_to_grid(cycles)
+    >>> bool((on_grid == on_grid.astype(np.float32)).all())
     True
-    >>> bool((truncate_to_grid(settled) == settled).all())
+    >>> bool((truncate_to_grid(on_grid) == on_grid).all())
     True
     """
     bases = split(cycles)
@@ -119,7 +121,7 @@ def truncate_to_grid(cycles: Array) -> Array:
 
 
 def round_to_grid(cycles: Array) -> Array:
-    """Settled frequencies from what rounding in float64 has moved a little.
+    """Round frequencies to the grid from which rounding in float64 has moved them.
 
     Examples
     --------
@@ -130,19 +132,19 @@ def round_to_grid(cycles: Array) -> Array:
     """
     bases = split(cycles)
     exponents = np.frexp(np.abs(bases).max(axis=(0, 1, 2)))[1]
-    # the largest may have come to the other side of a power of two: then the grid is a finer one,
-    # and has the same numbers
+    # the largest may have crossed a power of two: then the grid is finer and contains the same
+    # numbers
     grid = np.ldexp(1.0, exponents - _BITS)
     return combine(np.rint(bases / grid) * grid, cycles.shape[1])
 
 
 def split_exactly(cycles: NDArray[np.floating]) -> Array:
-    """:func:`split`, for frequencies that must be sums.
+    """Split frequencies that must be sums and differences of base frequencies.
 
     Raises
     ------
     InputError
-        If they are not.
+        If they are not sums and differences.
     """
     bases = split(cycles)
     if not np.array_equal(combine(bases, cycles.shape[1]), cycles):

@@ -1,7 +1,7 @@
-"""Rows that are whitened before their phases are computed, each by arithmetic of its own.
+"""Whiten rows before their phases are computed, each by arithmetic of that row alone.
 
-A matrix product of a library is no choice: its order of additions depends on the number of rows,
-and so would the last bits of a sketch. Vectors run along the rows here, as in
+The matrix product of a library is not suitable: its order of additions depends on the number of
+rows, and with it the last bits of a sketch would. Vectors run along the rows here, as in
 :mod:`dask_sketch.features.kernels.structured`.
 """
 
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
-from dask_sketch.features.kernels.structured import cycle_square, pointer_at
+from dask_sketch.features.kernels.structured import pointer_at, transpose_square
 from dask_sketch.features.kernels.structured_code import products_module, put_products
 
-BLOCK = 128  # rows: their columns stay in the first cache
+BLOCK = 128  # rows, whose columns stay in the first-level cache
 TOGETHER = 4  # new features, and vectors of rows, whose products are held in registers
 
 
 @intrinsic
 def mix_columns(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: Any, n_features: Any,
          out: Any, k: Any, mark: Any) -> Any:  # fmt: skip
-    """TOGETHER new features at ``out[k:]``, by rows of ``matrix[j:]``, for as many vectors."""
+    """Write TOGETHER new features, by rows of ``matrix[j:]``, for as many vectors of rows."""
     kind = columns.dtype.name
     signature = types.void(columns, i, pitch, matrix, j, n_features, out, k, mark)
 
@@ -44,29 +44,29 @@ def mix_columns(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: A
 
 @lru_cache(maxsize=2)
 def _whitener(dtype: str) -> Callable[..., None]:
-    """The loop for one precision; compiled now, and cached on disk."""
-    lanes = VECTOR_BITS // (64 if dtype == "float64" else 32)
-    pitch = BLOCK + lanes  # not a power of two: columns do not share one place in the cache
+    """Compile the loop for one precision, or load it from numba's cache."""
+    elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
+    pitch = BLOCK + elements  # not a power of two, so that columns lie in different cache sets
     mark = crc32(str(products_module(dtype, TOGETHER)).encode())
 
     def whiten(rows, matrix, out):  # type: ignore[no-untyped-def]
         n, d = rows.shape
         samples, mixed = rows.reshape(-1), matrix.reshape(-1)
-        columns = np.zeros((d + lanes - 1) // lanes * lanes * pitch, rows.dtype)
+        columns = np.zeros((d + elements - 1) // elements * elements * pitch, rows.dtype)
         new = np.empty(matrix.shape[0] * pitch, rows.dtype)
         for start in range(0, n, BLOCK):
             used = min(BLOCK, n - start)
-            # squares of lanes by lanes; they may reach over the end of a row, not of the samples
-            whole = max(min(used, n - start - (lanes + d - 1) // d) // lanes * lanes, 0)
-            for r in range(0, whole, lanes):
-                for f in range(0, d, lanes):
+            # squares as wide as a vector, which may extend beyond a row, but not beyond the samples
+            whole = max(min(used, n - start - (elements + d - 1) // d) // elements * elements, 0)
+            for r in range(0, whole, elements):
+                for f in range(0, d, elements):
                     place = (start + r) * d + f
-                    cycle_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
             for r in range(whole, used):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
             for g in range(0, matrix.shape[0], TOGETHER):
-                for r in range(0, used, TOGETHER * lanes):
+                for r in range(0, used, TOGETHER * elements):
                     mix_columns(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)  # type: ignore[call-arg]
             for r in range(used):
                 for g in range(d):
@@ -81,19 +81,19 @@ def _whitener(dtype: str) -> Callable[..., None]:
 
 
 class RowWhitener:
-    """Multiplies rows with a matrix, in the precision of a kernel.
+    """Multiplication of rows by a matrix, in the precision of a kernel.
 
     Parameters
     ----------
     matrix
-        Whitening ``L``, shape (n_features, n_features).
+        Whitening matrix ``L``, shape (n_features, n_features).
     dtype
-        Of the rows, ``"float32"`` or ``"float64"``.
+        Precision of the rows, ``"float32"`` or ``"float64"``.
 
     Attributes
     ----------
     matrix
-        Its lines, TOGETHER by TOGETHER, each as the numbers of the features, then what they count.
+        Packed rows of the matrix: for each, the numbers of the features, then the coefficients.
 
     Examples
     --------
@@ -104,24 +104,24 @@ class RowWhitener:
 
     def __init__(self, matrix: NDArray[np.float64], dtype: str):
         d = len(matrix)
-        # as base frequencies are packed: the features of each new one, and what they count
+        # packed like base frequencies: the features of each new feature, and their coefficients
         self.matrix = np.zeros((-(-d // TOGETHER) * TOGETHER, 2, d), dtype)
         self.matrix[:, 0], self.matrix[:d, 1] = np.arange(d), matrix
         with COMPILING:
             self._whiten = _whitener(dtype)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """``L @ x`` of each row; its bits depend on that row alone.
+        """Return ``L @ x`` for each row; its bits depend on that row alone.
 
         Parameters
         ----------
         rows
-            Shape (n, n_features), C-contiguous, of the precision that was asked for.
+            Rows, shape (n, n_features), C-contiguous, of the precision of this whitener.
 
         Returns
         -------
         whitened
-            Of the same shape and type.
+            Whitened rows, of the same shape and type.
         """
         out = np.empty_like(rows)
         self._whiten(rows, self.matrix, out)

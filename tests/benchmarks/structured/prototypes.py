@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dask_sketch.features.kernels.llvm_vectors import Vectors
-from dask_sketch.features.kernels.structured import cycle_square, pointer_at
+from dask_sketch.features.kernels.structured import pointer_at, transpose_square
 from dask_sketch.features.kernels.structured_code import exchange, zeros
 
 ROWS = 256  # of one block
@@ -68,11 +68,11 @@ def _add(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_used: Any
                     )
                     before, now = now, then
         for n, total in enumerate(totals):
-            lanes, stride = b.load(total), vec.lanes // 2
+            elements, stride = b.load(total), vec.elements // 2
             while stride:
-                lanes = b.fadd(*exchange(vec, lanes, lanes, stride))
+                elements = b.fadd(*exchange(vec, elements, elements, stride))
                 stride //= 2
-            value = b.fpext(b.extract_element(lanes, _WORD(0)), ir.DoubleType())
+            value = b.fpext(b.extract_element(elements, _WORD(0)), ir.DoubleType())
             place = b.gep(ps, [_WORD(n)])
             b.store(b.fadd(b.load(place), value), place)
         return context.get_dummy_value()
@@ -92,7 +92,9 @@ def _harmonic_kernel(count: int) -> Callable[..., None]:
                 inside = (start + r + _LANES - 1) * d + d + _LANES <= x.size
                 for f in range(0, d, _LANES):
                     if inside:
-                        cycle_square(samples, (start + r) * d + f, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                        transpose_square(
+                            samples, (start + r) * d + f, d, columns, f * pitch + r, pitch
+                        )  # type: ignore[call-arg]
                 if not inside:
                     for q in range(r, r + _LANES):
                         for f in range(d):
@@ -141,8 +143,8 @@ def product(u: np.ndarray, v: np.ndarray) -> Sums:
         total = np.zeros((2, p, 2, q))
         for start in range(0, len(x), ROWS):
             phases = x[start : start + ROWS] @ omega
-            waves = np.stack([np.cos(phases), np.sin(phases)], axis=1)
-            left, right = waves[:, :, :p].reshape(-1, 2 * p), waves[:, :, p:].reshape(-1, 2 * q)
+            basis = np.stack([np.cos(phases), np.sin(phases)], axis=1)
+            left, right = basis[:, :, :p].reshape(-1, 2 * p), basis[:, :, p:].reshape(-1, 2 * q)
             total += (left.T @ right).reshape(2, p, 2, q)
         cc, cs, sc, ss = total[0, :, 0], total[0, :, 1], total[1, :, 0], total[1, :, 1]
         return np.stack([cc - ss - 1j * (sc + cs), cc + ss - 1j * (sc - cs)], axis=-1).reshape(-1)

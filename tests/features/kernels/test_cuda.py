@@ -189,7 +189,7 @@ def test_rows_are_left_out_or_refused_as_on_the_cpu(dtype, rng):
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, 1e31, -1.0, 2.0**33, 2.0**-33])
 def test_weights_that_are_none_are_refused(weight):
-    with pytest.raises(ChunkError, match="the weight of row 1 is"):
+    with pytest.raises(ChunkError, match="row 1 "):
         gpu_sketch(np.zeros((3, 2)), FeatureMap(2, 5, scale=1.0), [1.0, weight, 1.0])
 
 
@@ -228,9 +228,7 @@ def test_values_too_far_are_refused_as_on_the_cpu(value, dtype):
     x = np.array([[0.0, 1.0], [2 * value, 0.0], [value, 0.0]])
     said = []
     for run in (gpu_sketch, partial_sketch):
-        with pytest.raises(
-            ChunkError, match=r"row 2 of this chunk .* in feature 0, .* times"
-        ) as error:
+        with pytest.raises(ChunkError, match=r"row 2 .* feature 0") as error:
             run(x, fm, [1.0, 0.0, 1.0], label="here")
         said.append(str(error.value))
     assert said[0] == said[1]

@@ -1,4 +1,4 @@
-"""Both kernels add whole numbers: of each row alone, in any order, and without overflow."""
+"""Both kernels add integers: of each row alone, in any order, and without overflow."""
 
 from __future__ import annotations
 

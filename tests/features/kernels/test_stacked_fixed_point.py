@@ -1,4 +1,4 @@
-"""Stacked sums are added as whole numbers, in however many words."""
+"""Stacked sums are added as integers, with any number of words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask_sketch.features.kernels.stacked_fixed_point import add_stacked
 
 
 def numbers(words, shift=0):
-    """Python's whole numbers that words stand for."""
+    """Python integers that words represent."""
     return sum(word.astype(object) << LOW_BITS * k + shift for k, word in enumerate(words))
 
 
