@@ -1,1 +1,1 @@
-"""A GPU in slow motion: CuPy's few functions in use, and CUDA kernels as C++ on the processor."""
+"""Emulation of a GPU: functions of CuPy, and CUDA kernels as C++ on the processor."""

@@ -331,7 +331,7 @@ def test_times_of_other_units_merge_exactly(rng):
     "labels", [[pd.Timestamp(1, tz="UTC")], pd.date_range("2020", "2020", tz="CET")]
 )
 def test_times_with_a_zone_are_refused(labels, rng):
-    with pytest.raises(InputError, match="has a time zone: take it away"):
+    with pytest.raises(InputError, match="time zone"):
         partial_sketch(rng.normal(size=(1, 3)), feature_map(), groups=labels)
 
 

@@ -2,29 +2,29 @@
 //
 // Compiled for each number of features and type of rows (CuPy and NVRTC; compute capability 8.0):
 //   N_FEATURES  number of features
-//   RAW         type of the rows as they come
+//   RAW         type of the raw rows
 //   REAL        precision of the feature map, float or double
 // without contraction (--fmad=false): every rounding is where it is written. CuPy adds -ftz=true,
 // which takes numbers below 1e-38 for zero.
 //
-// REAL = float. The projection runs on the tensor cores, exactly where it matters: a sample and a
-// frequency are each cut into three bfloat16 parts of 8 bits, x = x1 + x2 + x3, on a grid that is
-// fixed for the row or column (a power of two below its largest entry; features are brought to one
-// scale by powers of two before). The products x1 w1 are then whole multiples of one number, and so
-// small that their sum is exact in float32 whatever the order and rounding of the tensor core (up
-// to 256 features): removing the whole cycles from it loses nothing. The five products that follow
-// in size are summed apart; what is dropped is below 2^-24 of the largest product. Rows with phases
-// of more than FAR cycles are left to the float64 kernel.
+// REAL = float. The projection runs on the tensor cores, without error in the leading part: a
+// sample and a frequency are each split into three bfloat16 parts of 8 bits, x = x1 + x2 + x3, on a
+// grid that is fixed for the row or column (a power of two below its largest entry; features are
+// scaled by powers of two before). The products x1 w1 are then multiples of one number, and so
+// small that their sum is exact in float32 for any order and rounding of the tensor core (up to 256
+// features): removing the integer cycles from it is exact. The five products that follow in size
+// are summed separately; the rest is below 2^-24 of the largest product. Rows with phases of more
+// than FAR cycles are left to the float64 kernel.
 //
-// Whole cycles are removed, and half the angle goes into two polynomials, s = sin(pi r) and
-// c = cos(pi r) on |r| <= 1/2, of which
+// Integer cycles are removed, and half the angle is the argument of two polynomials, s = sin(pi r)
+// and c = cos(pi r) on |r| <= 1/2, of which
 //     cos(2 pi r) = 1 - 2 s s,    sin(2 pi r) = 2 s c:
-// a sum takes one fused multiply-add, no sign is to be found, and a row of zeros adds nothing, so
-// that omitted rows and padding need no branch. Per pair: 7/4 tensor operations, 15 others.
+// a sum takes one fused multiply-add, there is no sign to restore, and a row of zeros adds nothing,
+// so that omitted rows and padding need no branch. Per pair: 7/4 tensor operations, 15 others.
 //
-// Each lane adds 8 pairs in float32, then goes on in float64, in an order that depends on the
-// numbers of rows and frequencies alone: no atomics, the same bits in every run. Tensor cores of
-// another generation may round the small products otherwise: by 2^-30 or so of the largest product.
+// Each thread adds 8 pairs in float32, then in float64, in an order that depends only on the
+// numbers of rows and frequencies: no atomics, the same bits in every run. Tensor cores of another
+// generation may round the small products differently: by about 2^-30 of the largest one.
 
 #ifndef N_FEATURES
 #define N_FEATURES 12
@@ -44,7 +44,7 @@
 #define WARPS 4                                       // of a block
 #define ALL 0xffffffffu
 #define SLAB 8192                                     // rows that one block counts
-#define FAR 32768.0f  // cycles; beyond, float32 is too coarse to remove whole cycles safely
+#define FAR 32768.0f  // cycles; beyond, float32 is too coarse to remove integer cycles safely
 #define LEAST_WEIGHT 0x1p-32
 #define LARGEST_WEIGHT 0x1p32
 #ifndef INFINITY
@@ -208,7 +208,7 @@ __device__ __forceinline__ void multiply_small(float c[4], const uint4 x[3], con
     multiply(c, x[1], w[0], c);
 }
 
-// Phases r of 16 rows and 8 COLUMNS frequencies, without their whole cycles.
+// Phases r of 16 rows and 8 COLUMNS frequencies, without their integer cycles.
 struct Phases {
     float r[COLUMNS][4];
     uint4 x[3];
