@@ -1,4 +1,4 @@
-"""Compile what many tests use."""
+"""Compile the kernels that many tests use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Emulation of the parts of CuPy used here; kernels are compiled by g++ and run on the CPU.
 
-Its arrays refuse to become NumPy arrays, as CuPy's do, but by :meth:`ndarray.get`.
+Like those of CuPy, its arrays are converted to NumPy by :meth:`ndarray.get` only.
 """
 
 from __future__ import annotations
