@@ -234,7 +234,7 @@ def _require_enough(problem: Problem, n_each: int) -> None:
 
 
 def _require_refinable(problem: Problem) -> None:
-    """Raise an error if efficient refinement does not suit the model, or does not fit into memory."""
+    """Raise an error if efficient refinement does not suit the model or fit into memory."""
     if problem.refine is None:
         return
     if problem.model == "dirac":

@@ -282,7 +282,7 @@ class _DevicePairs(GramSums):
         return self._xp.concatenate([same @ even, cross @ odd], axis=1)
 
     def placed(self, sums: Any) -> Any:
-        """Gram matrix of the sums, on the device: weights first, then the parameters of each atom."""
+        """Gram matrix of the sums, on the device: weights first, then the parameters."""
         xp, k = self._xp, self._n_atoms
         first, second = self._index[:2]
         entries = sums[:, xp.asarray(self._column)] * xp.asarray(self._sign)

@@ -3,11 +3,11 @@
 Ours, in none of the papers. Points are biased if clusters have width, and one atom for each
 centroid is not enough if clusters are not Gaussian: the risk of k-means depends on long tails and
 local concentrations that a mixture of as many atoms as centroids cannot follow. Therefore a density
-of three Gaussian atoms for each centroid is fitted to the sketch and to the moments that it carries,
-and the centroids are those of k-means on that density. Variances of an atom are a multiple of those
-that the frequency distribution expects in each feature. On MNIST's spectral features (k = 10,
-m = 500, scale 2) one, two, three and four atoms for each centroid have a median risk of 1.58, 1.10,
-1.07 and 1.05 times that of Lloyd's algorithm on all samples.
+of three Gaussian atoms for each centroid is fitted to the sketch and to the moments of the data
+that it carries, and the centroids are those of k-means on that density. Variances of an atom are a
+multiple of those that the frequency distribution expects in each feature. On MNIST's spectral
+features (k = 10, m = 500, scale 2) one, two, three and four atoms for each centroid have a median
+risk of 1.58, 1.10, 1.07 and 1.05 times that of Lloyd's algorithm on all samples.
 """
 
 from __future__ import annotations
@@ -132,38 +132,22 @@ class MomentObjective(Objective):
         return self._row_weight * np.concatenate([by_weight, by_theta.reshape(-1, 1 + 2 * d)])
 
 
-@dataclass(frozen=True)
-class Division:
-    """Centroids, and the density that they partition, in the units of the data.
+@dataclass(frozen=True, kw_only=True)
+class Division(Solution):
+    """Centroids and the density that they partition, in the units of the data.
+
+    The weights are proportions of the density, and the cost is that of the density.
 
     Attributes
     ----------
-    weights, centers
-        Proportions of the density, decreasing, shape (n_components,), and centroids, shape
-        (n_components, n_features).
     atom_weights, atom_means, atom_variances
         Density: weights (n_candidates,) that sum to one, means and variances
         (n_candidates, n_features).
-    cost
-        Cost ``||z - A P||**2`` of the density.
-    noise_level
-        Noise level of the sketch.
-    converged, message
-        Whether the last descent converged, and how it ended.
-    n_evaluations
-        Number of evaluations of correlation or cost.
     """
 
-    weights: Array
-    centers: Array
     atom_weights: Array
     atom_means: Array
     atom_variances: Array
-    cost: float
-    noise_level: float
-    converged: bool
-    message: str
-    n_evaluations: int
 
 
 def default_n_candidates(n_components: int, n_features: int, n_frequencies: int) -> int:
@@ -251,7 +235,8 @@ def divide_density(
     order = np.argsort(-part.weights, kind="stable")
     return Division(
         weights=part.weights[order],
-        centers=part.centers[order],
+        means=part.centers[order],
+        variances=None,
         atom_weights=atom_weights,
         atom_means=means,
         atom_variances=variances,
@@ -322,8 +307,8 @@ def _cloud(
 def fit_replicate(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
 ) -> Solution:
-    """Solution of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
-    found = divide_density(
+    """Solution of one replicate; see :data:`dask_sketch.decoders.methods.TABLE`."""
+    return divide_density(
         problem.sketch,
         problem.required_size,
         rng,
@@ -331,16 +316,6 @@ def fit_replicate(
         box=problem.box,
         maxima=problem.maxima,
         threads=threads,
-    )
-    return Solution(
-        weights=found.weights,
-        means=found.centers,
-        variances=None,
-        cost=found.cost,
-        noise_level=found.noise_level,
-        converged=found.converged,
-        message=found.message,
-        n_evaluations=found.n_evaluations,
     )
 
 

@@ -135,7 +135,7 @@ def threshold(objective: Objective, theta: Array, n_components: int) -> Array:
 
 
 def fit_weights(objective: Objective, theta: Array) -> Array:
-    """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||`` of atoms, not normalised."""
+    """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||`` of unscaled atoms."""
     atoms = objective.atoms(theta)
     # an atom that no frequency sees has no weight, rather than one of 1e300
     atoms[np.abs(atoms).max(axis=1, initial=0.0) < _UNSEEN] = 0.0

@@ -147,8 +147,8 @@ def expected_cost(
 ) -> tuple[float, float]:
     """Mean and standard deviation of the cost of the best fit to samples of a mixture.
 
-    The sketch of one sample, less the mixture's, is a draw ``v`` of the noise times ``sqrt(n)``.
-    With ``Q`` the projection beside the span of the derivatives, the cost has the mean
+    The sketch of one sample less that of the mixture is a sample ``v`` of the noise times
+    ``sqrt(n)``. With ``Q`` the projection off the span of the derivatives, the cost has the mean
     ``E |Q v|^2 / n`` and the variance ``2 E (Q v . Q v')^2 / n^2`` over independent ``v, v'``. Both
     are estimated from points of the mixture.
 

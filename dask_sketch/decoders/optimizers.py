@@ -1,4 +1,4 @@
-"""Optimisers within bounds that know nothing of sketches: L-BFGS-B, and BFGS ascent of many points."""
+"""General optimisers within bounds: L-BFGS-B, and BFGS ascent from many points at once."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Problem:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Solution:
     """Components found by a method, in the units of the data.
 

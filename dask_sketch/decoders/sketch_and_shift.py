@@ -167,34 +167,21 @@ def find_maxima(
     return points, objective.correlations(points, residual)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Result of Algorithm 2, in the units of the data.
+@dataclass(frozen=True, kw_only=True)
+class Candidates(Solution):
+    """Result of Algorithm 2: the heaviest of the candidates, in the units of the data.
+
+    The weights are those in the fit of all candidates, neither fitted again after pruning nor
+    normalised, and the cost is that of all candidates.
 
     Attributes
     ----------
-    weights
-        Weights in the fit of all candidates, decreasing, shape (n_components,); neither fitted
-        again after pruning nor normalised.
-    centers
-        Centroids, shape (n_components, n_features).
     covariances
         Covariances of the fitted atoms, shape (n_components, n_features, n_features); all zero for
         points.
-    cost
-        Cost ``||z - sum_i alpha_i a_i||**2`` with all candidates.
-    noise_level
-        Noise level of the sketch.
-    n_evaluations
-        Number of evaluations of correlation.
     """
 
-    weights: Array
-    centers: Array
     covariances: Array
-    cost: float
-    noise_level: float
-    n_evaluations: int
 
 
 def sketch_and_shift(
@@ -291,10 +278,13 @@ def sketch_and_shift(
     heaviest = np.argsort(-weights, kind="stable")[:n_components]
     return Candidates(
         weights=weights[heaviest],
-        centers=space.to_data_units(points[heaviest])[0],
+        means=space.to_data_units(points[heaviest])[0],
+        variances=None,
         covariances=covariances[heaviest] * unit,
         cost=float(residual @ residual),
         noise_level=objective.noise_level,
+        converged=True,
+        message="all candidates found",
         n_evaluations=objective.n_evaluations,
     )
 
@@ -309,8 +299,8 @@ def _atom(objective: Objective, point: Array, covariance: Array) -> Array:
 def fit_replicate(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
 ) -> Solution:
-    """Solution of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
-    found = sketch_and_shift(
+    """Solution of one replicate; see :data:`dask_sketch.decoders.methods.TABLE`."""
+    return sketch_and_shift(
         problem.sketch,
         problem.required_size,
         rng,
@@ -319,16 +309,6 @@ def fit_replicate(
         box=problem.box,
         maxima=problem.maxima,
         threads=threads,
-    )
-    return Solution(
-        weights=found.weights,
-        means=found.centers,
-        variances=None,
-        cost=found.cost,
-        noise_level=found.noise_level,
-        converged=True,
-        message="all candidates found",
-        n_evaluations=found.n_evaluations,
     )
 
 

@@ -53,7 +53,7 @@ def relative_risk(x, k, m, seed=0, **options):
         x, FeatureMap(x.shape[1], m, scale=scale, distribution="gaussian", seed=seed)
     )
     found = divide_density(sketch, k, np.random.default_rng(seed), lambda cost: None, **options)
-    return Centroids(found.weights, found.centers).inertia(x) / kmeans(x, k, seed=seed).inertia
+    return Centroids(found.weights, found.means).inertia(x) / kmeans(x, k, seed=seed).inertia
 
 
 def test_ten_gaussian_clusters_in_ten_dimensions():
@@ -72,7 +72,7 @@ def test_any_distribution_will_do(distribution):
     x = gaussian_clusters(4, 3)
     sketch = partial_sketch(x, FeatureMap(3, 200, scale=0.8, distribution=distribution))
     found = divide_density(sketch, 4, np.random.default_rng(0), lambda cost: None)
-    assert Centroids(found.weights, found.centers).inertia(x) < 1.005 * kmeans(x, 4).inertia
+    assert Centroids(found.weights, found.means).inertia(x) < 1.005 * kmeans(x, 4).inertia
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def sketch():
 def test_centroids_and_their_density(sketch):
     trace: list[float] = []
     found = divide_density(sketch, 4, np.random.default_rng(0), trace.append)
-    assert found.centers.shape == (4, 3)
+    assert found.means.shape == (4, 3)
     assert found.weights.sum() == pytest.approx(1.0)
     assert (np.diff(found.weights) <= 0).all()
     assert len(trace) == 12 + 1  # atoms, and the end
@@ -100,7 +100,7 @@ def test_centroids_and_their_density(sketch):
 
 def test_the_seed_decides(sketch):
     one, same, other = (
-        divide_density(sketch, 4, np.random.default_rng(seed), lambda cost: None).centers
+        divide_density(sketch, 4, np.random.default_rng(seed), lambda cost: None).means
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(one, same)
@@ -111,7 +111,7 @@ def test_one_centroid_is_the_mean():
     x = gaussian_clusters(4, 3)
     sketch = partial_sketch(x, FeatureMap(3, 200, scale=clustering_scale(x[:2000], 1)))
     found = divide_density(sketch, 1, np.random.default_rng(0), lambda cost: None)
-    np.testing.assert_allclose(found.centers[0], sketch.mean, atol=0.05)
+    np.testing.assert_allclose(found.means[0], sketch.mean, atol=0.05)
     np.testing.assert_allclose(found.weights, [1.0])
 
 
@@ -122,7 +122,7 @@ def test_units_do_not_matter():
         feature_map = FeatureMap(3, 200, scale=factor, distribution="gaussian", dtype="float64")
         moved = partial_sketch(factor * x + offset, feature_map)
         division = divide_density(moved, 4, np.random.default_rng(0), lambda cost: None)
-        found.append((division.centers - offset) / factor)
+        found.append((division.means - offset) / factor)
     np.testing.assert_allclose(found[1], found[0], atol=5e-3)
 
 
@@ -131,7 +131,7 @@ def test_data_without_width(k):
     x = np.repeat(np.array([[0.0, 1.0], [4.0, 1.0]])[:k], 50, axis=0)
     sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0, distribution="gaussian"))
     found = divide_density(sketch, k, np.random.default_rng(0), lambda cost: None)
-    assert Centroids(found.weights, found.centers).inertia(x) < 0.01
+    assert Centroids(found.weights, found.means).inertia(x) < 0.01
 
 
 def test_centres_stay_near_the_box(sketch):

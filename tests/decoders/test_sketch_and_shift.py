@@ -280,9 +280,7 @@ def decoded(sketch, n_components=3, seed=0, **options):
 
 
 def risk(found, samples):
-    return Centroids(np.full(len(found.centers), 1 / len(found.centers)), found.centers).inertia(
-        samples
-    )
+    return Centroids(np.full(len(found.means), 1 / len(found.means)), found.means).inertia(samples)
 
 
 BEST = 2 * DEVIATION**2
@@ -305,7 +303,7 @@ def test_every_way_to_find_maxima_in_two_dimensions(samples, maxima):
 def test_keeps_the_heaviest_of_twice_as_many(samples):
     found, trace = decoded(sketch_of(samples))
     assert len(trace) == 6
-    assert found.centers.shape == (3, 2)
+    assert found.means.shape == (3, 2)
     assert (np.diff(found.weights) <= 0).all()
     assert found.cost == trace[-1]
     _, trace = decoded(sketch_of(samples), n_candidates=4)
@@ -344,7 +342,7 @@ def test_the_cost_is_that_of_the_atoms(samples):
     found, _ = decoded(sketch, n_candidates=3, model="gaussian")
     omega = sketch.feature_map.frequencies
     atoms = np.exp(
-        -1j * found.centers @ omega
+        -1j * found.means @ omega
         - 0.5 * np.einsum("ij,kil,lj->kj", omega, found.covariances, omega)
     ) / np.sqrt(200)
     cost = np.linalg.norm(sketch.z - found.weights @ atoms) ** 2
@@ -356,7 +354,7 @@ def test_a_peak_narrower_than_the_kernel_is_a_point():
     samples = np.repeat(CENTERS, 100, axis=0)
     found, _ = decoded(sketch_of(samples, m=300, seed=0), model="gaussian", n_candidates=3)
     assert not found.covariances.any()
-    np.testing.assert_allclose(np.sort(found.centers, axis=0), np.sort(CENTERS, axis=0), atol=0.02)
+    np.testing.assert_allclose(np.sort(found.means, axis=0), np.sort(CENTERS, axis=0), atol=0.02)
 
 
 def test_other_distributions_have_points_only(samples):
@@ -372,21 +370,21 @@ def test_other_distributions_have_points_only(samples):
 def test_centres_stay_in_the_box(samples):
     box = np.array([[-1.0, -1.0], [0.2, 0.0]])
     found, _ = decoded(sketch_of(samples), box=box)
-    assert (found.centers >= box[0] - 1e-12).all()
-    assert (found.centers <= box[1] + 1e-12).all()
+    assert (found.means >= box[0] - 1e-12).all()
+    assert (found.means <= box[1] + 1e-12).all()
 
 
 def test_the_seed_decides(samples):
     sketch = sketch_of(samples)
-    np.testing.assert_array_equal(decoded(sketch)[0].centers, decoded(sketch)[0].centers)
-    other = decoded(sketch, n_starts=3, seed=1)[0].centers
-    assert not np.array_equal(decoded(sketch, n_starts=3)[0].centers, other)
+    np.testing.assert_array_equal(decoded(sketch)[0].means, decoded(sketch)[0].means)
+    other = decoded(sketch, n_starts=3, seed=1)[0].means
+    assert not np.array_equal(decoded(sketch, n_starts=3)[0].means, other)
 
 
 def test_units_do_not_matter(samples):
     found, _ = decoded(sketch_of(samples, scale=0.1))
     moved, _ = decoded(sketch_of(1000 * samples + 5e5, scale=100.0))
-    np.testing.assert_allclose((moved.centers - 5e5) / 1000, found.centers, atol=0.002)
+    np.testing.assert_allclose((moved.means - 5e5) / 1000, found.means, atol=0.002)
 
 
 def test_counts_its_evaluations(samples):

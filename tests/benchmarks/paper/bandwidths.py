@@ -37,7 +37,7 @@ def by_shifting(
         n_starts=n_starts,
         **options,
     )
-    return found.centers
+    return found.means
 
 
 OURS = "density (ours)"
