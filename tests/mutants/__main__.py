@@ -262,14 +262,16 @@ class Copy:
 def _wait(child: int, wall: float) -> int | None:
     """The status of a child, or None when it took too long; nothing that it started is left."""
     end, status = time.monotonic() + wall, None
-    while status is None and time.monotonic() < end:
-        pid, found = os.waitpid(child, os.WNOHANG)
-        if pid:
-            status = found
-        else:
-            time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    try:
+        while status is None and time.monotonic() < end:
+            pid, found = os.waitpid(child, os.WNOHANG)
+            if pid:
+                status = found
+            else:
+                time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     if status is None:
         os.waitpid(child, 0)
     return status
