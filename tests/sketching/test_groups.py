@@ -403,6 +403,31 @@ def speakers(rng):
     return x, names, fm, partial_sketch(x, fm, groups=names, dim="speaker")
 
 
+def test_groups_hold_as_much_as_sketches():
+    feature_map = FeatureMap(1, 3, scale=1.0)
+    sums = {"moment_sum": np.ones(3), "total_weight": 1, "squared_weight": 1, "count": 1}
+    bounds = {"minimum": [0.0], "maximum": [0.0], "first_moment": [0.0]}
+    for largest, fits in ((2.0**54, True), (2.0**55, False)):
+        sketch = Sketch.from_sums(feature_map, second_moment=[largest], **sums, **bounds)
+        group = SketchGroup.from_sketches({"a": sketch})
+        if fits:
+            assert (group + group)["a"].identical(sketch + sketch)
+            continue
+        for part in (sketch, group):
+            with pytest.raises(CapacityError, match="smaller factor"):
+                merge([part, part])
+
+
+def test_groups_are_added_to_groups_only(speakers):
+    group = speakers[-1]
+    assert sum([group, group]).identical(group + group)
+    for other in (1, 0.0, "a"):
+        with pytest.raises(TypeError):
+            other + group
+        with pytest.raises(TypeError):
+            group + other
+
+
 def test_select_and_merge(speakers):
     x, names, fm, group = speakers
     some = group.select(["kim", "ann"])
