@@ -200,6 +200,8 @@ def resolve_short_name(app: Any, env: Any, node: Any, text: Any) -> Any:
     if node.get("refdomain") != "py" or node.get("refspecific"):
         return None
     name = node["reftarget"].rpartition("dask_sketch.")[2]
+    if node["reftype"] == "class" and name.rpartition(".")[2].islower():
+        return None  # dtype and str are types of others, not attributes of that name
     domain = env.domains["py"]
     for target in (name, name.rpartition(".")[2]):
         node["refspecific"] = True
