@@ -48,9 +48,11 @@ speaker: $(READY)  ## speaker verification, with sketches and with EM: make spea
 test:  ## linter, types, documentation, tests and doctests: make test [PYTHON=python3.13] [LATEST=1]
 	@$(MAKE) --no-print-directory --jobs 4 lint types docs pytest
 
-lint: $(READY)  ## linter and formatter, without changes to files
+lint: $(READY)  ## linters, formatter and layers of imports, without changes to files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python -m tests.lint
 
 types: $(READY)  ## type checker
 	$(BIN)/mypy $(if $(LATEST),--python-version $(VERSION))

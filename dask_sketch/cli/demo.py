@@ -181,7 +181,7 @@ def working_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
     for name in (*data, "sketch.zarr", "model.zarr"):
         if (folder / name).exists():
             raise ArtifactError(
-                f"directory={str(directory)!r} holds {name} of an earlier run: choose another folder."
+                f"directory={str(directory)!r} holds {name} of an earlier run: choose another."
             )
     folder.mkdir(parents=True, exist_ok=True)
     yield folder

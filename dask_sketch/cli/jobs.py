@@ -127,7 +127,7 @@ def verify(run: Run, job: str, fraction: float, seed: int | None) -> None:
 def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | None) -> None:
     """List the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
 
-    A run that was killed has no record: the partitions that it had committed count for the next one.
+    A killed run has no record: partitions that it had committed count for the next one.
     """
     from dask_sketch.jobs.verify import open_named, records_text
 

@@ -153,7 +153,7 @@ def plan(
 @output_options
 @size_options
 @click.option("--scale", type=float, metavar="S",
-              help="Standard deviation of a component; estimated for each feature by default.")  # fmt: skip
+              help="Standard deviation of a component; estimated by default.")  # fmt: skip
 @click.option("--distribution", type=click.Choice(DISTRIBUTIONS),
               help="Distribution of the frequencies; that of the task by default.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
@@ -217,7 +217,7 @@ def design(
 @by_option
 @nan_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
-              help="Number of partial sketches that one task merges; 16 by default, 4 with --by.")  # fmt: skip
+              help="Fan-in of a merge; 16 by default, 4 with --by.")  # fmt: skip
 @device_option
 @seed_option
 @cluster_options
@@ -317,7 +317,7 @@ def info(run: Run, path: str, opening: dict[str, Any]) -> None:
 
 @cli.command(epilog=examples("demo"))
 @click.option("--directory", metavar="DIR", type=click.Path(file_okay=False),
-              help="Folder in which data, sketch and model are kept; not kept by default.")  # fmt: skip
+              help="Folder to keep data, sketch and model in; none by default.")  # fmt: skip
 @click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
               default=".demo/report.html", show_default=True,
               help="Path of the report.")  # fmt: skip

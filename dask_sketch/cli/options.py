@@ -178,7 +178,7 @@ def cluster_options(function: Command) -> Command:
         click.option(
             "--tls",
             metavar="DIR",
-            help="Folder of certificates for --scheduler tls://..., made by `dask-sketch certificates`.",
+            help="Folder of certificates, from `dask-sketch certificates`, for tls:// schedulers.",
         ),
         click.option(
             "--scheduler", metavar="ADDRESS", help="Use the Dask cluster at this address."
@@ -234,7 +234,7 @@ def by_option(function: Command) -> Command:
     @click.option(
         "--by",
         metavar="NAME",
-        help="Column or array of labels, such as speaker, for one sketch of each label. Not a feature.",
+        help="Column or array of labels, for one sketch of each label; not a feature.",
     )
     @functools.wraps(function)
     def wrapper(*, by: str | None, opening: dict[str, Any], **rest: Any) -> None:

@@ -29,13 +29,13 @@ from dask_sketch.display.text import describe
 @click.argument("sketch")
 @output_options
 @click.option("--epsilon", type=float, required=True, metavar="E",
-              help="Privacy loss: the data of an individual makes no outcome more than exp(E) times "
+              help="Privacy loss: data of an individual makes no outcome more than exp(E) times "
               "as probable.")  # fmt: skip
 @click.option("--delta", type=float, default=0.0, show_default=True, metavar="D",
               help="Additional probability, which reduces the noise. Choose much less than one "
               "over the number of individuals.")  # fmt: skip
 @click.option("--low", metavar="V,V,...", callback=numbers,
-              help="Smallest value of each feature, or of all, known without the data.")  # fmt: skip
+              help="Smallest value of each feature, known without the data.")  # fmt: skip
 @click.option("--high", metavar="V,V,...", callback=numbers,
               help="Largest value of each feature, or of all, known without the data.")  # fmt: skip
 @click.option("--max-weight", type=float, metavar="W",
@@ -43,7 +43,7 @@ from dask_sketch.display.text import describe
 @click.option("--group-size", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Largest number of samples of one individual.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
-              help="Seed of the noise, for tests only: whoever knows it can remove the noise.")  # fmt: skip
+              help="Seed of the noise, for tests only: it reveals the noise.")  # fmt: skip
 @group_option
 @storage_option
 @run_options
@@ -98,10 +98,10 @@ def privatise(
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
               metavar="N", help="Number of days for which the certificates are valid.")  # fmt: skip
 @click.option("--host", "hosts", multiple=True, metavar="NAME",
-              help="Name or address in the certificates, which browsers of the dashboard check; may "
+              help="Name or address in the certificates, which browsers check; may "
               "be repeated. Dask ignores it.")  # fmt: skip
 @click.option("--mounted-at", metavar="PATH",
-              help="Path of DIR for the processes of the cluster, as in a container; by default the "
+              help="Path of DIR for the processes of the cluster; by default the "
               "path of DIR here.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")
 @run_options

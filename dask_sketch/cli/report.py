@@ -31,7 +31,7 @@ _RESULTS = ("sketch", "model")  # names of what commands leave in a folder besid
 )
 @click.argument("run_", metavar="RUN")
 @click.option("-o", "--output", metavar="HTML", type=click.Path(dir_okay=False),
-              help="Path of the page; by default that of the job file, or report.html.")  # fmt: skip
+              help="Path of the page; by default as in the job file.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")
 @click.option("--model", metavar="PATH", help="Model that was decoded from the sketch RUN.")
 @click.option("--heldout", metavar="PATH",

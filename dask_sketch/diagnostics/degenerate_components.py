@@ -46,7 +46,7 @@ def coincident_pairs(
 
 
 def at_boundary(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int, ...]:
-    """Find components with a mean at the boundary of the data's range in some feature, or beyond."""
+    """Find components with a mean at the boundary of the data, or beyond, in some feature."""
     places = model.centers if isinstance(model, Centroids) else model.means
     room = _EDGE * (sketch.maximum - sketch.minimum)
     outside = (places <= sketch.minimum + room) | (places >= sketch.maximum - room)

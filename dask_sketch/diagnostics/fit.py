@@ -55,8 +55,9 @@ def require_sketch(name: str, value: Any, model: GaussianMixture | Centroids) ->
 
 # Standard deviations that noise does not exceed: the largest of 320 good fits had 4.3.
 _NOISE_REACH = 5.0
-# Fraction of the cost, and noise levels: a least-squares step that gains more shows that the descent
-# had not converged. From other estimates, such as the true mixture, it gains one level on average.
+# Fraction of the cost, and noise levels: a least-squares step that gains more shows that the
+# descent had not converged. From other estimates, such as the true mixture, it gains one level on
+# average.
 _UNFINISHED = 0.5, 3.0
 # Standard errors within which a weight is not distinguished from zero.
 _FROM_ZERO = 2.0
@@ -118,7 +119,8 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
     weak = np.flatnonzero(at.weights <= _FROM_ZERO * at.weight_errors)
     if len(weak) and fit.n_components > 1:
         found["undetermined"] = (
-            f"Weights do not differ significantly from zero (components {_listed(map(str, weak))}): "
+            "Weights do not differ significantly from zero (components "
+            f"{_listed(map(str, weak))}): "
             "fewer components may suffice, or these overlap too much for so few samples. Decode "
             "fewer and compare with select_model() on a held-out sketch, or sketch more samples."
         )
@@ -199,7 +201,8 @@ class FitDiagnostics:
     cost
         Squared distance ``||z - A P||**2`` between the sketch and that of the model.
     noise_level
-        Expected cost of the true distribution, from the number of samples alone: ``(1 - |z|**2) / (n - 1)``.
+        Expected cost of the true distribution, from the number of samples alone: ``(1 - |z|**2) /
+        (n - 1)``.
     n_components
         Number of components ``K``.
     effective_components

@@ -118,7 +118,7 @@ class LogVarianceAtoms:
             yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
     def sizes(self) -> Array:
-        """Scales (P,) of the parameters: weights, standard deviations for means, 1 for log variances."""
+        """Scales (P,) of weights, means (standard deviations) and log variances (one)."""
         deviations = np.sqrt(self.variances)
         ones = np.ones((len(self.weights), len(self.groups)))
         return np.concatenate([self.weights[:, None], deviations, ones], axis=1).ravel()

@@ -141,8 +141,8 @@ def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 
     model
         Model with as many features as the sketch.
     sketch
-        Sketch of at least two samples. Its feature map determines the kernel, eq. (23) of Keriven et al. (2018),
-        with the weights of its features if it has them.
+        Sketch of at least two samples. Its feature map determines the kernel, eq. (23) of Keriven
+        et al. (2018), with the weights of its features if it has them.
     seed
         Seed of the points sampled to estimate the standard deviation, ``>= 0``.
 

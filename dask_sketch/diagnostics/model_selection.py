@@ -28,10 +28,10 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
-# Standard deviations of a difference within which two models are equally good. For mixtures of three
-# components in two dimensions, K = 1 to 5 decoded from n samples and n / 2 held out, 40 draws: three
-# are selected in 32, 39 and 40 draws at n = 5000, 20,000 and 100,000; with one deviation, in 30, 36
-# and 37.
+# Standard deviations of a difference within which two models are equally good. For mixtures of
+# three components in two dimensions, K = 1 to 5 decoded from n samples and n / 2 held out, 40
+# draws: three are selected in 32, 39 and 40 draws at n = 5000, 20,000 and 100,000; with one
+# deviation, in 30, 36 and 37.
 _WITHIN = 2.0
 _HEADER = ("model", "MMD^2", "excess over the best", "its noise", "verdict")
 
@@ -132,10 +132,10 @@ def select_model(
 
     Models are ranked by their squared maximum mean discrepancy from the held-out samples. The
     difference of two models is known far more precisely than either discrepancy, because the noise
-    of the held-out sketch is common to both. Its variance is ``4 d' C d / n``, for the difference ``d`` of the two
-    sketches and the covariance ``C`` of the features of a sample, which is estimated from points
-    of the best model. Of all models whose excess over the best is less than two of these standard
-    deviations, the one with the fewest parameters is selected.
+    of the held-out sketch is common to both. Its variance is ``4 d' C d / n``, for the difference
+    ``d`` of the two sketches and the covariance ``C`` of the features of a sample, which is
+    estimated from points of the best model. Of all models whose excess over the best is less than
+    two of these standard deviations, the one with the fewest parameters is selected.
 
     Parameters
     ----------

@@ -257,7 +257,8 @@ def _sketch_fields(
             "noise of |z|": f"{np.sqrt(sketch.noise_level):.2g}"
             if sketch.total_weight > 0
             else "no samples",
-            "feature map": f"{sketch.feature_map.distribution}, digest {sketch.feature_map.digest[:12]}",
+            "feature map": f"{sketch.feature_map.distribution}, digest "
+            f"{sketch.feature_map.digest[:12]}",
             "scale": sketch.feature_map._fields()["scale"],
         }
         if sketch.privacy is not None:

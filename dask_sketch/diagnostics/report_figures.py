@@ -57,7 +57,8 @@ def draw_pictures(
         pictures.append(
             _picture(
                 "Scale fit",
-                "|z| of the pilot samples, in units of the components' standard deviations. It lies "
+                "|z| of the pilot samples, in units of the components' standard deviations. It "
+                "lies "
                 "below the envelope of one component, the more so the more components there are.",
                 plots.plot_scale_fit(feature_map.scale_fit),
             )
@@ -91,7 +92,8 @@ def draw_pictures(
         pictures.append(
             _picture(
                 "Decoder",
-                "Cost after each step. A cost that stays well above the noise level indicates a poor "
+                "Cost after each step. A cost that stays well above the noise level indicates a "
+                "poor "
                 "minimum, or data that is no such mixture.",
                 plots.plot_trace(model.decoding),
             )

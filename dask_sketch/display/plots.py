@@ -128,8 +128,8 @@ def plot_modulus(
 ) -> Axes:
     """Modulus of the characteristic function by radius of the frequency.
 
-    Shown with the envelope of the component that the frequencies were sampled for, and the noise level:
-    frequencies where the sketch is below the noise carry no information on the data.
+    Shown with the envelope of the component that the frequencies were sampled for, and the noise
+    level: frequencies where the sketch is below the noise carry no information on the data.
 
     Parameters
     ----------

@@ -133,7 +133,8 @@ class Plan:
         rates = self.calibration
         if rates is None:
             raise InputError(
-                "calibrate=False: this plan has no measured rates. Make it with plan(calibrate=True)."
+                "calibrate=False: this plan has no measured rates. Make it with "
+                "plan(calibrate=True)."
             )
         cores = self.n_threads if n_cores is None else n_cores
         require_integer("n_cores", cores, 1)

@@ -1,4 +1,4 @@
-"""Plan a run: its partitions, bytes and memory, and the refusal of runs that exceed their limits."""
+"""Plan a run: partitions, bytes and memory; refuse runs that exceed their limits."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def plan_run(
 
 
 def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
-    """Feature map of the size that the first run will design; its scale does not affect the cost."""
+    """Feature map with the size of the one that the first run will design, to plan its cost."""
     given = job.feature_map
     d = sources[0].samples.n_features
     assert d is not None  # known for every path
@@ -231,7 +231,8 @@ def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
     if plan.deleted > job.limits.deleted * known:
         raise PlanError(
             f"limits.deleted = {job.limits.deleted:g}: {plan.deleted:,} of {known:,} partitions of "
-            "the ledger are gone from the sources. The store may be unreachable or moved, or a name "
+            "the ledger are gone from the sources. The store may be unreachable or moved, or a "
+            "name "
             "or chunk_size changed. If this is right, raise the limit for one run."
         )
 

@@ -91,7 +91,8 @@ def _sentences(outcome: Outcome, threshold: float) -> list[str]:
     if outcome.drifts:
         most = max(found.deviations for found in outcome.drifts.values())
         sentences.append(
-            f"No alarm: the largest change is {most:.1f} standard deviations of noise, or below the "
+            f"No alarm: the largest change is {most:.1f} standard deviations of noise, or below "
+            f"the "
             f"tolerance; the threshold is {threshold:g}."
         )
     else:
@@ -105,7 +106,8 @@ def _alarms(outcome: Outcome) -> list[str]:
         sentences.append("Alarm: the data has changed by more than the threshold.")
     if outcome.quarantined:
         sentences.append(
-            f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left out."
+            f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left "
+            f"out."
         )
     return sentences
 
@@ -158,9 +160,11 @@ def _past(results: Results, outcome: Outcome) -> list[Section]:
 
 def _run(outcome: Outcome) -> Section:
     counts = (
-        f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, {outcome.deleted:,} were "
+        f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, "
+        f"{outcome.deleted:,} were "
         f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
-        f"({describe_bytes(outcome.bytes_read)}) were read; the ledger holds {outcome.samples:,} in "
+        f"({describe_bytes(outcome.bytes_read)}) were read; the ledger holds {outcome.samples:,} "
+        f"in "
         f"{outcome.partitions:,} partitions."
     )
     rows = [(name, model_text(model)) for name, model in outcome.models.items()]
@@ -172,7 +176,8 @@ def _quarantine(outcome: Outcome) -> list[Section]:
         return []
     rows = sorted(outcome.quarantined.items())[:_MAX_ROWS]
     text = (
-        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read and are "
+        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read "
+        f"and are "
         "not in it. Each run tries to read them again."
     )
     return [
@@ -266,8 +271,10 @@ def _components(results: Results, name: str) -> list[Section]:
         or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
     ]
     text = (
-        f"{len(rows)} of {now.n_components} components of {name} have moved by more than {_MIN_MOVE:g} "
-        f"of their standard deviation since the last model, or changed by more than {_MIN_CHANGE:.0%} "
+        f"{len(rows)} of {now.n_components} components of {name} have moved by more than "
+        f"{_MIN_MOVE:g} "
+        f"of their standard deviation since the last model, or changed by more than "
+        f"{_MIN_CHANGE:.0%} "
         "of their weight."
     )
     header = (

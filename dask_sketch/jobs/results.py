@@ -263,7 +263,8 @@ class Results:
             return
         if not sketch.effective_count > 1:
             raise InputError(
-                f"decode {name!r}: {sketch.count:,} samples are too few to decode; check the sources."
+                f"decode {name!r}: {sketch.count:,} samples are too few to decode; check the "
+                f"sources."
             )
         log(f"decoding {name} ...")
         found = decode_model(self.job, table, sketch, earlier, progress)

@@ -128,7 +128,8 @@ def refuse_row(
         raise ChunkError(
             f"weights of {label}: row {number} has weight={weight}; "
             + (
-                f"give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor for all weights "
+                f"give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor "
+                f"for all weights "
                 "changes no average."
                 if 0 < weight < np.inf
                 else "give finite weights of at least zero."

@@ -158,7 +158,7 @@ def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
 
 
 def _signed(magnitudes: Callable[[int], Integers], n: int, bits: RandomBits) -> Integers:
-    """Add signs of equal probability; minus zero is rejected, or zero would be twice as frequent."""
+    """Add random signs; minus zero is rejected, or zero would be twice as frequent."""
     out = np.empty(n, dtype=np.int64)
     filled = 0
     while filled < n:

@@ -102,7 +102,8 @@ class SketchGroup(FrozenDataclass):
                 if weight > limit:
                     raise CapacityError(
                         f"{self.dim}={label!s}: total_weight={weight / (1 << WEIGHT_FRACTION):g} "
-                        f"is over the {MAX_TOTAL_WEIGHT:.4g} that a sketch can hold exactly. Multiply "
+                        f"is over the {MAX_TOTAL_WEIGHT:.4g} that a sketch can hold exactly. "
+                        f"Multiply "
                         "all weights by one smaller factor."
                     )
 

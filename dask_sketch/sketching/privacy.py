@@ -177,7 +177,8 @@ def require_parameters(
     if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
         raise InputError(
             f"max_weight={max_weight!r} with group_size={group_size!r}: the weight of one "
-            f"individual must be from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}. Multiply all weights by one factor."
+            f"individual must be from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}. Multiply all weights "
+            f"by one factor."
         )
     return weight
 

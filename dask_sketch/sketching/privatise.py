@@ -170,7 +170,7 @@ def _public_bounds(
 
 
 def _key(sketch: Sketch, seed: int, *parameters: float) -> bytes:
-    """Key of the noise: it depends on the data, or noise of one seed would cancel in differences."""
+    """Key of the noise; it depends on the data, so that equal seeds do not cancel out."""
     key = hashlib.sha256(f"dask-sketch noise {seed} {parameters}".encode())
     key.update(sketch.feature_map.digest.encode())
     key.update(f" {sketch.weight_quanta} {sketch.squared_weight_quanta} {sketch.count}".encode())

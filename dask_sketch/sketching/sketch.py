@@ -114,7 +114,8 @@ class Sketch(FrozenDataclass):
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
         if self.weight_quanta > MAX_TOTAL_WEIGHT << WEIGHT_FRACTION:
             raise CapacityError(
-                f"total_weight={self.total_weight:g} is over the {MAX_TOTAL_WEIGHT:.4g} that a sketch "
+                f"total_weight={self.total_weight:g} is over the {MAX_TOTAL_WEIGHT:.4g} that a "
+                f"sketch "
                 "can hold exactly. Multiply all weights by one smaller factor."
             )
 
@@ -302,7 +303,8 @@ class Sketch(FrozenDataclass):
         number = isinstance(factor, (int, float, np.number))
         if not number or not (factor == 0 or 2.0**MIN_EXPONENT <= factor <= 2.0**MAX_EXPONENT):
             raise InputError(
-                f"factor={factor!r}: give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}."
+                f"factor={factor!r}: give zero, or a number from 2**{MIN_EXPONENT} to "
+                f"2**{MAX_EXPONENT}."
             )
         return replace(
             self,

@@ -129,7 +129,8 @@ def blocks_of_partition(
                     group = item[fields.group]
             except KeyError as error:
                 raise InputError(
-                    f"a record of {label} has no field {error}: {str(item)[:200]}. Give all fields, or "
+                    f"a record of {label} has no field {error}: {str(item)[:200]}. Give all "
+                    f"fields, or "
                     "choose others by columns=[...]."
                 ) from error
         else:

@@ -130,7 +130,8 @@ def parquet_samples(
         ) from error
     if not sizes:
         raise InputError(
-            f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the path."
+            f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the "
+            f"path."
         )
     first = max(
         sizes, key=lambda name: sizes[name]

@@ -246,7 +246,8 @@ class Samples:
         """
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
-                f"{self.label} has {self.n_features} features: {owner} has n_features={n_features}. "
+                f"{self.label} has {self.n_features} features: {owner} has "
+                f"n_features={n_features}. "
                 "Give samples of the same features."
             )
         require_names(self.feature_names, self.label, names, owner)

@@ -100,7 +100,8 @@ class RowReader:
             found = zarr.open_array(store=array.store, path=array.path, mode="r")
         except Exception as error:  # stores fail in many ways
             raise ChunkError(
-                f"{self._label} cannot be reached by host {socket.gethostname()} from {Path.cwd()}: "
+                f"{self._label} cannot be reached by host {socket.gethostname()} from "
+                f"{Path.cwd()}: "
                 f"{type(error).__name__}: {error}. Workers read the data themselves: use an "
                 "absolute path or a URL that each of them can reach."
             ) from error

@@ -69,7 +69,8 @@ def adapt_means(
     """Adapt the means of a mixture to the samples of a speaker.
 
     The mean of component ``k`` becomes ``a_k E_k[x] + (1 - a_k) mu_k`` with ``a_k = n_k / (n_k +
-    relevance)``; weights and covariances do not change (Reynolds, Quatieri and Dunn, 2000, eqs. 12 and 14).
+    relevance)``; weights and covariances do not change (Reynolds, Quatieri and Dunn, 2000, eqs. 12
+    and 14).
 
     Parameters
     ----------
@@ -143,7 +144,8 @@ class SpeakerModels:
         """Mixture of one speaker."""
         if name not in self.names:
             raise InputError(
-                f"name={name!r} is not an enrolled speaker; choose from {', '.join(self.names[:9])}."
+                f"name={name!r} is not an enrolled speaker; choose from "
+                f"{', '.join(self.names[:9])}."
             )
         means = self.means[self.names.index(name)]
         return GaussianMixture(self.universal.weights, means, self.universal.covariances)
@@ -161,7 +163,8 @@ def enrol(
     """Adapt a universal mixture to each speaker, in one lazy pass over all frames.
 
     Each task computes the statistics of the speakers in its chunk (one expectation step). The
-    statistics are merged in a tree, and the means are adapted once (Reynolds, Quatieri and Dunn, 2000, eqs. 11 to 14).
+    statistics are merged in a tree, and the means are adapted once (Reynolds, Quatieri and Dunn,
+    2000, eqs. 11 to 14).
 
     Parameters
     ----------

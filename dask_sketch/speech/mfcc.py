@@ -128,7 +128,8 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.flo
     Parameters
     ----------
     path
-        Path of a file in a format that soundfile reads (WAV, FLAC, OGG, MP3, AIFF, AU, NIST SPHERE...).
+        Path of a file in a format that soundfile reads (WAV, FLAC, OGG, MP3, AIFF, AU, NIST
+        SPHERE...).
     sample_rate
         Rate of the result in Hz.
 

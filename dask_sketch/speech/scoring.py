@@ -159,7 +159,8 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     unknown = sorted({trial.model for trial in listed} - numbers.keys())
     if unknown:
         raise InputError(
-            f"trials names {len(unknown)} models that are not enrolled, first {unknown[0]!r}; choose "
+            f"trials names {len(unknown)} models that are not enrolled, first {unknown[0]!r}; "
+            f"choose "
             "from "
             f"{', '.join(models.names[:9])}{', ...' if len(models) > 9 else ''}."
         )

@@ -124,7 +124,8 @@ def universal_model(
         return UniversalModel(expectation_maximization(rows, mixture, steps), whole)
     if len(names) < HOLD_OUT:
         raise InputError(
-            f"recordings has {len(names)} names, too few to select n_components: give {HOLD_OUT}, or "
+            f"recordings has {len(names)} names, too few to select n_components: give "
+            f"{HOLD_OUT}, or "
             "one number of components."
         )
     held = names[HOLD_OUT - 1 :: HOLD_OUT]

@@ -104,7 +104,8 @@ def _write(
         ) from error
     except (ImportError, ValueError) as error:  # fsspec does not know the protocol
         raise ArtifactError(
-            f"store={str(store)!r} cannot be written: {first_line(error)}. Check the URL, and that the "
+            f"store={str(store)!r} cannot be written: {first_line(error)}. Check the URL, and "
+            f"that the "
             "package for it is installed."
         ) from error
 

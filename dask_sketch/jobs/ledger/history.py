@@ -109,7 +109,7 @@ def write_record(
 
 
 def write_model(backend: Backend, model: GaussianMixture | Centroids, run: int) -> str:
-    """Store a model as an artifact, which ``dask_sketch.open`` can read; return the name of its folder."""
+    """Store a model that ``dask_sketch.open`` can read; return the name of its folder."""
     store: dict[str, Any] = {}
     model.to_zarr(zarr.storage.MemoryStore(store))
     name = fresh_name(MODELS_FOLDER, run)

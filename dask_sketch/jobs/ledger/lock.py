@@ -199,7 +199,8 @@ class Lock:
         if other is None or other.token != self._holder.token:
             by = "removed" if other is None else f"taken over by {other}"
             raise LedgerLocked(
-                f"the lock of {self._backend.label} was {by}, so nothing more is written. Commits are "
+                f"the lock of {self._backend.label} was {by}, so nothing more is written. "
+                f"Commits are "
                 "not affected; run again."
             )
 

@@ -204,7 +204,8 @@ def publish(backend: Backend, manifest: Manifest) -> None:
         backend.write_new(f"{commit_name(manifest.number)}/{ROOT}", content)
     except FileExistsError as error:
         raise LedgerLocked(
-            f"another process has written commit {manifest.number} of {backend.label} meanwhile, so "
+            f"another process has written commit {manifest.number} of {backend.label} meanwhile, "
+            f"so "
             "nothing was changed here: run again."
         ) from error
 
