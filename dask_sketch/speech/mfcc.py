@@ -30,7 +30,7 @@ __all__ = ["FrontEnd", "active_frames", "mfcc", "mfcc_of_file", "n_frames_of", "
 # Quantum of 16-bit audio. A file whose loudest frame is below it holds no sound at all; without
 # this floor the threshold, which is relative to the loudest frame, would keep all of its frames.
 _SILENCE = 2.0**-15
-_MAX_SAMPLES = 2**30  # samples of one file, all channels: 4 GiB
+MAX_SAMPLES = 2**30  # samples of one file, all channels: 4 GiB
 # Frames whose spectra are in memory at once. Blocks start at multiples of it from the start of the
 # file, so that the bits of a frame do not depend on the frames requested.
 _BLOCK = 8192
@@ -147,10 +147,10 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.flo
     name = os.fspath(path)
     try:
         stated = soundfile.info(name)
-        if stated.frames * stated.channels > _MAX_SAMPLES:
+        if stated.frames * stated.channels > MAX_SAMPLES:
             raise ChunkError(
                 f"audio file {name!r} states {stated.frames:,} samples of {stated.channels} "
-                f"channels, over {_MAX_SAMPLES:,}: cut it into parts, or leave it out"
+                f"channels, over {MAX_SAMPLES:,}: cut it into parts, or leave it out"
             )
         audio, rate = soundfile.read(name, dtype="float32")
     # soundfile raises TypeError for headerless audio, whose rate is unknown

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, Sketch, partial_sketch
+import dask_sketch as ds
+from dask_sketch import (
+    Centroids,
+    FeatureMap,
+    Sketch,
+    partial_sketch,
+)
 from dask_sketch.diagnostics.mmd import (
     data_distribution,
     discrepancy,
@@ -13,7 +19,9 @@ from dask_sketch.diagnostics.mmd import (
     feature_weights,
     noise_level,
 )
-from dask_sketch.errors import InputError
+from dask_sketch.errors import (
+    InputError,
+)
 from dask_sketch.models import GaussianMixture, random_mixture
 
 TRUTH = random_mixture(3, 2, seed=1)
@@ -116,3 +124,40 @@ def test_scaled_radii_give_the_envelope(choices: dict[str, object]) -> None:
     covariance = back @ np.diag(mean) @ back.T
     omega = feature_map.frequencies
     assert radii**2 == pytest.approx(np.einsum("im,ij,jm->m", omega, covariance, omega))
+
+
+def test_discrepancies_are_unbiased_and_those_of_pairs(rng):
+    fm = FeatureMap(2, 150, scale=1.0, distribution="gaussian")
+    labels = np.arange(24_000) % 12
+    x = rng.normal(size=(24_000, 2))
+    x[labels == 11] += [3.0, 0.0]
+    group = partial_sketch(x, fm, groups=labels)
+    squared = ds.mmd(group, squared=True)
+    a, b = group[0], group[11]
+    level = sum((1 - np.vdot(s.z, s.z).real) / (s.count - 1) for s in (a, b))
+    expected = np.linalg.norm(a.z - b.z) ** 2 - level
+    np.testing.assert_allclose(squared.sel(group=0, other_group=11), expected, rtol=1e-10)
+    np.testing.assert_array_equal(squared, squared.T)
+    same = squared.values[:11, :11][np.triu_indices(11, 1)]
+    assert abs(same.mean()) < 4 * same.std() / np.sqrt(len(same))
+    assert (same < 0).any()
+    mmd = ds.mmd(group)
+    assert (mmd.name, mmd.dims) == ("mmd", ("group", "other_group"))
+    np.testing.assert_allclose(mmd, np.sqrt(np.maximum(squared, 0.0)))
+    assert mmd.sel(group=3).idxmax() == 11
+    single = ds.mmd(partial_sketch(x[:3], fm, groups=[0, 1, 1]))
+    assert np.isnan(single.sel(group=0)).all()
+    assert single.sel(group=1, other_group=1) == 0.0
+
+
+def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
+    fm = FeatureMap(2, 30, scale=1.0, distribution="clustering")
+    group = partial_sketch(rng.normal(size=(700, 2)), fm, groups=np.arange(700) % 7)
+    whole = ds.mmd(group, squared=True)
+    z, w = group.z, fm.feature_weights
+    noise = (np.mean(w**2) - (np.abs(w * z) ** 2).sum(axis=1)) / (group.count - 1)
+    expected = np.linalg.norm(w * (z[1] - z[5])) ** 2 - noise[1] - noise[5]
+    np.testing.assert_allclose(whole[1, 5], expected, rtol=1e-9)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
+    with pytest.raises(InputError, match="7 by 7 "):
+        ds.mmd(group)

@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
+import dask_sketch as ds
 from dask_sketch import decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
 from dask_sketch.diagnostics.report import Section, write_report
@@ -271,3 +272,24 @@ def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: An
     assert told["time"][1] == f"{observed.seconds:.3g} s"
     assert f"(planned: {planned.estimate().seconds:.3g} s)" in text
     assert told["samples"] == ("4,000", "4,000")
+
+
+HTML = "<script>alert(1)</script>"
+
+
+def test_names_in_a_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    from dask_sketch.diagnostics.report import write_report
+
+    x = np.random.default_rng(0).normal(size=(2000, 2))
+    sketch = ds.partial_sketch(x, ds.FeatureMap(2, 20, scale=1.0))
+    model = ds.decode(sketch, 1)
+    names = [HTML, r"$\frac{$ {{ 7 * 7 }}"]
+    page = write_report(
+        tmp_path / "r.html", sketch, model, title=HTML, source={HTML: HTML}, names=names,
+        command=HTML,
+    ).read_text()  # fmt: skip
+    assert HTML not in page
+    assert page.count("&lt;script&gt;") >= 5
+    assert "{{ 7 * 7 }}" in page
+    assert HTML not in sketch._repr_html_() + model._repr_html_()

@@ -50,7 +50,7 @@ PARTS = {
         sketching/test_partial.py
         features/kernels/test_dense.py
         features/kernels/test_structured.py
-        sketching/test_groups.py
+        sketching/test_group_partial.py
         features/kernels/test_prepared.py
         """,
     ),
@@ -66,9 +66,9 @@ PARTS = {
         features/kernels/test_stacked_fixed_point.py
         compatibility
         sketching/test_partial.py
-        sketching/test_groups.py
+        sketching/test_group_partial.py
         features/kernels/test_prepared.py
-        sketching/test_merge_laws.py
+        sketching/test_merge.py
         """,
     ),
     "merge": (
@@ -79,10 +79,10 @@ PARTS = {
         """,
         """
         sketching/test_sketch.py
-        sketching/test_statistics.py
         compatibility
-        sketching/test_merge_laws.py
-        sketching/test_groups.py
+        sketching/test_merge.py
+        sketching/test_group.py
+        sketching/test_group_partial.py
         """,
     ),
     "objective": (

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("librosa")
 soundfile = pytest.importorskip("soundfile")
 
+
 from scipy.fft import dct
 
 from dask_sketch.errors import (
@@ -221,3 +222,11 @@ def test_needs_no_dask():
         "sys.exit(any(name.split('.')[0] in ('dask', 'distributed') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", np.zeros(1000), 8000)
+    monkeypatch.setattr("dask_sketch.speech.mfcc.MAX_SAMPLES", 999)
+    with pytest.raises(ChunkError, match=r"1,000 samples .* 999"):
+        read_audio(tmp_path / "a.wav", 8000)

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_sketch.errors import (
+    CapacityError,
+)
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
-from dask_sketch.features.kernels.stacked_fixed_point import add_stacked
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint, add_stacked
 
 
 def numbers(words, shift=0):
@@ -45,3 +48,39 @@ def test_short_words(kinds):
     words.flags.writeable = False
     add_stacked(out, words[:, ::-1], np.array([0, 2]), 4)
     np.testing.assert_array_equal(out[0], [[49, 65], [1, 1], [17, -31]])
+
+
+def test_stacked_quanta_hold_any_integers():
+    rng = np.random.default_rng(0)
+    total = np.zeros((6, 3), dtype=object)
+    parts, places = [], []
+    for bits, shift in ((20, 0), (31, 49), (40, 3), (61, 21), (62, 56), (10, 100)):
+        values = rng.integers(-(2**bits) + 1, 2**bits, size=(4, 3))
+        place = np.sort(rng.integers(0, 6, 4))
+        parts.append(StackedFixedPoint.of(values, shift))
+        places.append(place)
+        np.add.at(total, place, values.astype(object) << shift)
+    summed = StackedFixedPoint.sum(parts, places, 6, max_bits=None)
+    assert summed.integers() == total.tolist()
+    again = StackedFixedPoint.sum(parts[::-1], places[::-1], 6, max_bits=None)
+    assert again == summed
+    assert again.rows(np.array([3, 1])).integers() == total[[3, 1]].tolist()
+    assert summed.fixed_point(2).integers().tolist() == total[2].tolist()
+    small = StackedFixedPoint.of(np.array([[1, -1]]), 5)
+    assert small == StackedFixedPoint.of(np.array([[32, -32]]))
+    assert small != StackedFixedPoint.of(np.array([[32, -31]]))
+    shifted, plain = (
+        StackedFixedPoint.of(np.array([3]), 112),
+        StackedFixedPoint.from_integers([3 << 112]),
+    )
+    assert shifted == plain
+    for parts in (
+        [shifted, StackedFixedPoint.of(np.array([7]))],
+        [StackedFixedPoint.of(np.array([7])), plain],
+    ):
+        added = StackedFixedPoint.sum(parts, [np.array([0])] * 2, 1)
+        assert added.integers() == [3 * 2**112 + 7]
+    with pytest.raises(CapacityError, match="smaller factor"):
+        StackedFixedPoint.sum(
+            [StackedFixedPoint.of(np.array([[2**61]]), 56)] * 3, [np.array([0])] * 3, 1
+        )

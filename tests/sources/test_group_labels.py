@@ -330,10 +330,10 @@ def test_numbers_of_no_name_are_refused(tmp_path):
     _, numbers = with_names(tmp_path)
     numbers.attrs["names"] = ["ann", "bob"]
     lazy_group = ds.sketch(tmp_path / "x.zarr", FM, groups="speaker", array="x")
-    with pytest.raises(ChunkError, match="groups 'speaker' of .*: 2 "):
+    with pytest.raises(ChunkError, match=r"groups 'speaker' of .*: 2 "):
         lazy_group.compute(scheduler="sync")
     numbers[3] = -1
-    with pytest.raises(ChunkError, match=": -1 .* 2 names"):
+    with pytest.raises(ChunkError, match=r": -1 .* 2 names"):
         lazy_group.compute(scheduler="sync")
 
 
@@ -404,7 +404,7 @@ def test_records_without_a_label(tmp_path):
     bag = db.from_sequence(items, npartitions=2)
     with pytest.raises(InputError, match="has no field 'speaker'"):
         ds.sketch(bag, FM, "w", groups="speaker").compute(scheduler="sync")
-    with pytest.raises(InputError, match="groups='speaker' .* type list"):
+    with pytest.raises(InputError, match=r"groups='speaker' .* type list"):
         ds.sketch(db.from_sequence(X.tolist()), FM, groups="speaker").compute(scheduler="sync")
     some = db.from_sequence(LABELS.tolist()[:-1], npartitions=3)
     with pytest.raises(InputError, match="groups of "):
@@ -423,7 +423,7 @@ def test_rows_without_a_label(kind):
         "numbers": (lazy(X), np.where(np.isin(np.arange(N), [5, 70]), np.nan, CODES)),
     }[kind]
     options = {"columns": NAMES} if kind == "frame" else {}
-    with pytest.raises(ChunkError, match="row (5|10) "):
+    with pytest.raises(ChunkError, match=r"row (5|10) "):
         ds.sketch(x[0], FM, groups=x[1], **options).compute(scheduler="sync")
     left = ds.sketch(x[0], FM, groups=x[1], nan_policy="omit", **options).compute(scheduler="sync")
     assert (left.unlabelled, int(left.count.sum()), len(left)) == (2, N - 2, 3)

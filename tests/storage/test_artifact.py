@@ -1,3 +1,5 @@
+"""Artifacts: round trips, checksums, and writes that fail."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.artifact import checksum, write_dataset
 from dask_sketch.storage.artifact_reader import read_dataset
-from dask_sketch.storage.overwrite import require_writable, require_writable_page
 
 
 def dataset(value=1.0):
@@ -79,19 +79,6 @@ def test_a_failed_move_keeps_what_was_there(tmp_path, monkeypatch):
     assert read_dataset(place, {"test/thing": 1})["a"].values.tolist() == [1.0] * 3
 
 
-def test_overwrite_replaces_artifacts_and_nothing_else(tmp_path):
-    place = tmp_path / "thesis"
-    place.mkdir()
-    (place / "chapter.txt").write_text("years of work")
-    with pytest.raises(ArtifactError, match="thesis"):
-        write_dataset(dataset(), place, "test/thing", 1, overwrite=True)
-    assert (place / "chapter.txt").read_text() == "years of work"
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(ArtifactError, match="file"):
-        write_dataset(dataset(), tmp_path / "file", "test/thing", 1, overwrite=True)
-    assert (tmp_path / "file").read_text() == "text"
-
-
 def test_the_limit_is_read_from_the_metadata(tmp_path):
     write_dataset(dataset(), tmp_path / "d", "test/thing", 1)
     with pytest.raises(ArtifactError, match=r"72 bytes .* 50"):
@@ -113,58 +100,3 @@ def test_nowhere_is_not_a_place():
 def test_a_url_of_an_unknown_kind():
     with pytest.raises(ArtifactError, match=r"gopher.*cannot be written"):
         write_dataset(dataset(), "gopher://x/y.zarr", "test/thing", 1)
-
-
-def foreign(where, store):
-    """Samples or other work of somebody at a store, in a few forms."""
-    if where == "array":
-        zarr.create_array(store, data=np.ones((4, 2)))
-    elif where == "group":
-        zarr.create_group(store).create_array("frames", data=np.ones((4, 2)))
-    else:
-        zarr.create_group(store, zarr_format=2, attributes={"checksum": "of its own"})
-
-
-@pytest.mark.parametrize("kind", ["path", "url", "store"])
-@pytest.mark.parametrize("where", ["array", "group", "format 2"])
-def test_samples_are_never_overwritten(where, kind, tmp_path):
-    place = {
-        "path": str(tmp_path / "x.zarr"),
-        "url": f"memory://samples-{where.replace(' ', '-')}",
-        "store": zarr.storage.MemoryStore(),
-    }[kind]
-    foreign(where, place)
-    before = zarr.open(place, mode="r")
-    with pytest.raises(ArtifactError, match="neither a sketch nor a model"):
-        write_dataset(dataset(), place, "test/thing", 1, overwrite=True)
-    assert zarr.open(place, mode="r") == before
-
-
-@pytest.mark.parametrize("url", ["memory://written-twice", None])
-def test_what_was_written_here_is_replaced_when_asked(url):
-    place = url or zarr.storage.MemoryStore()
-    write_dataset(dataset(), place, "test/thing", 1)
-    with pytest.raises(ArtifactError, match="exists"):
-        write_dataset(dataset(2.0), place, "test/thing", 1)
-    write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
-    assert read_dataset(place, {"test/thing": 1})["a"].values.tolist() == [2.0] * 3
-
-
-def test_a_place_that_cannot_be_written_to_is_told_in_time(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    for where in (tmp_path / "file" / "x.zarr", "/proc/x.zarr"):
-        with pytest.raises(ArtifactError, match=r"store='.*x\.zarr' cannot be written"):
-            require_writable(where)
-    require_writable(tmp_path / "new" / "folder" / "x.zarr")
-    assert not (tmp_path / "new").exists()
-
-
-def test_only_pages_are_replaced_by_pages(tmp_path):
-    page = tmp_path / "report.html"
-    require_writable_page(page)
-    page.write_text("<!DOCTYPE html><title>of last night</title>")
-    require_writable_page(page)
-    page.write_text("year,month\n")
-    for where in (page, tmp_path):
-        with pytest.raises(ArtifactError, match="not an HTML page"):
-            require_writable_page(where)

@@ -1,4 +1,4 @@
-"""A stored sketch comes back bit by bit, or not at all."""
+"""Stored sketches and groups come back bit by bit, or not at all."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import feature_map, weighted_rows
+from strategies import draw_rows, feature_map, weighted_rows
 
 import dask_sketch as ds
-from dask_sketch import FeatureMap, Sketch, partial_sketch
-from dask_sketch.errors import ArtifactError
+from dask_sketch import (
+    FeatureMap,
+    Sketch,
+    partial_sketch,
+)
+from dask_sketch.errors import (
+    ArtifactError,
+)
 from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact_reader import read_dataset
 
 
 @pytest.fixture
@@ -275,3 +282,62 @@ def rewritten(sample, tmp_path, change):
 def test_content_that_is_no_sketch(change, sample, tmp_path):
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
         ds.open(rewritten(sample, tmp_path, change))
+
+
+@pytest.fixture
+def speakers(rng):
+    x = draw_rows(0, 600, 3)
+    names = np.array(["ann", "bob", "eve", "kim"])[rng.integers(0, 4, 600)]
+    fm = feature_map("float32")
+    return x, names, fm, partial_sketch(x, fm, groups=names, dim="speaker")
+
+
+def test_stored_groups_prove_themselves(speakers, tmp_path):
+    group = speakers[3]
+    place = tmp_path / "groups.zarr"
+    group.to_zarr(place)
+    again = ds.open(place)
+    assert again.identical(group)
+    assert (again.dim, again["bob"].z.tolist()) == ("speaker", group["bob"].z.tolist())
+    with pytest.raises(ArtifactError, match="exists"):
+        group.to_zarr(place)
+    group.to_zarr(place, overwrite=True)
+    zarr.open_group(place, mode="r+")["count"][0] = 5
+    with pytest.raises(ArtifactError, match="checksum"):
+        ds.open(place)
+    with pytest.raises(ArtifactError, match="does not exist"):
+        ds.open(tmp_path / "nothing.zarr")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": lambda v: v[::-1]},
+        {"labels": lambda v: v + np.uint32(0x110000)},
+        {"count": lambda v: -v},
+        {"count": lambda v: v.astype(np.int32)},
+        {"weight_steps": lambda v: -v},
+        {"moment_steps": lambda v: np.concatenate([v.astype(np.int64) - 1] * 2)},
+        {"moment_steps": lambda v: np.full(v.shape, 2**62)},
+        {"minimum": lambda v: v[:, :2]},
+        {"unit": lambda v: 2 * v},
+        {"shifts": lambda v: "{}"},
+        {"shifts": lambda v: v.replace("49", "-1")},
+        {"label_type": lambda v: "O"},
+        {"unlabelled": lambda v: -1},
+    ],
+)
+def test_what_no_groups_have_is_refused(change, speakers, tmp_path):
+    schema = ("dask-sketch/sketch-group", 1)
+    speakers[3].to_zarr(tmp_path / "fine.zarr")
+    dataset = read_dataset(tmp_path / "fine.zarr", dict([schema]))
+    for name, changed in change.items():
+        if name in dataset.attrs:
+            dataset.attrs[name] = changed(dataset.attrs[name])
+        else:
+            values = changed(dataset[name].values)
+            dims = [f"{name}_new_{axis}" for axis in range(values.ndim)]
+            dataset = dataset.drop_vars(name).assign({name: (dims, values)})
+    write_dataset(dataset, tmp_path / "edited.zarr", *schema)
+    with pytest.raises(ArtifactError, match=r"edited|damaged|unreadable"):
+        ds.open(tmp_path / "edited.zarr")

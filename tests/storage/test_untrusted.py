@@ -1,4 +1,4 @@
-"""Files of somebody else's: they run no code, and take neither the memory nor the disk."""
+"""Stores of untrusted authors run no code, and take neither memory nor disk."""
 
 from __future__ import annotations
 
@@ -24,21 +24,10 @@ from zarr.buffer.cpu import buffer_prototype
 
 import dask_sketch as ds
 from dask_sketch import open_samples
-from dask_sketch.cli.describe import open_any
-from dask_sketch.display.text import fields_text, first_line, printable, text_table
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
-from dask_sketch.models import Decoding
-from dask_sketch.models.artifact import MIXTURE, to_dataset
-from dask_sketch.models.open import model_from_dataset, open_model
-from dask_sketch.sketching.open import open_sketch
 from dask_sketch.storage import untrusted as guarded
-from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.storage.artifact_reader import MAX_BYTES
-from dask_sketch.storage.decompressed_size import decompressed_size
 from dask_sketch.storage.untrusted import GuardedStore
-
-ESCAPE = "\x1b]0;owned\x07\x1b[2J"
-HTML = "<script>alert(1)</script>"
 
 
 class Marks:
@@ -66,90 +55,6 @@ def small_memory(code, megabytes=1500):
         timeout=120,
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
-
-
-# -- feature maps --------------------------------------------------------------------------------
-
-
-def spec(**changes):
-    return json.loads(ds.FeatureMap(2, 10, scale=1.0).spec) | changes
-
-
-def map_text(**changes):
-    found = {"schema": "dask-sketch/feature-map", "version": 1, "digest": "0" * 64}
-    return json.dumps(found | {"spec": spec(**changes)})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_frequencies": 10**12}, "over 268,435,456 numbers"),
-        ({"n_features": 10**12}, "over 268,435,456 numbers"),
-        ({"n_features": 10**9, "n_frequencies": 10**9}, "over 268,435,456 numbers"),
-        ({"dtype": "f4,(((((((("}, "precision"),
-        ({"dtype": ["f4"] * 10}, "precision"),
-        ({"scale_fit": "anything"}, "fields that no feature map has"),
-        ({"__class__": "x"}, "fields that no feature map has"),
-        ({"scale": 10**400}, "specification"),
-        ({"scale": float("nan")}, "scale=nan"),
-        ({"scale": 1e-300}, "scale=1e-300"),
-        ({"law": {"a": 1}}, "distribution="),
-        ({"law": ESCAPE}, "distribution="),
-        ({"center": [[0.0], [0.0]]}, "center="),
-        ({"center": "0.0"}, "center="),
-        ({"scale": None, "covariances": 3.0}, "covariances has shape"),
-        ({"scale": None, "covariances": [[]]}, "covariances has shape"),
-        ({"scale": None, "covariances": [[1.0], [1.0, 2.0]]}, "covariances="),
-        ({"whitening": [[1.0, 0.0], [1.0, 0.0]]}, "whitening is singular"),
-        ({"seed": -1}, "seed=-1"),
-        ({"seed": 1.5}, "seed=1.5"),
-        ({}, "digest"),
-    ],
-)
-def test_feature_maps_of_others(changes, message):
-    with pytest.raises(ArtifactError, match=message):
-        ds.FeatureMap.from_json(map_text(**changes))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 200_000,
-        '{"schema":' * 200_000,
-        '{"schema": ' + "9" * 5000 + "}",
-        "",
-        "3",
-        "null",
-        "[]",
-        '"text"',
-        '{"schema": []}',
-        '{"schema": "dask-sketch/feature-map", "version": 1}',
-        '{"schema": "dask-sketch/feature-map", "version": 1, "digest": "", "spec": []}',
-        '{"schema": "dask-sketch/feature-map", "version": 1, "digest": "\\ud800", "spec": {}}',
-        map_text().replace('"seed": 0', f'"seed": {"7" * 4200}'),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_text_that_is_no_feature_map(text):
-    with pytest.raises(ArtifactError, match=r"not a feature map|not the spec|schema|digest"):
-        ds.FeatureMap.from_json(text)
-
-
-def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_sketch.features.artifact.MAX_TEXT", 1000)
-    (tmp_path / "map.json").write_text(" " * 1001)
-    with pytest.raises(ArtifactError, match="1,000"):
-        ds.open(tmp_path / "map.json")
-
-
-def test_a_huge_feature_map_takes_no_memory():
-    text = map_text(n_frequencies=10**12)
-    done = small_memory(f"ds.FeatureMap.from_json({text!r})", megabytes=200)
-    assert "ArtifactError" in done.stderr, done.stderr
-    assert "MemoryError" not in done.stderr
-
-
-# -- codecs and types ----------------------------------------------------------------------------
 
 
 def write_v2(path, chunk=b"", **changes):
@@ -215,136 +120,10 @@ def test_a_pickle_in_consolidated_metadata_or_beside_the_samples(tmp_path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("read", [open_sketch, open_model, ds.open])
-def test_artifacts_are_of_format_3_only(read, tmp_path):
-    root = tmp_path / "s.zarr"
-    write_v2(root / "x", pickle.dumps(Marks(tmp_path / "ran")), filters=[{"id": "pickle"}])
-    (root / ".zgroup").write_text('{"zarr_format": 2}')
-    (root / ".zattrs").write_text('{"schema": "dask-sketch/sketch", "schema_version": 1}')
-    with pytest.raises(ArtifactError, match=r"s.zarr' cannot be read"):
-        read(root)
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.fixture
-def stored(tmp_path):
-    """A stored sketch."""
-    rows = np.random.default_rng(0).normal(size=(50, 2))
-    ds.partial_sketch(rows, FEATURES).to_zarr(tmp_path / "s.zarr")
-    return tmp_path / "s.zarr"
-
-
-def an_array_of(store):
-    """The metadata file of an array of an artifact, by name, whatever the arrays are."""
-    return sorted(path for path in store.glob("*/zarr.json") if path.parent.name != "center")[0]
-
-
 def edit(path, change):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-
-
-def bytes_codec_only(document):
-    document["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
-
-
-def set_shape(n):
-    def change(document):
-        document["shape"] = [n] * len(document["shape"])
-        document["chunk_grid"]["configuration"]["chunk_shape"] = document["shape"]
-
-    return change
-
-
-def set_chunks(n):
-    def change(document):
-        chunks = document["chunk_grid"]["configuration"]
-        chunks["chunk_shape"] = [n] * len(chunks["chunk_shape"])
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (set_shape(10**12), "over the limit"),
-        (set_shape(2**30), "over the limit"),
-        (set_chunks(10**12), "over the limit"),
-        (set_chunks(2**20), "expected one chunk|over the limit"),
-        (lambda d: d.update(codecs=[{"name": "numcodecs.pickle"}]), "names the codec"),
-        (
-            lambda d: d.update(codecs=[{"name": "vlen-utf8"}], data_type="string"),
-            "expected numbers",
-        ),
-        (
-            lambda d: d.update(shape=["9" * 5000]),
-            "not valid integers|unreadable|cannot be read|damaged",
-        ),
-        (lambda d: d.update(shape=[2.5]), "not valid integers"),
-        (lambda d: d.update(shape=[-5]), "not valid integers"),
-        (lambda d: d.update(codecs=5), "not the metadata of an array"),
-        (lambda d: d.update(chunk_grid=[]), "not the metadata of an array"),
-    ],
-)
-def test_sketches_of_others(change, message, stored):
-    edit(an_array_of(stored), change)
-    with pytest.raises(ArtifactError, match=message):
-        ds.open(stored)
-
-
-def test_more_than_half_of_the_memory_is_not_asked_for(stored, monkeypatch):
-    class Little:
-        available = 100
-
-    monkeypatch.setattr("psutil.virtual_memory", Little)
-    with pytest.raises(ArtifactError, match="half of the 100 bytes"):
-        ds.open(stored)
-
-
-@pytest.mark.parametrize("where", ["zarr.json", "array"])
-def test_deep_and_long_metadata(where, stored, monkeypatch):
-    path = stored / "zarr.json" if where == "zarr.json" else an_array_of(stored)
-    whole = path.read_text()
-    path.write_text('{"a":' * 100_000)
-    with pytest.raises(ArtifactError, match="nested too deeply"):
-        ds.open(stored)
-    path.write_text(whole)
-    monkeypatch.setattr(guarded, "MAX_METADATA", 100)
-    with pytest.raises(ArtifactError, match="over 100 bytes of metadata"):
-        ds.open(stored)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        "[" * 100_000,
-        "3",
-        "{}",
-        {"method": {"a": 1}},
-        {"message": "x" * 10_000},
-        {"seconds": "soon"},
-        {"trace": ["a"]},
-        {"trace": 5},
-        {"converged": "yes"},
-        {"seed": 1.5},
-        {"surprise": 1},
-    ],
-    ids=lambda record: str(record)[:30],
-)
-def test_models_of_others(record, tmp_path):
-    how = Decoding("cl-ompr", "gaussian", 0.1, 0.1, (0.2, 0.1), 1.0, 0, 1, 10, True, "done")
-    model = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], decoding=how)
-    dataset = to_dataset(model, MIXTURE)
-    assert model_from_dataset(dataset).decoding == how
-    if isinstance(record, dict):
-        record = json.dumps(json.loads(dataset.attrs["decoding"]) | record)
-    write_dataset(dataset.assign_attrs(decoding=record), tmp_path / "m.zarr", MIXTURE, 1)
-    with pytest.raises(ArtifactError, match=r"decoding|unreadable|gaussian mixture"):
-        ds.open(tmp_path / "m.zarr")
-
-
-# -- sizes and bombs -----------------------------------------------------------------------------
 
 
 def frame_that_states(size):
@@ -375,7 +154,7 @@ BOMBS = {
 def test_bombs(name, tmp_path):
     chunk, compressor = BOMBS[name]
     path = write_v2(tmp_path / "b.zarr", chunk, compressor=compressor)
-    with pytest.raises(ChunkError, match=r"decompresses to over|more than its metadata allows"):
+    with pytest.raises(ChunkError, match=r"decompresses to|its metadata allows"):
         ds.sketch(str(path), FEATURES).compute()
 
 
@@ -387,18 +166,6 @@ def test_a_bomb_takes_no_memory(tmp_path):
     done = small_memory(code)
     assert "decompresses to over" in done.stderr, done.stderr
     assert "MemoryError" not in done.stderr
-
-
-def test_a_bomb_in_an_artifact(stored):
-    metadata = an_array_of(stored)
-    edit(metadata, lambda d: d.update(codecs=[
-        {"name": "bytes", "configuration": {"endian": "little"}},
-        {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
-    ]))  # fmt: skip
-    (chunk,) = (p for p in metadata.parent.rglob("*") if p.is_file() and p.name != "zarr.json")
-    chunk.write_bytes(frame_that_states(4 * 10**9))
-    with pytest.raises(ArtifactError, match="decompresses to over"):
-        ds.open(stored)
 
 
 @pytest.fixture(
@@ -466,7 +233,7 @@ def test_a_bomb_of_the_size_of_the_index(index_location, pipeline, tmp_path):
     raw[slice(0, 68) if index_location == "start" else slice(-68, None)] = table
     file.write_bytes(raw)
     array = zarr.open_array(guarded.guarded(str(tmp_path / "s.zarr")), mode="r")
-    with pytest.raises(ArtifactError, match=r"decompresses to over|overlap its index"):
+    with pytest.raises(ArtifactError, match=r"decompresses to|overlap its index"):
         _ = array[32:48]
 
 
@@ -524,39 +291,6 @@ def test_shards_of_too_many_chunks(tmp_path):
         open_samples(str(tmp_path / "s.zarr"))
 
 
-@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib", "bz2", "lzma"])
-@pytest.mark.parametrize("n", [0, 1, 300, 10**5, 10**6])
-def test_what_honest_compressors_state(name, n):
-    data = np.random.default_rng(n).integers(0, 3, n, dtype=np.uint8).tobytes()
-    packed = numcodecs.get_codec({"id": name}).encode(data)
-    found = decompressed_size(name, memoryview(bytes(packed)), 10**8)
-    if name in ("gzip", "zlib") and len(packed) * 1032 <= 10**8:
-        assert found >= n
-    else:
-        assert found == n
-
-
-def test_frames_of_zstd_that_state_no_size():
-    # a frame of unknown size: two blocks that repeat a byte 2**17 times, one plain of 5
-    window = b"\x28\xb5\x2f\xfd\x00\x58"
-    block = (1 << 1 | 2**17 << 3).to_bytes(3, "little") + b"\0"
-    frame = window + block + block + (1 | 5 << 3).to_bytes(3, "little") + b"12345"
-    expected = 2 * 2**17 + 5
-    assert len(numcodecs.Zstd().decode(frame)) == expected
-    assert decompressed_size("zstd", memoryview(frame), 10) == expected
-    assert decompressed_size("zstd", memoryview(frame * 2000), 10) == 2000 * expected
-
-
-@pytest.mark.parametrize("compressor", sorted(BOMBS))
-def test_any_bytes_may_be_asked_for_their_size(compressor, rng):
-    for n in (0, 1, 3, 7, 20, 1000):
-        for _ in range(20):
-            assert isinstance(decompressed_size(compressor, memoryview(rng.bytes(n)), 10**6), int)
-
-
-# -- places --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("prefix", ["", "file://", "simplecache::file://"])
 def test_links_out_of_a_store_are_not_followed(prefix, pipeline, tmp_path):
     secret = tmp_path / "secret"
@@ -566,13 +300,13 @@ def test_links_out_of_a_store_are_not_followed(prefix, pipeline, tmp_path):
     for target in (secret / "0.0", Path("/dev/zero")):
         (path / "0.0").unlink()
         (path / "0.0").symlink_to(target)
-        with pytest.raises(ChunkError, match="link that leads out of the store"):
+        with pytest.raises(ChunkError, match="leads out of"):
             ds.sketch(f"{prefix}{path}", FEATURES).compute()
     path = write_v2(tmp_path / "g.zarr" / "x", dimension_separator="/")
     (path / "0.0").unlink()
     (secret / "0").write_bytes(np.arange(8.0).tobytes())
     (path / "0").symlink_to(secret)
-    with pytest.raises(ChunkError, match="link that leads out of the store"):
+    with pytest.raises(ChunkError, match="leads out of"):
         ds.sketch(f"{prefix}{path}", FEATURES).compute()
 
 
@@ -612,7 +346,7 @@ def test_names_that_lead_out_of_a_store(tmp_path):
             | {"consolidated_metadata": consolidated}
         )
     )
-    with pytest.raises(SketchError, match=r"leads out of the store|is not a Zarr store"):
+    with pytest.raises(SketchError, match=r"leads out of|not a Zarr store"):
         ds.sketch(str(root), FEATURES).compute()
 
 
@@ -675,120 +409,6 @@ def test_a_guarded_store_is_not_written_to(tmp_path):
     group = zarr.open_group(guarded.guarded(tmp_path / "g"), mode="r")
     with pytest.raises((ValueError, SketchError), match="read"):
         group.create_array("a", shape=(3,), dtype="f8")
-
-
-# -- Parquet -------------------------------------------------------------------------------------
-
-
-def test_parquet_of_extension_types(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    mark = tmp_path / "ran"
-    field = pa.field("x", pa.float64(), metadata={
-        "ARROW:extension:name": "arrow.py_extension_type",
-        "ARROW:extension:metadata": pickle.dumps(Marks(mark), protocol=0),
-    })  # fmt: skip
-    table = pa.table({"x": np.arange(4.0), "y": np.arange(4.0)})
-    table = table.cast(pa.schema([field, pa.field("y", pa.float64())]))
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert ds.sketch(str(tmp_path / "a.parquet"), FEATURES).compute().count == 4  # plain numbers
-    assert not mark.exists()
-    tensor = pa.ExtensionArray.from_storage(
-        pa.fixed_shape_tensor(pa.float64(), (2,)),
-        pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8.0)), 2),
-    )
-    pq.write_table(pa.table({"x": tensor, "y": np.arange(4.0)}), tmp_path / "b.parquet")
-    with pytest.raises(SketchError, match="x"):
-        ds.sketch(str(tmp_path / "b.parquet"), FEATURES).compute()
-
-
-def test_parquet_that_is_small_on_disk_only(tmp_path, monkeypatch):
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    for number, n in enumerate((10, 10**6)):
-        table = pa.table({"x": np.zeros(n), "y": np.zeros(n)})
-        pq.write_table(table, tmp_path / f"{number}.parquet", compression="zstd")
-    size = max(p.stat().st_size for p in tmp_path.iterdir())
-    assert size < 10**5
-    monkeypatch.setattr("dask_sketch.sources.parquet.MAX_BYTES", 10**7)
-    with pytest.raises(ChunkError, match="its rows have 16,000,000 bytes, over the limit"):
-        ds.sketch(str(tmp_path), FEATURES).compute(scheduler="sync")
-
-
-# -- names ---------------------------------------------------------------------------------------
-
-
-def test_control_characters_do_not_reach_a_terminal():
-    assert printable(ESCAPE) == "\\x1b]0;owned\\x07\\x1b[2J"
-    assert printable("a\nb", keep="\n") == "a\nb"
-    assert printable("right \u202e left") == "right \\u202e left"
-    assert printable("é ± ²") == "é ± ²"
-    for text in (
-        fields_text({ESCAPE: ESCAPE + "\n"}),
-        text_table([(ESCAPE, "a\nb")], header=("x", "y")),
-        first_line(ValueError(ESCAPE)),
-        first_line(InputError(ESCAPE * 10_000)),
-    ):
-        assert not set(text) & set("\x1b\x07\r\b")
-    assert len(first_line(InputError(ESCAPE * 10_000))) < 30_000
-    assert fields_text({"a": "b\nfake  line"}).count("\n") == 0
-
-
-def test_names_at_the_command_line(tmp_path):
-    from click.testing import CliRunner
-
-    from dask_sketch.cli.main import cli
-
-    root = zarr.open_group(tmp_path / "g.zarr", mode="w")
-    for name in ("a", "b"):
-        root.create_array(f"{name}{ESCAPE}".replace("/", ""), shape=(4, 2), dtype="f8")
-    done = CliRunner().invoke(cli, ["info", str(tmp_path / "g.zarr")])
-    assert done.exit_code == 1
-    assert "\x1b" not in done.output
-    assert "\\x1b" in done.output
-    (tmp_path / "map.json").write_text(map_text(law=ESCAPE))
-    done = CliRunner().invoke(cli, ["info", str(tmp_path / "map.json")])
-    assert done.exit_code == 1
-    assert "\x1b" not in done.output
-
-
-def test_names_in_a_report(tmp_path):
-    pytest.importorskip("matplotlib")
-    from dask_sketch.diagnostics.report import write_report
-
-    x = np.random.default_rng(0).normal(size=(2000, 2))
-    sketch = ds.partial_sketch(x, FEATURES)
-    model = ds.decode(sketch, 1)
-    names = [HTML, r"$\frac{$ {{ 7 * 7 }}"]
-    page = write_report(
-        tmp_path / "r.html", sketch, model, title=HTML, source={HTML: HTML}, names=names,
-        command=HTML,
-    ).read_text()  # fmt: skip
-    assert HTML not in page
-    assert page.count("&lt;script&gt;") >= 5
-    assert "{{ 7 * 7 }}" in page
-    assert HTML not in sketch._repr_html_() + model._repr_html_()
-
-
-def test_what_stands_at_a_path_may_be_anything(tmp_path, rng):
-    for number in range(50):
-        path = tmp_path / f"{number}.zarr"
-        path.mkdir()
-        (path / "zarr.json").write_bytes(rng.bytes(int(rng.integers(0, 200))))
-        with pytest.raises(SketchError):
-            open_any(str(path))
-
-
-def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
-    soundfile = pytest.importorskip("soundfile")
-    from dask_sketch.speech import mfcc as frontend
-
-    soundfile.write(tmp_path / "a.wav", np.zeros(1000), 8000)
-    monkeypatch.setattr(frontend, "_LARGEST", 999)
-    with pytest.raises(ChunkError, match="states 1,000 samples of 1 channels, over 999"):
-        frontend.read_audio(tmp_path / "a.wav", 8000)
 
 
 def test_limits_are_what_is_documented():

@@ -1,0 +1,98 @@
+"""Dask bags of blocks and of records."""
+
+from __future__ import annotations
+
+import dask.bag as db
+import numpy as np
+import pandas as pd
+import pytest
+from strategies import assert_same_sketch, draw_rows, feature_map
+
+import dask_sketch as ds
+from dask_sketch import partial_sketch
+from dask_sketch.errors import ChunkError, InputError
+
+FM = feature_map()
+
+
+X = draw_rows(0, 60, 3)
+
+
+NAMES = ["a", "b", "c"]
+
+
+def run(x, weights=None, **options):
+    found = ds.sketch(x, FM, weights, **options)
+    return found if isinstance(found, ds.Sketch) else found.compute(scheduler="sync")
+
+
+def test_weights_of_bags():
+    blocks = [X[:20], X[20:]]
+    bag = db.from_sequence(blocks, npartitions=2)
+    with pytest.raises(InputError, match="npartitions=2"):
+        run(bag, np.ones(60))
+    with pytest.raises(InputError, match="npartitions=2"):
+        run(bag, db.from_sequence(range(3), npartitions=3))
+    with pytest.raises(InputError, match="size=5"):
+        run(bag, db.from_sequence([np.ones(5), np.ones(40)], npartitions=2))
+    with pytest.raises(InputError, match="weights of "):
+        run(
+            db.from_sequence([X[:20], X[20:40], X[40:]], npartitions=1),
+            db.from_sequence([np.ones(20), np.ones(20)], npartitions=1),
+        )
+    with pytest.raises(InputError, match="names fields"):
+        run(bag, "w")
+
+
+def test_a_bad_row_of_a_later_block_of_a_partition_is_named():
+    values = X.copy()
+    values[47, 1] = np.nan
+    blocks = [values[:20], values[20:40], values[40:]]
+    records = pd.DataFrame(np.tile(X, (100, 1)), columns=NAMES).to_dict("records")
+    records[5000]["b"] = np.nan
+    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 40: row 7 "):
+        run(db.from_sequence(blocks, npartitions=1))
+    with pytest.raises(ChunkError, match=r"chunk 0 of .*, from row 4096: row 904 "):
+        run(db.from_sequence(records, npartitions=1))
+
+
+def test_bad_bags():
+    for items, message in [
+        ([1.0, 2.0, 3.0], "elements of"),
+        ([[1.0, 2.0, 3.0], [1.0]], "differ in length"),
+        ([np.zeros((2, 2, 3))], "elements of"),
+        ([{"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 1.0}], "no field 'b'"),
+        (["text", "words"], "elements of|dtype="),
+        ([("a", "b", "c")], "dtype="),
+        ([{"a": 1.0, "b": 2.0, "c": "x"}], "dtype="),
+    ]:
+        with pytest.raises(InputError, match=message):
+            run(db.from_sequence(items, npartitions=1))
+    with pytest.raises(InputError, match="no field 'w'"):
+        run(db.from_sequence([{"a": 1.0, "b": 2.0, "c": 3.0}]), "w")
+
+
+def test_none_in_a_record_is_a_missing_number():
+    records = db.from_sequence([[1.0, None, 2.0], [3.0, 4.0, 5.0]], npartitions=1)
+    with pytest.raises(ChunkError, match=r"row 0 .* nan in feature 1"):
+        run(records)
+    found = run(records, nan_policy="omit")
+    assert found.identical(run(np.array([[1.0, np.nan, 2.0], [3.0, 4.0, 5.0]]), nan_policy="omit"))
+    with pytest.raises(InputError, match="dtype="):
+        run(db.from_sequence([["1", None, "2"]], npartitions=1))
+
+
+N = 90
+
+
+def computed(found):
+    return found if isinstance(found, ds.Sketch) else found.compute(scheduler="sync")
+
+
+def test_records_whose_fields_come_in_another_order():
+    x = draw_rows(1, N, 3)
+    straight = [dict(zip(NAMES, row, strict=True)) for row in x]
+    turned = [dict(reversed(item.items())) for item in straight]
+    mixed = db.from_sequence(straight[:40] + turned[40:], npartitions=6)
+    got = computed(ds.sketch(mixed, feature_map()))
+    assert_same_sketch(partial_sketch(x, feature_map()), got)

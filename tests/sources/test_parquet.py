@@ -1,0 +1,164 @@
+"""Parquet files: sizes, damage, and files of untrusted authors."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from strategies import assert_same_sketch, draw_rows, feature_map
+
+import dask_sketch as ds
+from dask_sketch import partial_sketch
+from dask_sketch.errors import ChunkError, SketchError
+
+FM = feature_map()
+
+
+X = draw_rows(0, 60, 3)
+
+
+NAMES = ["a", "b", "c"]
+
+
+def run(x, weights=None, **options):
+    found = ds.sketch(x, FM, weights, **options)
+    return found if isinstance(found, ds.Sketch) else found.compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "other columns"])
+def test_a_corrupt_parquet_file_is_named(how, tmp_path):
+    for i in range(3):
+        pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / f"{i}.parquet")
+    file: Path = tmp_path / "1.parquet"
+    raw = bytearray(file.read_bytes())
+    if how == "truncated":
+        file.write_bytes(raw[: len(raw) // 2])
+    elif how == "flipped":
+        raw[4:200] = bytes(196)
+        file.write_bytes(raw)
+    else:
+        pd.DataFrame(X, columns=["a", "b", "z"]).to_parquet(file)
+    with pytest.raises(ChunkError, match=r"1\.parquet.* could not be read"):
+        run(tmp_path)
+
+
+def test_a_corrupt_parquet_file_is_named_when_it_is_to_be_split(tmp_path):
+    for i in range(3):
+        pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / f"{i}.parquet")
+    (tmp_path / "2.parquet").write_bytes((tmp_path / "2.parquet").read_bytes()[:-20])
+    with pytest.raises(ChunkError, match=r"2\.parquet could not be read"):
+        ds.open_samples(tmp_path, chunk_size=10)
+
+
+def frame(x, w):
+    return pd.DataFrame(x, columns=NAMES).assign(w=w)
+
+
+def parquet(x, w, path, **options):
+    pq.write_table(pa.Table.from_pandas(frame(x, w), preserve_index=False), path, **options)
+    return path
+
+
+def computed(found):
+    return found if isinstance(found, ds.Sketch) else found.compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("second", ["int with nulls", "float", "bool with nulls"])
+def test_a_later_parquet_file_may_have_another_type_but_not_other_values(second, tmp_path):
+    # whole numbers in the first file; the type of the block must not be taken for all of them
+    first = {name: [0, 1, 1] for name in NAMES}
+    later = {
+        "int with nulls": pa.table({n: pa.array([1, None, 3]) for n in NAMES}),
+        "float": pa.table({n: pa.array([0.5, 1.5, 2.5]) for n in NAMES}),
+        "bool with nulls": pa.table({n: pa.array([True, None, False]) for n in NAMES}),
+    }[second]
+    if "bool" in second:
+        first = {name: [False, True, True] for name in NAMES}
+    pq.write_table(pa.table(first), tmp_path / "a.parquet")
+    pq.write_table(later, tmp_path / "b.parquet")
+    values = np.concatenate(
+        [
+            np.array(list(first.values()), dtype=float).T,
+            later.to_pandas().astype(float).to_numpy(),
+        ]
+    )
+    got = computed(ds.sketch(tmp_path, feature_map(), nan_policy="omit"))
+    assert_same_sketch(partial_sketch(values, feature_map(), nan_policy="omit"), got)
+
+
+def test_an_empty_first_file_says_nothing_of_the_sizes(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20_000, 3))
+    parquet(x[:0], x[:0, 0], tmp_path / "0.parquet")
+    parquet(x, x[:, 0], tmp_path / "1.parquet", row_group_size=1000)
+    samples = ds.open_samples(tmp_path, columns=NAMES, chunk_size="64KiB")
+    assert samples.n_chunks > 5
+    assert samples.largest_chunk > 24_000  # bytes of one row group
+
+
+def test_the_largest_run_of_row_groups_is_known(tmp_path):
+    x = np.random.default_rng(0).normal(size=(10_000, 3))
+    parquet(x, x[:, 0], tmp_path / "x.parquet", row_group_size=8000)
+    samples = ds.open_samples(tmp_path / "x.parquet", columns=NAMES, chunk_size="64KiB")
+    assert samples.n_chunks == 2
+    assert samples.largest_chunk == 8000 * 3 * 8
+
+
+def test_the_largest_chunk_of_well_compressed_parquet_is_known(tmp_path):
+    parquet(np.zeros((200_000, 3)), np.zeros(200_000), tmp_path / "x.parquet")
+    samples = ds.open_samples(tmp_path / "x.parquet", columns=NAMES)
+    assert samples.largest_chunk >= 200_000 * 3 * 8
+
+
+class Marks:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+FEATURES = ds.FeatureMap(2, 20, scale=1.0)
+
+
+def test_parquet_of_extension_types(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    mark = tmp_path / "ran"
+    field = pa.field("x", pa.float64(), metadata={
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": pickle.dumps(Marks(mark), protocol=0),
+    })  # fmt: skip
+    table = pa.table({"x": np.arange(4.0), "y": np.arange(4.0)})
+    table = table.cast(pa.schema([field, pa.field("y", pa.float64())]))
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert ds.sketch(str(tmp_path / "a.parquet"), FEATURES).compute().count == 4  # plain numbers
+    assert not mark.exists()
+    tensor = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float64(), (2,)),
+        pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8.0)), 2),
+    )
+    pq.write_table(pa.table({"x": tensor, "y": np.arange(4.0)}), tmp_path / "b.parquet")
+    with pytest.raises(SketchError, match="x"):
+        ds.sketch(str(tmp_path / "b.parquet"), FEATURES).compute()
+
+
+def test_parquet_that_is_small_on_disk_only(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for number, n in enumerate((10, 10**6)):
+        table = pa.table({"x": np.zeros(n), "y": np.zeros(n)})
+        pq.write_table(table, tmp_path / f"{number}.parquet", compression="zstd")
+    size = max(p.stat().st_size for p in tmp_path.iterdir())
+    assert size < 10**5
+    monkeypatch.setattr("dask_sketch.sources.parquet.MAX_BYTES", 10**7)
+    with pytest.raises(ChunkError, match="16,000,000 bytes"):
+        ds.sketch(str(tmp_path), FEATURES).compute(scheduler="sync")
