@@ -1,4 +1,4 @@
-"""Sketches as methods of xarray's objects: ``import dask_sketch.xarray``, then ``dataset.sketch``.
+"""Accessor of xarray: ``import dask_sketch.xarray``, then ``dataset.sketch``.
 
 >>> import numpy as np, xarray as xr
 >>> import dask_sketch.xarray
@@ -25,18 +25,24 @@ from dask_sketch.graph.sketch import sketch
 @xr.register_dataset_accessor("sketch")
 @xr.register_dataarray_accessor("sketch")
 class SketchAccessor:
-    """``dataset.sketch`` and ``array.sketch``: passes over the samples of a Dataset or DataArray.
+    """Accessor ``sketch`` of a Dataset or DataArray: passes over its samples.
 
-    All dimensions but that of the features are samples; of a Dataset the variables are the
-    features, or one of them has them. The options are those of :func:`dask_sketch.open_samples`:
-    ``columns`` (variables) and ``feature_dim``. Lazy data gives lazy sketches.
+    All dimensions except that of the features are samples. The features of a Dataset are its
+    variables, or lie along a dimension of one variable. Options are those of
+    :func:`dask_sketch.open_samples`: ``columns`` (variables) and ``feature_dim``. Lazy data gives
+    lazy sketches.
+
+    Parameters
+    ----------
+    x
+        Dataset or DataArray of the samples.
     """
 
     def __init__(self, x: xr.Dataset | xr.DataArray):
         self._x = x
 
     def __call__(self, feature_map: FeatureMap, weights: Any = None, **options: Any) -> Any:
-        """The sketch of all samples; see :func:`dask_sketch.sketch`."""
+        """Sketch all samples; see :func:`dask_sketch.sketch`."""
         return sketch(self._x, feature_map, weights, **options)
 
     def by(
@@ -52,7 +58,7 @@ class SketchAccessor:
         seed: int = 0,
         **options: Any,
     ) -> Any:
-        """Sketch each group in one pass.
+        """Sketch each group of samples, in one pass.
 
         Parameters
         ----------
@@ -61,35 +67,37 @@ class SketchAccessor:
             the dimensions of the samples, or along one whose entries a variable numbers (with the
             attribute ``instance_dimension``).
         feature_map
-            Feature map. By default one is designed, which reads a few chunks immediately.
+            Feature map to average. When not given, one is designed, which reads a few chunks now.
         weights
-            Weights of the samples, as for :func:`dask_sketch.sketch`.
+            Weights of the samples; see :func:`dask_sketch.sketch`.
         n_components, n_frequencies, seed
-            Arguments of :func:`dask_sketch.design`: number of components to be decoded from each
-            sketch, or number of frequencies; and the seed.
+            Arguments of :func:`dask_sketch.design`: number of components of the model that will be
+            decoded from each sketch, or number of frequencies; and the seed.
         columns, feature_dim
             Arguments of :func:`dask_sketch.open_samples`.
         options
-            Keyword arguments of :func:`dask_sketch.sketch`.
+            Further keyword arguments of :func:`dask_sketch.sketch`.
 
         Returns
         -------
         group
-            A :class:`SketchGroup` for data in memory, a lazy result for lazy data.
+            :class:`SketchGroup` for data in memory, and for lazy data a lazy result, whose
+            ``.compute()`` gives it.
 
         Raises
         ------
         InputError
-            If there is neither a feature map nor a size for one, or both; or as
+            If both a feature map and a size for one are given, or neither; and in the cases of
             :func:`dask_sketch.sketch`.
         """
-        opening: dict[str, Any] = {"columns": columns, "feature_dim": feature_dim}
-        opening = {name: value for name, value in opening.items() if value is not None}
+        given: dict[str, Any] = {"columns": columns, "feature_dim": feature_dim}
+        opening = {name: value for name, value in given.items() if value is not None}
         sized = n_components is not None or n_frequencies is not None
         if (feature_map is None) != sized:
             raise InputError(
-                "give a feature map, or n_components or n_frequencies to have one designed"
-                + (": not both." if sized else ".")
+                f"feature_map={feature_map!r}, n_components={n_components!r}, n_frequencies="
+                f"{n_frequencies!r}: give a feature map, or a size to have one designed"
+                + (", not both." if sized else ".")
             )
         if feature_map is None:
             feature_map = design(
@@ -101,9 +109,9 @@ class SketchAccessor:
     def design(
         self, n_frequencies: int | None = None, n_components: int | None = None, **options: Any
     ) -> FeatureMap:
-        """Design a feature map for these samples; see :func:`dask_sketch.design`."""
+        """Design a feature map for the samples; see :func:`dask_sketch.design`."""
         return design(self._x, n_frequencies, n_components, **options)
 
     def plan(self, feature_map: FeatureMap, weights: Any = None, **options: Any) -> Plan:
-        """Estimate the cost of a pass; see :func:`dask_sketch.plan`."""
+        """Project the cost of a pass; see :func:`dask_sketch.plan`."""
         return plan(self._x, feature_map, weights, **options)

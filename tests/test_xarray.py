@@ -59,7 +59,7 @@ def test_a_map_is_designed_where_none_is_given(make):
 
 
 def test_a_map_or_its_size():
-    with pytest.raises(InputError, match="give a feature map, or n_components or n_freq"):
+    with pytest.raises(InputError, match="feature_map="):
         array().sketch.by("speaker")
     with pytest.raises(InputError, match="not both"):
         array().sketch.by("speaker", FM, n_components=2)

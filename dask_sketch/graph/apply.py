@@ -12,6 +12,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.chunks import fields_of
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
+from dask_sketch.sources.bag import blocks_of_partition
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
@@ -124,8 +125,6 @@ def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) 
 
 
 def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str) -> list[Any]:
-    from dask_sketch.sources.bag import blocks_of_partition
-
     out: list[Any] = []
     for block in blocks_of_partition(items, None, None, fields, label):
         out.extend(getattr(model, method)(block.rows))

@@ -42,41 +42,41 @@ def design(
 ) -> FeatureMap:
     """Choose a feature map for ``x``, reading only a few chunks.
 
-    The paper's Algorithm 3 in two stages: the frequencies are drawn for the variances that the
-    components have in a rough fit to pilot samples. Ours are the fit, which is one of mixtures, by
-    expectation-maximisation, and the distribution. With ``K`` components that overlap, the paper's
-    estimate of the scale (:func:`estimate_scale`) lies up to 1.8 times above their mean variance (d
-    = 10, K = 20), and knows one scale for all features; that of the pilot fit is within a tenth.
+    The paper's Algorithm 3 in two stages: frequencies are sampled for the variances of the
+    components in a rough fit to pilot samples. New in this package are the fit, of a mixture by
+    expectation-maximisation, and the default distribution. With ``K`` components that overlap, the
+    paper's estimate of the scale (:func:`estimate_scale`) is up to 1.8 times their mean variance
+    (d = 10, K = 20), and the same for all features; that of the pilot fit is within a tenth.
 
     Parameters
     ----------
     x
-        Anything that :func:`open_samples` takes.
+        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning tells when it is less.
+        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. There is a warning if it is less.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
     task
-        What the sketch is for: ``"mixture"``, or ``"clustering"`` for centroids
+        Purpose of the sketch: ``"mixture"``, or ``"clustering"`` for centroids
         (``model="dirac"``), with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`.
     distribution
-        One of those of :class:`FeatureMap`. For mixtures ``"sparse-sums"``, the
-        fastest to sketch, or with one feature or under 20 frequencies for each,
-        ``"sparse-radius"``.
+        Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
+        ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
+        feature, ``"sparse-radius"``.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
     covariances, covariance_weights
         Known variances of the components in place of a scale; see :class:`FeatureMap`. When
-        neither is given, the variances of each feature are found: those within the components of a
-        mixture of ``n_components`` fitted to the pilot samples, or without ``n_components``, those
-        of the features times what :func:`estimate_scale` says of the standardised samples.
+        neither is given, the variances of each feature are estimated: within the components of a
+        mixture of ``n_components`` fitted to the pilot samples; or without ``n_components``, as the
+        variances of the features times :func:`estimate_scale` of the standardised samples, squared.
     whitening
-        ``"diagonal"`` divides each feature by its standard deviation in the pilot samples, for a
-        ``scale`` in these units; ``"full"`` also removes their correlations. What is decoded stays
-        diagonal in the axes of the data: to fit components along other axes, transform the samples
-        before they are sketched.
+        Transformation of the samples: ``"diagonal"`` divides each feature by its standard deviation
+        in the pilot samples, for a ``scale`` in these units; ``"full"`` also removes their
+        correlations. Decoded components stay diagonal in the axes of the data: to fit components
+        along other axes, transform the samples before they are sketched.
     seed
         Seed of the pilot samples and of the frequencies.
     dtype
@@ -84,16 +84,16 @@ def design(
     n_pilot
         Number of pilot samples (the paper's ``n0``).
     progress
-        Show a bar while chunks are read, in a notebook or on the standard error stream.
+        Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
-        As for :func:`open_samples`.
+        Arguments of :func:`open_samples`.
 
     Returns
     -------
     feature_map
-        With the pilot mean as its center, the names of the features where ``x`` has them, and, if
-        the variances were found, what was seen of them as ``feature_map.scale_fit``, in units of
-        the components' deviation (of the features', if there is no ``n_components``).
+        Feature map with the pilot mean as its center, the names of the features where ``x`` has
+        them, and, if the variances were estimated, the fit as ``feature_map.scale_fit``, in units
+        of the components' standard deviation (of the features', without ``n_components``).
 
     Raises
     ------
@@ -138,12 +138,12 @@ def design(
 def pilot_samples(
     samples: Samples, n_pilot: int, seed: int, *, progress: bool = False
 ) -> NDArray[np.float64]:
-    """A random subset of the rows, from as few chunks as have them.
+    """A random subset of the rows, from as few chunks as suffice.
 
     Parameters
     ----------
     samples
-        The input.
+        Samples to choose from.
     n_pilot
         Number of rows wanted.
     seed
@@ -154,7 +154,7 @@ def pilot_samples(
     Returns
     -------
     pilot
-        Shape (at most about n_pilot, n_features), finite.
+        Finite rows, shape (about n_pilot or fewer, n_features).
 
     Raises
     ------

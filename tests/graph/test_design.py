@@ -98,7 +98,7 @@ def test_clustering_has_a_distribution_scale_and_size_of_its_own(rng):
         ds.design(x, 50, 9, task="clustering")
     with pytest.warns(UserWarning, match="standard deviations .* range from"):
         ds.design(x * [1.0, 1000.0], 200, 9, task="clustering")
-    with pytest.raises(InputError, match="give the number of centroids, or the scale"):
+    with pytest.raises(InputError, match="n_components=None"):
         ds.design(x, 50, task="clustering")
 
 

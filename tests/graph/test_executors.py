@@ -1,4 +1,4 @@
-"""What fails during a pass over partitions, and what is left of it then: nothing lost, no hang."""
+"""Failures during a stream of chunks: nothing is lost, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_workers_that_live_for_seconds():
     # in this process, where a worker is there at once: as processes they would take longer to
     # start, on a loaded machine, than they live
     options = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
-    lives = {"lifetime": "2 seconds", "lifetime_stagger": "1 second"}
+    lives = {"lifetime": "1 second", "lifetime_stagger": "500 ms"}
     over = threading.Event()
 
     def replace_them():
@@ -305,11 +305,11 @@ def test_workers_that_live_for_seconds():
         replacing = threading.Thread(target=replace_them)
         replacing.start()
         try:
-            assert_each_once(list(sketch_partitions(array(slow, 0.3), range(40), FM)))
+            assert_each_once(list(sketch_partitions(array(slow, 0.15), range(40), FM)))
         finally:
             over.set()
             replacing.join()
-        assert len(cluster.worker_spec) >= 4  # of two at once that live for 3 s at most, in 6 s
+        assert len(cluster.worker_spec) >= 4  # of two at once that live for 1.5 s at most, in 3 s
 
 
 @by_value
@@ -394,14 +394,14 @@ def lasting():
 def test_a_scheduler_that_is_lost_is_an_error_in_time(remote, how):
     process, address = remote
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "5s"}),
+        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
         Client(address, timeout=5) as client,
     ):
         running = sketch_partitions(array(slow, 0.05), range(40), FM)
         done = [next(running)]
         process.send_signal(how)
         start = time.monotonic()
-        with pytest.raises(ClusterError, match="were done before, and are not lost") as error:
+        with pytest.raises(ClusterError, match="of 40 partitions") as error:
             done.extend(running)
         assert time.monotonic() - start < 60  # of a loaded machine
         assert f"{len(done)} of 40 partitions" in str(error.value)
@@ -442,7 +442,7 @@ from dask_sketch import open_samples
 
 def slow(block):
     import time
-    time.sleep(0.2)
+    time.sleep(0.05)
     return block
 
 if __name__ == "__main__":

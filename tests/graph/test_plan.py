@@ -59,7 +59,7 @@ def test_as_text_and_as_json(store):
 @pytest.mark.parametrize("memory", ["1MiB", 2**20])
 def test_it_refuses_with_both_numbers(store, memory):
     needed = ds.plan(store, FM, memory_per_thread="8GiB").memory_per_thread
-    with pytest.raises(PlanError, match=r"needs .* MiB of memory per thread .* only 1.00 MiB"):
+    with pytest.raises(PlanError, match=r" MiB .* 1\.00 MiB"):
         ds.plan(store, FM, memory_per_thread=memory)
     fits = ds.plan(store, FM, memory_per_thread=needed)
     assert fits.memory_per_thread == needed
@@ -242,5 +242,5 @@ def test_with_a_client_that_has_too_little_memory(store):
         Client(cluster),
     ):
         for refused in (lambda: ds.plan(store, FM), lambda: ds.sketch(store, FM).compute()):
-            with pytest.raises(PlanError, match=r"only 781\.25 kiB is available to each of 2"):
+            with pytest.raises(PlanError, match=r"781\.25 kiB .* 2 threads"):
                 refused()

@@ -7,6 +7,7 @@ import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
 import dask.threaded
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -89,27 +90,37 @@ def test_two_sketches_of_one_source_read_it_once(scheduler):
     assert_same_sketch(two, partial_sketch(X, feature_map(seed=1)))
 
 
-@pytest.mark.parametrize("kind", ["zarr", "parquet"])
-def test_two_sketches_of_one_store_read_it_once(kind, tmp_path, monkeypatch):
-    from dask_sketch.sources.parquet import PartReader
-    from dask_sketch.sources.zarr import RowReader
-
+def test_two_sketches_of_one_store_read_it_once(tmp_path, monkeypatch):
     reads = []
-    home, method = {"zarr": (RowReader, "__getitem__"), "parquet": (PartReader, "__call__")}[kind]
-    honest = getattr(home, method)
+    honest = zarr.storage.LocalStore.get
 
-    def counting(self, where):
-        reads.append(str(where))
-        return honest(self, where)
+    async def counting(self, key, *args, **kwargs):
+        reads.append(key)
+        return await honest(self, key, *args, **kwargs)
 
-    monkeypatch.setattr(home, method, counting)
-    options = {"chunk_size": 240} if kind == "zarr" else {}
-    x = inputs(tmp_path)[kind]
-    sketches = [ds.sketch(x, feature_map(seed=s), **options) for s in (0, 1)]
-    assert reads == []
+    x = inputs(tmp_path)["zarr"]
+    sketches = [ds.sketch(x, feature_map(seed=s), chunk_size=240) for s in (0, 1)]
+    monkeypatch.setattr(zarr.storage.LocalStore, "get", counting)
     got = dask.compute(*sketches, scheduler="sync")
     assert [g.count for g in got] == [100, 100]
-    assert len(reads) == len(set(reads)) == (10 if kind == "zarr" else 5)
+    chunks = [key for key in reads if "c/" in key]
+    assert len(chunks) == len(set(chunks)) == 10
+
+
+def test_two_sketches_of_one_folder_read_it_once(tmp_path, monkeypatch):
+    reads = []
+    honest = fsspec.AbstractFileSystem.open
+
+    def counting(self, path, *args, **kwargs):
+        reads.append(path)
+        return honest(self, path, *args, **kwargs)
+
+    x = inputs(tmp_path)["parquet"]
+    sketches = [ds.sketch(x, feature_map(seed=s)) for s in (0, 1)]
+    monkeypatch.setattr(fsspec.AbstractFileSystem, "open", counting)
+    got = dask.compute(*sketches, scheduler="sync")
+    assert [g.count for g in got] == [100, 100]
+    assert len(reads) == len(set(reads)) == 5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,7 +53,7 @@ def test_weights_may_lie_on_either_side(gpu, feature_map, rows, rng, weights_the
     assert_near(partial_sketch(gpu.cupy.asarray(rows), feature_map, given), expected)
     assert_near(sketch(gpu.cupy.asarray(rows), feature_map, given), expected)
     if weights_there:
-        with pytest.raises(InputError, match="on a GPU and the samples are not"):
+        with pytest.raises(InputError, match="weights .*device='cuda'"):
             partial_sketch(rows, feature_map, given)
         assert_near(partial_sketch(rows, feature_map, given, device="cuda"), expected)
 
@@ -95,9 +95,7 @@ def test_a_map_is_designed_on_blocks_of_the_gpu(gpu, rows, rng):
 def test_a_refused_row_names_its_chunk(gpu, feature_map, rows):
     rows[50, 1] = np.nan
     x = on_gpu(gpu.cupy, rows, (40, 3))
-    with pytest.raises(
-        ChunkError, match=r"chunk 1 of .*: row 10 of this chunk has nan in feature 1"
-    ):
+    with pytest.raises(ChunkError, match=r"chunk 1 .* row 10 .* nan .* 1"):
         sketch(x, feature_map).compute()
     assert sketch(x, feature_map, nan_policy="omit").compute().omitted == 1
 

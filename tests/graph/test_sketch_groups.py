@@ -35,7 +35,7 @@ W = np.random.default_rng(2).random(N)
 
 
 def graph(lazy):
-    """What the scheduler gets, without the aliases and data that stand for nothing."""
+    """Tasks that the scheduler gets, without aliases and data."""
     (optimised,) = dask.optimize(lazy)
     tasks = dict(optimised.__dask_graph__())
     return {k: t for k, t in tasks.items() if type(t).__name__ not in ("Alias", "DataNode")}
@@ -190,7 +190,7 @@ def test_it_is_a_collection():
 
 
 def test_groups_are_not_for_a_gpu():
-    with pytest.raises(InputError, match="device='cuda': groups are summed on the processor"):
+    with pytest.raises(InputError, match="device='cuda'"):
         ds.sketch(X, FM, groups=LABELS, device="cuda")
 
 
@@ -268,13 +268,13 @@ def test_a_client_that_cannot_hold_the_result():
     lazy = ds.sketch(x, feature_map(n_frequencies=2000), groups=np.arange(N))
     with (
         free_bytes(10**6),
-        pytest.raises(PlanError, match=r"240 groups of group take .*the client needs .*Use fewer"),
+        pytest.raises(PlanError, match=r"240 groups .* client .*split_every=2"),
     ):
         lazy.compute(scheduler="sync")
 
 
 def test_merges_without_room_are_refused():
-    """Where only the pass can tell how many groups there are."""
+    """A pass with an unknown number of groups."""
     labels = da.from_array(np.arange(N), chunks=ROWS)
     x, fm = da.from_array(X, chunks=(ROWS, 3)), feature_map(n_frequencies=5000)
     lazy = ds.sketch(x, fm, groups=labels)
@@ -283,7 +283,7 @@ def test_merges_without_room_are_refused():
     room = GROWTH * 50 * whole.nbytes // N  # of each thread: for 50 groups
     with (
         free_bytes(room * CPU_COUNT),
-        pytest.raises(PlanError, match=r"sketches of 60 groups of group need up to .*Use fewer"),
+        pytest.raises(PlanError, match=r" 60 groups .*split_every=2"),
     ):
         lazy.compute(scheduler="sync")
 

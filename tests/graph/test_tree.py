@@ -29,7 +29,7 @@ FM = feature_map()
 
 
 def graph(lazy):
-    """What the scheduler gets: optimised, without the aliases that stand for nothing."""
+    """Tasks that the scheduler gets: optimised, without aliases."""
     (optimised,) = dask.optimize(lazy)
     tasks = dict(optimised.__dask_graph__())
     return {key: task for key, task in tasks.items() if type(task).__name__ != "Alias"}
