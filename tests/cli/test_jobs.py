@@ -107,7 +107,7 @@ def test_forget_and_undo(make_place: Make) -> None:
     assert answer("run", place.file)["new"] == 1
     assert "forgotten: data/[20:40]" in call("history", place.file).stdout
     (message,) = errors(FAILED, "forget", place.file, "data/[7:8]")
-    assert "holds no partition 'data/[7:8]'" in message
+    assert "'data/[7:8]'" in message
 
 
 def test_a_wrong_job_file_is_wrong_usage(make_place: Make) -> None:
@@ -130,7 +130,7 @@ def test_other_exit_codes(make_place: Make) -> None:
     assert call("run", place.file).exit_code == 0
     with place.ledger().lock():
         (message,) = errors(LOCKED, "run", place.file)
-    assert "is being written to by process" in message
+    assert "locked by process" in message
     place.append(rows_of(10 * ROWS, seed=1, shift=1.0))
     result = call("run", place.file)
     assert result.exit_code == ALARM
@@ -160,7 +160,7 @@ def test_help(command: str) -> None:
 
 
 def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
-    place = make_place(300)
+    place = make_place(100)
     place.write("n_pilot = 200\n[limits]\ncommit_partitions = 1\n")
     running = subprocess.Popen(
         [sys.executable, "-m", "dask_sketch.cli.main", "run", str(place.file)],
@@ -176,7 +176,7 @@ def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     assert running.returncode == 1, said
     assert b"Aborted" in said
     assert not (place.folder / "ledger.zarr/lock").exists()
-    assert 0 < len(place.ledger().entries) < 300
+    assert 0 < len(place.ledger().entries) < 100
     place.require_whole()
     place.write("n_pilot = 200\n")  # commits of many partitions: each waits for the disk
     assert call("run", place.file).exit_code == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,12 @@ import pytest
 from jobs.places import ROWS, Place, rows_of, write_rows
 
 from dask_sketch.sources.zarr import RowReader
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger waits for the disk at every object; a loss of power is not tested."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture

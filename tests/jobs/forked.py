@@ -1,7 +1,7 @@
-"""Starts runs of jobs as processes that can be killed: forked, so that each is there at once.
+"""Run jobs in forked processes, which start at once and can be killed.
 
-As a program it is the one that forks. It has imported everything and started no thread, so that its
-children are like processes that were started afresh, without the seconds that takes.
+As a program, this is the process that forks. It has imported all modules and started no thread, so
+that its children are like new processes, without the seconds of their start.
 """
 
 from __future__ import annotations
@@ -42,21 +42,15 @@ class Forge:
     ) -> None:
         self._server.__exit__(kind, error, at)  # closes both pipes, and waits for its end
 
-    def start(self, job: Path, failing: float = 0.0, seed: int = 0) -> int:
-        """Process number of a run; with that share of its writes failing."""
-        self._send([str(job), failing, seed])
-        return int(self._answer()["pid"])
+    def run(
+        self, job: Path, *, failing: float = 0.0, seed: int = 0, kill_at: int | None = None
+    ) -> int:
+        """Exit code of a run, or below zero the signal that killed it.
 
-    def wait(self) -> int:
-        """Exit code of the run, or less than zero the signal that it was killed by."""
-        code = int(self._answer()["code"])
-        self._send([])
-        return code
-
-    def kill(self, pid: int) -> int:
-        """Kill a run, if it has not ended; its exit code."""
-        os.kill(pid, signal.SIGKILL)
-        return self.wait()
+        A fraction ``failing`` of its writes fails, and it is killed at its write ``kill_at``.
+        """
+        self._send([str(job), failing, seed, kill_at])
+        return int(self._answer()["code"])
 
     def _send(self, message: list[object]) -> None:
         assert self._server.stdin is not None
@@ -69,25 +63,33 @@ class Forge:
         return found
 
 
-def fail_writes(share: float, seed: int) -> None:
-    """Let that share of what reaches the disk fail, before or after it is there."""
+def disturb(path: Path, failing: float, seed: int, kill_at: int | None) -> None:
+    """Let writes fail, kill this process at one of them, and leave their number in a file.
+
+    The ledger calls ``os.fsync`` for every object, so that all states which a process can leave
+    behind lie before or after a call. It waits for no disk here: a killed process loses nothing
+    that it wrote, and a loss of power is not tested.
+    """
     draw = random.Random(seed)
-    inner = os.fsync
+    calls = 0
 
     def fsync(handle: int) -> None:
-        if draw.random() < share:
+        nonlocal calls
+        calls += 1
+        if draw.random() < failing:
             raise OSError(28, "No space left on device")
-        inner(handle)
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        path.with_suffix(".writes").write_text(str(calls))
 
     os.fsync = fsync
 
 
-def run(path: str, failing: float, seed: int) -> int:
+def run(path: str, failing: float, seed: int, kill_at: int | None) -> int:
     from dask_sketch.errors import LedgerError
     from dask_sketch.jobs.run import run_job
 
-    if failing:
-        fail_writes(failing, seed)
+    disturb(Path(path), failing, seed, kill_at)
     try:
         run_job(path)
     except LedgerError:
@@ -112,18 +114,11 @@ def serve() -> None:
     )
     tell({"ready": True})
     while line := sys.stdin.readline():
-        job, failing, seed = json.loads(line)
+        job, *disturbances = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            os._exit(run(job, failing, seed))
-        tell({"pid": pid})
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        killed = ended.si_code != os.CLD_EXITED
-        tell({"code": -ended.si_status if killed else ended.si_status})
-        # until that is known its number is not given to another process, which would be killed
-        sys.stdin.readline()
-        os.waitpid(pid, 0)
+            os._exit(run(job, *disturbances))
+        tell({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
 
 
 def tell(message: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Runs killed and writes failing at any moment: nothing is lost, nothing counted twice."""
+"""Runs that are killed, or whose writes fail: nothing is lost, and nothing counts twice."""
 
 from __future__ import annotations
 
 import random
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +13,11 @@ from jobs.places import ROWS, Place, rows_of, write_rows
 
 from dask_sketch import Sketch
 from dask_sketch.jobs.job_file import read_job
-from dask_sketch.jobs.ledger.backends import open_backend
-from dask_sketch.jobs.ledger.manifest import commit_numbers
 from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (8, 60),
+    (8, 36),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
@@ -41,27 +39,20 @@ class Job:
         self._text = JOB.format(n_partitions // 18)  # commits are what a run is disturbed in
         write_rows(self.place.store, rows_of(ROWS * n_partitions))
         self.place.write(self._text)
-        begun = time.monotonic()
         self.run()
-        self.seconds = time.monotonic() - begun
+        self.n_writes = int(self.place.file.with_suffix(".writes").read_text())
         self.total: Sketch = self.place.ledger().total()
         assert self.total.count == ROWS * n_partitions
         assert self.total.identical(self.place.scratch())
 
     def run(self) -> None:
         """Run without disturbance."""
-        self._forge.start(self.place.file)
-        assert self._forge.wait() == 0, self.error
+        assert self._forge.run(self.place.file) == 0, self.error
 
     @property
     def error(self) -> str:
         path = self.place.file.with_suffix(".error")
         return path.read_text() if path.exists() else ""
-
-    def commits(self) -> int:
-        """Number of the last commit that has left a trace."""
-        place = open_backend(str(self.ledger))
-        return max(commit_numbers(place), default=0) if self.ledger.exists() else 0
 
     def new_ledger(self, number: int) -> None:
         """Start from nothing; the sources stay."""
@@ -100,25 +91,18 @@ def wanted(n_disturbed: int) -> int:
 
 
 @pytest.mark.parametrize(("n_kills", "n_partitions"), COUNTS)
-def test_killed_at_random_moments(
+def test_killed_at_random_writes(
     n_kills: int, n_partitions: int, forge: Forge, tmp_path: Path
 ) -> None:
     job = Job(tmp_path, forge, n_partitions)
     draw = random.Random(20180701)
     kills, ledgers, resumed = 0, 1, []
     job.new_ledger(ledgers)
-    # a busy machine may start slowly, and be killed again and again before its first commit
-    while kills < n_kills or (between(resumed, job) < wanted(n_kills) and kills < 20 * n_kills):
-        pid = forge.start(job.place.file)
-        if kills % 2:  # among the commits, however much of the time they take
-            last, late = job.commits() + draw.randint(1, 15), time.monotonic() + job.seconds
-            while job.commits() < last and time.monotonic() < late:
-                time.sleep(0.002)
-        else:
-            time.sleep(draw.uniform(0.0, job.seconds))
-        code = forge.kill(pid)
-        assert code in (-9, 0), job.error
-        kills += code == -9
+    while kills < n_kills:
+        at = draw.randint(1, job.n_writes // 2)
+        code = forge.run(job.place.file, kill_at=at)
+        assert code in (-signal.SIGKILL, 0), job.error
+        kills += code != 0
         resumed.append(job.require_consistent())
         if code == 0:
             job.require_same()
@@ -138,8 +122,7 @@ def test_writes_that_fail_at_random(
     job.new_ledger(ledgers)
     while failures < n_failures:
         seed += 1
-        forge.start(job.place.file, failing=0.02, seed=seed)
-        code = forge.wait()
+        code = forge.run(job.place.file, failing=0.02, seed=seed)
         assert code in (0, RUN_FAILED), job.error
         failures += code == RUN_FAILED
         resumed.append(job.require_consistent())
@@ -153,15 +136,14 @@ def test_writes_that_fail_at_random(
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge, 100)
+    job = Job(tmp_path, forge, 36)
     draw = random.Random(7)
     for night in range(4):
-        job.place.append(rows_of(20 * ROWS, seed=night + 1))
-        pid = forge.start(job.place.file, failing=0.02, seed=night)
-        time.sleep(draw.uniform(0.0, job.seconds / 3))
-        forge.kill(pid)
+        job.place.append(rows_of(9 * ROWS, seed=night + 1))
+        at = draw.randint(1, job.n_writes // 2)
+        forge.run(job.place.file, failing=0.02, seed=night, kill_at=at)
         job.require_consistent()
     job.run()
     ledger = job.place.ledger()
-    assert len(ledger.entries) == 180
+    assert len(ledger.entries) == 72
     assert ledger.total().identical(job.place.scratch())

@@ -41,5 +41,13 @@ def ledger(url, feature_map):
 
 
 @pytest.fixture
+def in_memory(feature_map):
+    """A ledger that waits for no disk."""
+    root = f"dask-sketch-ledger-{next(NUMBERS)}"
+    yield create_ledger(f"memory://{root}/ledger.zarr", feature_map)
+    fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+@pytest.fixture
 def local(tmp_path, feature_map):
     return create_ledger(tmp_path / "ledger.zarr", feature_map)

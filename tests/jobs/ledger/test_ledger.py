@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,9 @@ def test_replaced_and_removed(ledger, url, world):
 
 @settings(max_examples=15)
 @given(data=st.data())
-def test_any_history_has_the_bits_of_a_fresh_total(data, feature_map, tmp_path_factory):
+def test_any_history_has_the_bits_of_a_fresh_total(data, feature_map):
     world = World(feature_map)
-    ledger = create_ledger(tmp_path_factory.mktemp("any") / "l", feature_map)
+    ledger = create_ledger(f"memory://any-history-{uuid.uuid4()}", feature_map)
     live: dict[str, int] = {}
     with ledger.lock():
         for step in range(data.draw(st.integers(1, 8))):
@@ -239,26 +240,26 @@ def test_partitions_of_no_sample(local, world):
         assert set(local.entries) == {"none"}
 
 
-def test_years_of_nights_leave_few_batches(local, world, monkeypatch):
+def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
     monkeypatch.setattr(change, "batch_rows", lambda feature_map: 100)
     live = {}
-    with local.lock():
+    with in_memory.lock():
         for night in range(80):
             fresh = [f"{night}-{i}" for i in range(1 + (night == 0) * 90)]
             out = [key for key in live if key.startswith("0-")][:3]
-            local.commit(added=world.new(*fresh), removed=out)
+            in_memory.commit(added=world.new(*fresh), removed=out)
             live |= dict.fromkeys(fresh, 0)
             for key in out:
                 del live[key]
-    batches = local._state.batches
+    batches = in_memory._state.batches
     assert len(batches) < 20
     assert sum(batch.n_live for batch in batches) == len(live) == 79
-    again = open_ledger(local.label)
+    again = open_ledger(in_memory.label)
     assert set(again.entries) == set(live)
     assert again.total().identical(world.total(live))
     assert again.total(live).identical(world.total(live))
-    assert again.entries["37-0"].batch == local.entries["37-0"].batch
-    assert dict(again.entries) == dict(local.entries)
+    assert again.entries["37-0"].batch == in_memory.entries["37-0"].batch
+    assert dict(again.entries) == dict(in_memory.entries)
 
 
 def test_what_is_no_longer_needed_is_gone(local, world):
