@@ -139,6 +139,42 @@ def speakers(rng):
     return x, names, fm, partial_sketch(x, fm, groups=names, dim="speaker")
 
 
+def test_groups_hold_as_much_as_sketches():
+    fm = feature_map()
+    d, m = fm.n_features, fm.n_frequencies
+    sums = {"moment_sum": np.ones(m), "total_weight": 1, "squared_weight": 1, "count": 1}
+    bounds = dict.fromkeys(("minimum", "maximum", "first_moment"), np.zeros(d))
+    smallest = next(  # second moment that one sketch cannot hold twice
+        2.0**e for e in range(40, 70) if not addable(fm, np.full(d, 2.0**e), sums | bounds)
+    )
+    for size, fits in ((smallest / 2, True), (smallest, False)):
+        sketch = Sketch.from_sums(fm, second_moment=np.full(d, size), **sums, **bounds)
+        group = SketchGroup.from_sketches({"a": sketch})
+        if fits:
+            assert (group + group)["a"].identical(sketch + sketch)
+        else:
+            with pytest.raises(CapacityError, match="smaller factor"):
+                merge([group, group])
+
+
+def addable(fm, second_moment, others):
+    sketch = Sketch.from_sums(fm, second_moment=second_moment, **others)
+    try:
+        return bool(sketch + sketch)
+    except CapacityError:
+        return False
+
+
+def test_groups_are_added_to_groups_only(speakers):
+    group = speakers[-1]
+    assert sum([group, group]).identical(group + group)
+    for other in (1, 0.0, "a"):
+        with pytest.raises(TypeError):
+            other + group
+        with pytest.raises(TypeError):
+            group + other
+
+
 def test_select_and_merge(speakers):
     x, names, fm, group = speakers
     some = group.select(["kim", "ann"])
