@@ -123,7 +123,8 @@ def test_units_do_not_matter():
         moved = partial_sketch(factor * x + offset, feature_map)
         division = divide_density(moved, 4, np.random.default_rng(0), lambda cost: None)
         found.append((division.means - offset) / factor)
-    np.testing.assert_allclose(found[1], found[0], atol=5e-3)
+    # of clusters of width 1; releases of SciPy stop their descent at different iterations
+    np.testing.assert_allclose(found[1], found[0], atol=1e-2)
 
 
 @pytest.mark.parametrize("k", [1, 2])
