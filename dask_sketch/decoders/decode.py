@@ -92,11 +92,11 @@ def decode(
 ) -> GaussianMixture | Centroids | dict[Any, GaussianMixture | Centroids]:
     """Fit a model to a sketch, or to each sketch of a group.
 
-    Time and memory do not depend on the number of samples. Minimises ``||z - A P||`` over mixtures
-    ``P`` (eq. 9). The problem is not convex: the result is a local minimum, and ``decoding.cost``
-    is to be compared with ``decoding.noise_level``; see :func:`dask_sketch.diagnose`. A cost of
-    several noise levels means that the minimum is poor (try replicates) or that the data is no such
-    mixture.
+    Time and memory do not depend on the number of samples. The model minimises the distance
+    between the sketch and the sketch of a mixture (Keriven et al. 2018, eq. 9). The problem is not
+    convex: the result is a local minimum, and ``model.decoding.cost`` is to be compared with
+    ``model.decoding.noise_level``; see :func:`dask_sketch.diagnose`. A cost of several noise levels
+    means that the minimum is poor (try replicates) or that the data is no such mixture.
 
     Parameters
     ----------
@@ -104,19 +104,21 @@ def decode(
         Sketch of at least one sample, with more numbers than the model has parameters; or group of
         such sketches. For some of its groups, pass ``group.select(labels)``.
     n_components
-        Number ``K >= 1`` of components. By default, CL-OMP adds components until noise explains the
-        residual of the sketch (sec. 2.4), up to the number for which it has enough frequencies.
+        Number ``K >= 1`` of components. By default, components are added by ``"cl-omp"`` until the
+        remaining error is no larger than sampling noise (sec. 2.4), up to the number for which
+        there are enough frequencies.
     method
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for mixtures, the most reliable;
           time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement.
         - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
-        - ``"density"`` (ours), the default for ``model="dirac"``: a density of several atoms for
+        - ``"density"`` (new in this package), the default for ``model="dirac"``: a density of several atoms for
           each centroid, partitioned by k-means. The most precise for clustering. As in k-means,
           distances are Euclidean, in the units of the data. With ``model="gaussian"``: a density
           of as many atoms as explain the sketch, reduced to the components of greatest likelihood,
           for data that is no mixture of so few Gaussians, such as speech.
-        - ``"sketch-shift"``: sketch-and-shift, Algorithm 2 of that paper as printed.
+        - ``"sketch-shift"``: sketch-and-shift, the published Algorithm 2 (see References). With
+          ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.
     model
         ``"gaussian"``: Gaussian components with diagonal covariance, the default except for methods
@@ -125,8 +127,8 @@ def decode(
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
-        frequencies allow, and gives standard errors (``model.stderr``). With ``P`` parameters, time
-        grows as ``P m (P + 4096)`` and memory as ``80 P m`` bytes. None: least squares, as in the
+        frequencies allow, and gives standard errors (``model.stderr``). With ``p`` parameters, time
+        grows as ``p m (p + 4096)`` and memory as ``80 p m`` bytes. None: least squares, as in the
         papers.
     bounds
         Bounds of the means: None for no bounds, as in Keriven et al. (centroid methods then use the
@@ -138,8 +140,8 @@ def decode(
         ``model="known"``.
     start
         Earlier model of the same kind of data, for a sketch that has grown: descend from its
-        components, in place of a method. Components that no longer fit are replaced if the sketch
-        has grown by a fifth since that was last tried, or if the model fits worse than it did.
+        components, in place of a method. Components that no longer fit are replaced if the number
+        of samples has grown by 20 % since replacement was last tried, or if the fit is worse.
     maxima
         Search for local maxima by ``"sketch-shift"`` and ``"density"``: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -161,8 +163,8 @@ def decode(
         the same up to rounding. For many frequencies, and not for methods that find centroids.
     threads
         Number of threads ``>= 1`` that share the work; it changes no bit of the result. By default
-        the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``, and one
-        outside of the main thread, as in a task of Dask.
+        the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``; outside
+        the main thread, such as in a Dask task, 1.
     executor
         Executor of the replicates, or of the groups, each in one thread: any
         :class:`concurrent.futures.Executor`, such as that of a Dask cluster,
@@ -176,8 +178,8 @@ def decode(
     -------
     model
         Components by decreasing weight, in the units of the data, with the record ``decoding``: a
-        :class:`GaussianMixture`, or :class:`Centroids` for points, for the two methods that find
-        centroids, and for a ``covariance`` that is not diagonal. Of a group, a dictionary of models
+        :class:`GaussianMixture`, or :class:`Centroids` for ``model="dirac"`` and for a
+        ``covariance`` that is not diagonal. For a group, a dictionary of models
         by label, in the order of the labels.
 
     Raises

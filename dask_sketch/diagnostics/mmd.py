@@ -267,9 +267,12 @@ def mmd(
 ) -> float | xr.DataArray:
     """Estimate the maximum mean discrepancy of two sketches, or of every two groups.
 
-    The estimate is ``||z_a - z_b||**2`` less the expected noise of both sketches, ``(mean(w**2) -
-    |w z|**2) / (n - 1)`` each, with the effective count ``n`` and the feature weights ``w``. The
-    kernel is that of the feature map, with its feature weights if it has them.
+    The discrepancy is a distance between two distributions, zero if they are equal, in the kernel
+    of the feature map (with its feature weights if it has them).
+
+    The squared estimate is ``||z_a - z_b||**2`` for the two sketch vectors, minus the expected
+    noise of both, ``(mean(w**2) - |w z|**2) / (n - 1)`` with the effective count ``n`` and the
+    feature weights ``w``.
 
     Parameters
     ----------

@@ -42,18 +42,16 @@ def design(
 ) -> FeatureMap:
     """Choose a feature map for ``x``, reading only a few chunks.
 
-    The paper's Algorithm 3 in two stages: frequencies are sampled for the variances of the
-    components in a rough fit to pilot samples. New in this package are the fit, of a mixture by
-    expectation-maximisation, and the default distribution. With ``K`` components that overlap, the
-    paper's estimate of the scale (:func:`estimate_scale`) is up to 1.8 times their mean variance
-    (d = 10, K = 20), and the same for all features; that of the pilot fit is within a tenth.
+    As in Algorithm 3 of Keriven et al. (2018), frequencies are sampled for the variances of the
+    components, which are estimated from a few thousand pilot samples. New in this package are the
+    estimate, by fitting a mixture with expectation-maximisation, and the default distribution.
 
     Parameters
     ----------
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. There is a warning if it is less.
+        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning is issued if there are fewer.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
     task
@@ -71,7 +69,8 @@ def design(
         Known variances of the components in place of a scale; see :class:`FeatureMap`. When
         neither is given, the variances of each feature are estimated: within the components of a
         mixture of ``n_components`` fitted to the pilot samples; or without ``n_components``, as the
-        variances of the features times :func:`estimate_scale` of the standardised samples, squared.
+        variances of the features times a common factor, the square of
+        :func:`dask_sketch.features.estimate_scale` of the standardised samples.
     whitening
         Transformation of the samples: ``"diagonal"`` divides each feature by its standard deviation
         in the pilot samples, for a ``scale`` in these units; ``"full"`` also removes their
@@ -100,6 +99,17 @@ def design(
     InputError
         If neither ``n_frequencies`` nor ``n_components`` is given, there are far too few
         frequencies, or too few rows.
+
+    Notes
+    -----
+    With ``K`` components that overlap, the estimate of the paper
+    (:func:`dask_sketch.features.estimate_scale`) is up to 1.8 times their mean variance (d = 10,
+    K = 20), and the same for all features; that of the mixture is within a tenth.
+
+    References
+    ----------
+    Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
+    models, Information and Inference 7(3), section 3.3.
 
     Examples
     --------

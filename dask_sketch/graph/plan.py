@@ -241,7 +241,7 @@ def plan(
     calibrate: bool = False,
     **options: Any,
 ) -> Plan:
-    """Project the cost of sketching ``x``, without reading it.
+    """Estimate the cost of sketching ``x``, without reading it.
 
     Parameters
     ----------

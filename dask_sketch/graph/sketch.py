@@ -35,9 +35,9 @@ def sketch(
     device: str | None = None,
     **options: Any,
 ) -> Any:
-    """Sketch any input in one pass, eq. (13) and section 2.7.
+    """Compute the sketch of the data in one pass (Keriven et al. 2018, eq. 13 and section 2.7).
 
-    Each chunk is read, checked, projected and summed by one task, in blocks of rows; the partial
+    Each chunk is read, checked, mapped to random Fourier features and summed by one task, in blocks of rows; the partial
     sketches are merged in a tree whose shape is fixed by the chunks, so that the result has the
     same bits however often workers are lost.
 
@@ -51,7 +51,7 @@ def sketch(
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
     groups
         Label of the group of each sample; an array-like or a name, see :func:`open_samples`. There
-        is then one sketch for each group, with the bits of a pass over its samples alone.
+        is then one sketch for each group, identical to that of a pass over its samples alone.
     split_every
         Maximum number of partial sketches that one task merges, ``>= 2``; the setting
         ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.

@@ -84,26 +84,26 @@ class RowDensity:
 class GaussianMixture(Model):
     """A mixture of Gaussians with diagonal covariances.
 
-    Methods that take samples accept an array in memory, (n, n_features), and answer at once; given
-    anything lazy (Dask, Zarr, a path, ...) they answer with something lazy, one task per chunk.
+    Methods return arrays for samples in memory, shape (n_samples, n_features); for lazy input
+    (Dask, Zarr, a path, ...) they return a Dask collection, with one task per chunk.
 
     Parameters
     ----------
     weights
-        Shape (n_components,), not negative, summing to one.
+        Non-negative weights that sum to one, shape (n_components,).
     means
-        Shape (n_components, n_features).
+        Means, shape (n_components, n_features).
     covariances
         Variances, the diagonals of the covariance matrices, shape (n_components, n_features).
     decoding
-        How the mixture was decoded, if it was.
+        Record of the decoding, if the mixture was decoded.
     stderr
         Standard errors of the parameters, if they were estimated (``refine="efficient"``).
 
     Raises
     ------
     InputError
-        If shapes or values are not those of a mixture.
+        If a shape or value is invalid.
 
     Examples
     --------

@@ -39,8 +39,8 @@ _MAX_SHOWN = 6  # labels in a message
 class SketchGroup(FrozenDataclass):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
-    :func:`~dask_sketch.sketch` returns it for ``groups=labels``: ``group["ann"]`` has the bits of
-    the sketch of Ann's samples alone. Groups form a commutative monoid like sketches: ``a + b``
+    :func:`~dask_sketch.sketch` returns it for ``groups=labels``: ``group["ann"]`` is
+    identical to the sketch of Ann's samples alone. Groups can be added like sketches: ``a + b``
     adds sketches of the same label, and has the labels of both.
 
     Attributes

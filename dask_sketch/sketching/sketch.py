@@ -45,8 +45,9 @@ _ARRAYS = (*_ARRAY_SUMS, "minimum", "maximum")
 class Sketch(FrozenDataclass):
     """Weighted sums over samples, from which models are decoded.
 
-    Sketches of one feature map form a commutative monoid: ``a + b`` is the sketch of both inputs
-    together, :meth:`empty` is neutral, and ``a - b`` removes a part again. All sums are
+    Sketches of one feature map can be added and subtracted: ``a + b`` is the sketch of both inputs
+    together, ``a - b`` removes a part again, and :meth:`empty` is the sketch of no samples. The
+    normalised moments are :attr:`z`, :attr:`mean` and :attr:`variance`; all stored sums are
     unnormalised.
 
     **Exact sums.** The contribution of a sample is rounded once, by arithmetic that depends only on
