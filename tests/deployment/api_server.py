@@ -21,7 +21,7 @@ RESOURCES = {
 
 
 class Cluster:
-    """What the server holds, and how the pod of a job fares.
+    """Objects of the server, and the phases of the pod of a job.
 
     ``states`` are the answers to one question after the other for the pod: a status of HTTP that
     is not 200, or the pod's ``status``. The last one is repeated.

@@ -1,4 +1,4 @@
-"""What deploy/ says, run as processes of this machine."""
+"""Commands of deploy/, run as processes of this machine."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Network:
 
     @contextlib.contextmanager
     def cut(self, host: str) -> Iterator[None]:
-        """The host's cable is out for the length of the block: packets vanish, nobody is told."""
+        """Cut the link of the host for a block: packets vanish without an error."""
         _ip("-n", self._space("hub"), "link", "set", host, "nomaster")
         try:
             yield

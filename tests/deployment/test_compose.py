@@ -115,7 +115,7 @@ def healthy(name: str, changed: dict[str, str]) -> bool:
 
 
 def listening(process: subprocess.Popen) -> set[tuple[str, int]]:
-    """Where a process and those it has started wait for connections."""
+    """Ports on which a process and its children listen."""
     whole = [psutil.Process(process.pid)]
     whole += whole[0].children(recursive=True)
     return {

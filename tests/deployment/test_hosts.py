@@ -94,7 +94,7 @@ def hosts(tmp_path, request):
         return start(host, *AGAIN, *worker, env=environment)
 
     def state():
-        """What the scheduler says of itself."""
+        """Answer of the scheduler about itself."""
         ask = net.inside("scheduler", sys.executable, "-I", "-S", "-c", ASK)
         done = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else {"workers": 0}

@@ -1,4 +1,4 @@
-"""What the objects for Kubernetes mean: who may do what, who reaches whom, what is run."""
+"""Objects for Kubernetes: their permissions, their connections and their commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CronJob runs, against a server that answers as Kubernetes would."""
+"""Commands of the CronJob, against a server that answers like Kubernetes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_timer_goes_off_once_a_night():
 
 
 def test_the_command_line_runs(job):
-    """What systemd would start, with the variables that it would set."""
+    """Command that systemd starts, with its variables."""
     (command,) = settings("dask-sketch.service", "ExecStart")
     assert command == COMMAND
     variables = dict(
