@@ -133,7 +133,8 @@ def importance_weights(
     Parameters
     ----------
     frequencies
-        Frequencies sampled from the distribution ``"clustering"``, shape (n_features, n_frequencies).
+        Frequencies sampled from the distribution ``"clustering"``, shape (n_features,
+        n_frequencies).
     covariances, weights
         As for :func:`sample_frequencies`. For a mixture of distributions the weight is the square
         root of the ratio of two densities, that of the Gaussian distributions' mixture and that of

@@ -51,7 +51,8 @@ def design(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning is issued if there are fewer.
+        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning is issued if there are
+        fewer.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
     task

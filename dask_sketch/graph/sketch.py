@@ -37,9 +37,9 @@ def sketch(
 ) -> Any:
     """Compute the sketch of the data in one pass (Keriven et al. 2018, eq. 13 and section 2.7).
 
-    Each chunk is read, checked, mapped to random Fourier features and summed by one task, in blocks of rows; the partial
-    sketches are merged in a tree whose shape is fixed by the chunks, so that the result has the
-    same bits however often workers are lost.
+    Each chunk is read, checked, mapped to random Fourier features and summed by one task, in blocks
+    of rows; the partial sketches are merged in a tree whose shape is fixed by the chunks, so that
+    the result has the same bits however often workers are lost.
 
     Parameters
     ----------
