@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.report_figures import draw_pictures
-from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
@@ -251,6 +251,7 @@ def _sketch_fields(
 ) -> dict[str, str]:
     fields = {}
     if sketch is not None:
+        values = describe(sketch.feature_map.as_dict())
         fields = {
             "frequencies": f"{sketch.feature_map.n_frequencies:,}",
             "size in memory": f"{sketch.__sizeof__() / 1e3:,.0f} kB",
@@ -259,7 +260,7 @@ def _sketch_fields(
             else "no samples",
             "feature map": f"{sketch.feature_map.distribution}, digest "
             f"{sketch.feature_map.digest[:12]}",
-            "scale": sketch.feature_map._fields()["scale"],
+            "scale": values.get("scale") or values["scale_range"],
         }
         if sketch.privacy is not None:
             how = sketch.privacy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.display.html import card
 from dask_sketch.display.plots import FeatureMapPlots
+from dask_sketch.display.text import describe
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import specification
 from dask_sketch.features.distributions import importance_weights
@@ -25,17 +25,6 @@ from dask_sketch.features.frequencies import (
 from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
 from dask_sketch.validation.choices import DISTRIBUTIONS
-
-
-def first_names(names: Sequence[str], n: int = 6) -> str:
-    """Join the first few names, with an ellipsis if there are more.
-
-    Examples
-    --------
-    >>> first_names("abcdefgh")
-    'a, b, c, d, e, f, ...'
-    """
-    return ", ".join([*names[:n], *(["..."] if len(names) > n else [])])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -427,24 +416,9 @@ class FeatureMap:
             "digest": self.digest,
         }
 
-    def _fields(self) -> dict[str, str]:
-        """Main attributes as text."""
-        scale = f"{self.scale:.6g}" if self.scale is not None else self._scales()
-        names = "" if self.feature_names is None else f": {first_names(self.feature_names)}"
-        return {
-            "features": f"{self.n_features}{names}",
-            "frequencies": str(self.n_frequencies),
-            "distribution": self.distribution,
-            "scale": scale,
-            "whitened": "yes" if self.whitening is not None else "no",
-            "seed": str(self.seed),
-            "precision": self.dtype,
-            "digest": self.digest[:12],
-        }
-
     def _repr_html_(self) -> str:
         summary = f"{self.n_features:,} features to {self.n_frequencies:,} frequencies"
-        return card("FeatureMap", self._fields(), summary=summary)
+        return card("FeatureMap", describe(self.as_dict() | {"kind": None}), summary=summary)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the digest is sent along, so that a worker compares its own frequencies with it

@@ -15,6 +15,7 @@ from dask.delayed import Delayed
 
 from dask_sketch import config
 from dask_sketch.display.html import card, fields_table
+from dask_sketch.display.text import describe
 from dask_sketch.graph.compute import (
     active_client,
     compute_in_batches,
@@ -197,7 +198,9 @@ class LazyResult(DaskMethodsMixin):
         if found["groups"] is not None:
             fields["groups"] = f"one sketch for each {found['groups']}"
         feature_map = self.reduction.feature_map
-        more = {} if feature_map is None else {"feature map": fields_table(feature_map._fields())}
+        more = {}
+        if feature_map is not None:
+            more = {"feature map": fields_table(describe(feature_map.as_dict()))}
         return card(type(self).__name__, fields, summary="not computed yet", more=more)
 
 

@@ -142,7 +142,7 @@ def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
     common = ("diagnose", "model.zarr", "sketch.zarr")
     message = refusal(1, "diagnose", "model.zarr", "one-sketch.zarr")
     assert "the model has 2 features" in message
-    assert "held-out sketch" in refusal(1, *common, "--heldout", "one-sketch.zarr")
+    assert "heldout 1" in refusal(1, *common, "--heldout", "one-sketch.zarr")
     assert "absent.zarr" in refusal(1, *common, "--heldout", "absent.zarr")
     assert "is not a sketch" in refusal(1, "diagnose", "model.zarr", "model.zarr")
     assert "sketch.zarr is not" in refusal(1, "diagnose", "sketch.zarr", "sketch.zarr")

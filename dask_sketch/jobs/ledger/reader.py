@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
+from dask_sketch.display.text import describe
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
@@ -224,7 +225,7 @@ class LedgerReader:
             n = len(self.quarantined)
             notes.append(f"In quarantine: {n:,} partition{'s' * (n != 1)}.")
             more["quarantined"] = fields_table(dict(sorted(self.quarantined.items())))
-        more["feature map"] = fields_table(self.feature_map._fields())
+        more["feature map"] = fields_table(describe(self.feature_map.as_dict()))
         summary = f"{n_samples:,} samples in {n_partitions}"
         return card("Ledger", fields, summary=summary, notes=notes, more=more)
 
