@@ -112,8 +112,9 @@ def decode(
           time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement.
         - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
-        - ``"density"`` (new in this package), the default for ``model="dirac"``: a density of several atoms for
-          each centroid, partitioned by k-means. The most precise for clustering. As in k-means,
+        - ``"density"`` (new in this package), the default for ``model="dirac"``: a density of
+          several atoms for each centroid, partitioned by k-means; the most precise method for
+          clustering. As in k-means,
           distances are Euclidean, in the units of the data. With ``model="gaussian"``: a density
           of as many atoms as explain the sketch, reduced to the components of greatest likelihood,
           for data that is no mixture of so few Gaussians, such as speech.
