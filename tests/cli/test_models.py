@@ -145,7 +145,7 @@ def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
     assert "heldout 1" in refusal(1, *common, "--heldout", "one-sketch.zarr")
     assert "absent.zarr" in refusal(1, *common, "--heldout", "absent.zarr")
     assert "is not a sketch" in refusal(1, "diagnose", "model.zarr", "model.zarr")
-    assert "sketch.zarr is not" in refusal(1, "diagnose", "sketch.zarr", "sketch.zarr")
+    assert "store='sketch.zarr' is not" in refusal(1, "diagnose", "sketch.zarr", "sketch.zarr")
     nothing = refusal(1, "design", data, "-m", 50, "--task", "clustering", "-o", "map.json")
     assert "task='clustering'" in nothing
 
