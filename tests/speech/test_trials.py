@@ -46,8 +46,8 @@ def test_scores_come_back_as_they_were(tmp_path):
     ("text", "message"),
     [
         ("", "is empty"),
-        ("a b\n", "t:1: 'a b' is no trial"),
-        ("a b maybe\n", "is no trial"),
+        ("a b\n", "t:1: 'a b'"),
+        ("a b maybe\n", "t:1: 'a b maybe'"),
         ("1 a b\n1 a b\n", "t:2: a, b is listed twice"),
         ("who,what\na,b\n", "header 'who,what'"),
     ],
