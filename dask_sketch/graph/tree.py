@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
@@ -75,7 +75,7 @@ def reduce_samples(
 def _sent_once(reduction: Reduction) -> Any:
     """The chunk function; where its constants are large, a task that is sent to a worker once."""
     chunk = reduction.chunk
-    if len(pickle.dumps(chunk)) <= SMALL_FUNCTION:
+    if len(cloudpickle.dumps(chunk)) <= SMALL_FUNCTION:
         return chunk
     return dask.delayed(chunk, name=f"{reduction.name}-shared-{tokenize(chunk)}", traverse=False)
 

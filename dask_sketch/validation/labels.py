@@ -83,10 +83,13 @@ def in_one_unit(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     except TypeError as error:  # years and days: how long is a year?
         raise ValueError("years or months cannot be compared with shorter units") from error
     for unit in (finest, *(np.dtype(f"{finest.kind}8[{name}]") for name in _COARSER)):
-        made = [values.astype(unit) for values in arrays]
-        back = zip(made, arrays, strict=True)
-        if all(np.array_equal(each.astype(values.dtype), values) for each, values in back):
-            return made
+        try:
+            made = [values.astype(unit) for values in arrays]
+            back = zip(made, arrays, strict=True)
+            if all(np.array_equal(each.astype(values.dtype), values) for each, values in back):
+                return made
+        except OverflowError:  # NumPy 2.5 and later; earlier releases wrap around
+            continue
     raise ValueError("no unit holds all of them exactly: they are too far apart")
 
 
