@@ -46,11 +46,13 @@ SECONDS = 0.25
 SLOW = f"""
 import time
 from dask_sketch.sketching import partial
-honest = partial.partial_sketch
-def partial_sketch(*arguments, **options):
-    time.sleep({SECONDS})
-    return honest(*arguments, **options)
-partial.partial_sketch = partial_sketch
+# a preload may be run twice in one process: the second time there is nothing to replace
+if partial.partial_sketch.__name__ != "slow_sketch":
+    honest = partial.partial_sketch
+    def slow_sketch(*arguments, **options):
+        time.sleep({SECONDS})
+        return honest(*arguments, **options)
+    partial.partial_sketch = slow_sketch
 """
 # a worker whose link was cut for too long ends: systemd and the like start it again
 AGAIN = ("bash", "-c", 'while :; do "$@"; sleep 1; done', "worker")
