@@ -19,8 +19,8 @@ from dask_sketch.sources.samples import Samples
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
 POLL_SECONDS = 0.2  # between two questions to a scheduler
 # states of tasks that are still to be done, on clusters and here
-_TODO = ("waiting", "no-worker", "queued", "processing")
-_TODO_HERE = ("waiting", "ready", "running")
+_PENDING = ("waiting", "no-worker", "queued", "processing")
+_LOCAL_PENDING = ("waiting", "ready", "running")
 _WORDS = "completed"
 
 
@@ -215,7 +215,7 @@ def wait_for(client: Any, future: Any, span: TaskSpan, progress: bool) -> Any:
             while True:
                 states = client.run_on_scheduler(count_states)
                 total = sum(states.values())
-                show(total - sum(states.get(state, 0) for state in _TODO), total, _WORDS)
+                show(total - sum(states.get(state, 0) for state in _PENDING), total, _WORDS)
                 try:
                     wait(future, timeout=POLL_SECONDS)
                     break
@@ -245,7 +245,7 @@ def local_progress(progress: bool) -> Iterator[None]:
 
         def update(state: dict[str, Any]) -> None:
             done = len(state["finished"])
-            show(done, done + sum(len(state[todo]) for todo in _TODO_HERE), _WORDS)
+            show(done, done + sum(len(state[name]) for name in _LOCAL_PENDING), _WORDS)
 
         with Callback(
             start_state=lambda graph, state: update(state),

@@ -88,7 +88,7 @@ def test_a_cluster_shows_the_same_bar(thread_client, capsys):
     assert out == ""
     shares = [int(share) for share in re.findall(r"completed: +(\d+)%", err)]
     assert shares == sorted(shares)
-    assert 0 < shares[len(shares) // 2] < shares[-1] == 100
+    assert shares[0] < shares[-1] == 100  # how many states lie between depends on the machine
     assert compute_together([total, x.max()], thread_client, False, "sum")[1] == ROWS.max()
 
 
