@@ -106,7 +106,7 @@ mount -o remount,bind,ro /
 mount -t tmpfs -o mode=1777,noexec,nosuid,nodev none /tmp
 cp -r "$KERNELS" /tmp/numba
 chown -R 10001:10001 /tmp/numba
-rm /tmp/numba/*/kernels.waves-*
+rm /tmp/numba/*/row_loop.*
 cd /mnt
 exec setpriv --reuid 10001 --regid 10001 --clear-groups --no-new-privs --bounding-set=-all \
   --inh-caps=-all "$@"
@@ -145,7 +145,7 @@ def test_a_run_on_a_read_only_file_system_as_nobody(job, tmp_path):
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", READ_ONLY, "sh",
          "env", "-i", *(f"{name}={value}" for name, value in given.items()),
-         "sh", "-c", f"{commands} && ls /tmp/numba/*/kernels.waves-*.nbc"],
+         "sh", "-c", f"{commands} && ls /tmp/numba/*/row_loop.*.nbc"],
         env=environment(
             HIDDEN=hidden(base),
             BASE=str(base),
