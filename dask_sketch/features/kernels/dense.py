@@ -33,7 +33,6 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numba
 import numpy as np
@@ -50,9 +49,8 @@ from dask_sketch.features.kernels.llvm_vectors import (
     SQUARE,
     Vectors,
     bits_of,
-    integer_type,
-    real_type,
 )
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 
 ROWS = 8  # samples that share one load of the frequencies and of the sums
 # operations on a pair after its projection: a rounding, a subtraction, and multiply(-add)s
@@ -149,27 +147,6 @@ def add_rows(vec: Vectors, n_features: int, x: Any, tile: Any, sums: Any, weight
         b.store(total, b.bitcast(place, vec.integers.as_pointer()), align=size)
 
 
-def module(n_features: int, kind: str, vector_bits: int, weighted: bool) -> ir.Module:
-    """Emit a module of LLVM with one step of the inner loop for all tiles.
-
-    Its function ``step`` takes samples, tiles, sums, weights and the number of tiles. Its text
-    identifies the arithmetic in caches of compiled code.
-    """
-    made = ir.Module("step")
-    numbers, sums = real_type(kind).as_pointer(), integer_type(kind).as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, sums, numbers, _WORD])
-    function = ir.Function(made, signature, "step")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    vec = Vectors(b, kind, vector_bits)
-    x, tiles, totals, weights, count = function.args
-    with cgutils.for_range(b, count) as loop:
-        tile = _at(b, tiles, b.mul(loop.index, _WORD(n_features * vec.elements)))
-        place = _at(b, totals, b.mul(loop.index, _WORD(2 * vec.elements)))
-        add_rows(vec, n_features, x, tile, place, weights if weighted else None)
-    b.ret_void()
-    return made
-
-
 # rows whose sums are kept in 32 bits: at most 255, a multiple of ROWS
 FLUSH = 255 // ROWS * ROWS
 CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most about 2**62 quanta
@@ -218,10 +195,7 @@ def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> C
     tile = n_features * elements
     size = np.dtype(dtype).itemsize
     group = max(1, GROUP_BYTES // (size * (tile + 2 * elements)))
-    # numba compares this file and the constants when it loads from its cache: the checksum stands
-    # for the emitted arithmetic
-    mark = crc32(str(module(n_features, dtype, 8 * size * elements, bool(weighted))).encode())
-
+    mark = SOURCE_MARK
     integer = numba.from_dtype(np.dtype(dtype.replace("float", "int")))
     along = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype)  # added with the quanta of every row
 

@@ -10,10 +10,7 @@ so that no sum over elements is needed. The contribution of a row is the same, b
 
 from __future__ import annotations
 
-import inspect
-import sys
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from llvmlite import ir
@@ -21,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_sketch.features.kernels import dense, llvm_vectors, structured_code
+from dask_sketch.features.kernels import llvm_vectors
 from dask_sketch.features.kernels.dense import TOGETHER
 from dask_sketch.features.kernels.llvm_vectors import (
     PRODUCT,
@@ -404,12 +401,6 @@ def prefetch(b: Any, pointer: Any, write: bool) -> None:
 STEPS = 16  # rows of each segment in a block, whose basis values fit the first-level cache
 _LONGEST = 256  # largest number of rows of a segment: their sums fit in 32 bits
 _BATCH_BYTES = 2**18  # largest size of the columns of a batch, which fit the second-level cache
-# numba compares the file of a loop when it loads it from its cache: this stands for the arithmetic
-MARK = crc32(
-    "".join(
-        map(inspect.getsource, (sys.modules[__name__], dense, llvm_vectors, structured_code))
-    ).encode()
-)
 
 
 def elements_of(dtype: str) -> int:

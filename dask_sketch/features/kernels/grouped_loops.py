@@ -19,7 +19,6 @@ from numba import types
 from dask_sketch.features.kernels.dense import COMPILING, FINER, vector_bits
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
-    MARK,
     STEPS,
     elements_of,
     fold,
@@ -38,6 +37,7 @@ from dask_sketch.features.kernels.llvm_vectors import (
     bits_of,
 )
 from dask_sketch.features.kernels.prepared import Kernel
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD, N_BASIS, StructuredKernel, make_basis
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
 
@@ -131,7 +131,7 @@ def _signature(dtype: str, packed: types.Type) -> Any:
 
 def _summer_of_sums(dtype: str, side: int) -> Summer:
     """Compile the sums of batches for structured frequencies, or load them from numba's cache."""
-    width, pitch = elements_of(dtype), pitch_of(dtype)
+    width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))
     along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
 
@@ -187,27 +187,27 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 1, 1, AHEAD,
-                                       MARK)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # type: ignore[call-arg]  # fmt: skip
                             elif n_used < d:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 0, 1, AHEAD,
-                                       MARK)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # type: ignore[call-arg]  # fmt: skip
                             elif with_weight:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 1, side, side,
-                                       MARK)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # type: ignore[call-arg]  # fmt: skip
                             else:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 0, side, side,
-                                       MARK)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # type: ignore[call-arg]  # fmt: skip
                     for i in range(0, N_BASIS, side):
                         for j in range(0, N_BASIS, side):
                             multiply_basis(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
                                       sums, (i * N_BASIS + j) * width, side,
-                                       MARK)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # type: ignore[call-arg]  # fmt: skip
                 extra = scalar(vectors * along)  # sum of the bits of PRODUCT, modulo a power of two
                 if not weighted:
                     for k in range(width):
@@ -246,7 +246,7 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
 
 def _summer_of_tiles(dtype: str, tile: int) -> Summer:
     """Compile the sums of batches for frequencies in tiles, or load them from numba's cache."""
-    width, pitch = elements_of(dtype), pitch_of(dtype)
+    width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))
     squares, products, finer = bits_of(SQUARE, dtype), bits_of(PRODUCT, dtype), FINER[dtype]
     count = 2
@@ -296,11 +296,11 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
                         if weighted:
                             sum_features(columns, start, pitch, used, packed, cycles, tile, d,
                                          weights, v, sums, j * width, (width + j) * width,
-                                         1, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
+                                         1, count, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                         else:
                             sum_features(columns, start, pitch, used, packed, cycles, tile, d,
                                          weights, v, sums, j * width, (width + j) * width,
-                                         0, count, AHEAD, MARK)  # type: ignore[call-arg]  # fmt: skip
+                                         0, count, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
                 less = scalar(vectors * squares), scalar(vectors * products)  # sums of their bits
                 for k in range(width * width):
                     sums[k] = less[0] - sums[k]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numba
 import numpy as np
@@ -18,7 +17,6 @@ from numba import types
 from dask_sketch.features.kernels.dense import COMPILING, FINER
 from dask_sketch.features.kernels.fixed_point import BINADES, LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
-    MARK,
     PIECE,
     STEPS,
     elements_of,
@@ -29,8 +27,8 @@ from dask_sketch.features.kernels.grouped_code import (
 )
 from dask_sketch.features.kernels.llvm_vectors import FRACTION
 from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, add_far, add_quanta
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD
-from dask_sketch.features.kernels.structured_code import products_module
 from dask_sketch.features.kernels.whitened_rows import TOGETHER, mix_columns
 
 NOT_FINITE, REFUSED = 1, 2
@@ -78,10 +76,11 @@ def reading_types(dtype: str) -> list[types.Type]:
 
 def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
     """Compile the function that fetches one row of each segment of a batch."""
+    mark = SOURCE_MARK
 
     def fetch(values, rows, d, scratch, at):  # type: ignore[no-untyped-def]
         for f in range(0, d, PIECE):
-            fetch_features(values, rows, f, d, scratch, at, width, raw_kind, MARK)  # type: ignore[call-arg]
+            fetch_features(values, rows, f, d, scratch, at, width, raw_kind, mark)  # type: ignore[call-arg]
 
     return numba.njit(_FETCH, nogil=True, cache=True, error_model="numpy")(fetch)
 
@@ -90,6 +89,7 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the function that reads a batch after fetching."""
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
     one, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])
+    mark = SOURCE_MARK
 
     def read(  # type: ignore[no-untyped-def]
         values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
@@ -129,10 +129,10 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
                 b = 2 * f * width
                 if weighted:
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 1, MARK)  # type: ignore[call-arg]  # fmt: skip
+                                 moments, weights, at, ends, 1, mark)  # type: ignore[call-arg]  # fmt: skip
                 else:
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 0, MARK)  # type: ignore[call-arg]  # fmt: skip
+                                 moments, weights, at, ends, 0, mark)  # type: ignore[call-arg]  # fmt: skip
         for k in range(width):
             length, g = np.int64(lengths[begin + k]), groups[begin + k]
             if length == 0:
@@ -189,7 +189,7 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
 def _whitener(dtype: str) -> Callable[..., None]:
     """Compile the function that whitens columns in place."""
     width, pitch = elements_of(dtype), pitch_of(dtype)
-    mark = crc32(str(products_module(dtype, TOGETHER)).encode())
+    mark = SOURCE_MARK
 
     def whiten(columns, d, matrix, n_blocks):  # type: ignore[no-untyped-def]
         mixed = matrix.reshape(-1)

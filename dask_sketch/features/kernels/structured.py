@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numba
 import numpy as np
@@ -36,9 +35,9 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vectors
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured_code import (
     add_products,
-    module,
     put_basis,
     put_columns,
 )
@@ -121,9 +120,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = AHEAD * elements
     one = 2 ** FRACTION[dtype]
-    # numba compares this file and the constants when it loads from its cache: the checksum stands
-    # for the emitted arithmetic
-    mark = crc32(str(module(dtype, bits, tile, weighted=True)).encode())
+    mark = SOURCE_MARK
 
     def add_rows(x, packed, sums, weights):  # type: ignore[no-untyped-def]
         n, d = x.shape

@@ -17,7 +17,6 @@ from dask_sketch.features.kernels.llvm_vectors import (
     Vectors,
     bits_of,
     integer_type,
-    real_type,
 )
 
 TOGETHER = 32  # features of a base frequency that are added before they are added to the rest
@@ -222,47 +221,3 @@ def add_products(
         place = b.gep(sums, [number(first)])
         total = b.add(vec.load(place, words, 8), wide)
         b.store(total, b.bitcast(place, words.as_pointer()), align=8)
-
-
-def products_module(kind: str, side: int) -> ir.Module:
-    """Emit a module of LLVM with :func:`put_products`, to identify it in caches."""
-    made = ir.Module("products")
-    numbers = real_type(kind).as_pointer()
-    given = [numbers, _WORD, numbers, _WORD, numbers]
-    function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), "products")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    x, pitch, matrix, n_features, out = function.args
-    put_products(Vectors(b, kind), x, pitch, matrix, n_features, out, side, side)
-    b.ret_void()
-    return made
-
-
-def module(kind: str, vector_bits: int, tile: int, weighted: bool) -> ir.Module:
-    """Emit a module of LLVM with the arithmetic of this file, to identify it in caches.
-
-    Its functions are ``columns``, ``few`` (basis values of a base frequency of few features),
-    ``many`` (of ``tile`` base frequencies that use all features) and ``products``.
-    """
-    made = ir.Module("basis")
-    numbers, sums = real_type(kind).as_pointer(), _WORD.as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [numbers, _WORD, numbers, _WORD])
-    function = ir.Function(made, signature, "columns")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    x, n_features, columns, pitch = function.args
-    put_columns(Vectors(b, kind), x, n_features, columns, pitch)
-    b.ret_void()
-    for name, count, ahead in (("few", 1, 4), ("many", tile, tile)):
-        given = [numbers, _WORD, numbers, _WORD, numbers, numbers]
-        function = ir.Function(made, ir.FunctionType(ir.VoidType(), given), name)
-        b = ir.IRBuilder(function.append_basic_block("entry"))
-        x, pitch, bases, n_used, weights, basis = function.args
-        row_weights = weights if weighted else None
-        put_basis(Vectors(b, kind), x, pitch, bases, n_used, row_weights, basis, count, ahead)
-        b.ret_void()
-    signature = ir.FunctionType(ir.VoidType(), [numbers, numbers, _WORD, _WORD, sums])
-    function = ir.Function(made, signature, "products")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    one, other, pitch, n_rows, place = function.args
-    add_products(Vectors(b, kind, vector_bits), one, other, pitch, n_rows, place, tile)
-    b.ret_void()
-    return made

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numba
 import numpy as np
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import pointer_at, transpose_square
-from dask_sketch.features.kernels.structured_code import products_module, put_products
+from dask_sketch.features.kernels.structured_code import put_products
 
 BLOCK = 128  # rows, whose columns stay in the first-level cache
 TOGETHER = 4  # new features, and vectors of rows, whose products are held in registers
@@ -47,7 +47,7 @@ def _whitener(dtype: str) -> Callable[..., None]:
     """Compile the loop for one precision, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     pitch = BLOCK + elements  # not a power of two, so that columns lie in different cache sets
-    mark = crc32(str(products_module(dtype, TOGETHER)).encode())
+    mark = SOURCE_MARK
 
     def whiten(rows, matrix, out):  # type: ignore[no-untyped-def]
         n, d = rows.shape
