@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,14 +73,14 @@ class Covariances:
         weights = np.where(keep, components.weights, 0.5 / len(keep))
         all_means = components.means.copy()
         all_means[which] = means
-        return Components(
-            weights / weights.sum(), all_means, self._replaced_covariances(components, which)
-        )
+        widened = self.widened(components, which)
+        return Components(weights / weights.sum(), all_means, widened.covariances)
 
-    def _replaced_covariances(self, components: Components, which: NDArray[np.intp]) -> Array:
+    def widened(self, components: Components, which: NDArray[np.intp]) -> Components:
+        """Components some of which get the pooled covariances."""
         covariances = components.covariances.copy()
         covariances[which] = self.pooled(components)
-        return covariances
+        return Components(components.weights, components.means, covariances)
 
     def joint(self, components: Components, rows: Array) -> Array:
         """Log of weight times density, shape (n, n_components)."""
@@ -174,9 +174,11 @@ class Spherical(Covariances):
     isotropic = True
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
         return covariances * factor[0] ** 2
 
     def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return np.asarray(variances.mean(axis=1))
 
     def _variances(self, components: Components) -> Array:
@@ -202,15 +204,19 @@ class Full(Covariances):
     name = "full"
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
         return covariances * factor[:, None] * factor
 
     def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return variances[:, :, None] * np.eye(variances.shape[1])
 
     def pooled(self, components: Components) -> Array:
+        """Covariances of one component, with the mean covariances of all."""
         return np.einsum("k,kij->ij", components.weights, components.covariances)
 
     def joint(self, components: Components, rows: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
         d = rows.shape[1]
         joint = np.empty((len(rows), len(components.weights)))
         lower = np.linalg.cholesky(components.covariances)
@@ -251,15 +257,19 @@ class Tied(Covariances):
     name = "tied"
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
         return covariances * factor[:, None] * factor
 
     def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return np.diag(weights @ variances)
 
-    def _replaced_covariances(self, components: Components, which: NDArray[np.intp]) -> Array:
-        return components.covariances
+    def widened(self, components: Components, which: NDArray[np.intp]) -> Components:
+        """The same components: they share their covariances."""
+        return components
 
     def joint(self, components: Components, rows: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
         lower = np.linalg.cholesky(components.covariances)
         whitening = np.linalg.inv(lower).T
         white, means = rows @ whitening, components.means @ whitening

@@ -1,4 +1,7 @@
-"""Maximum likelihood of Gaussian mixtures on weighted rows in memory, by EM from several starts."""
+"""Fit Gaussian mixtures and centroids to weighted rows in memory, from several starts.
+
+Mixtures by expectation-maximisation, centroids by Lloyd's algorithm.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
-from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances, Moments
+from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances
 from dask_sketch.errors import InputError
+from dask_sketch.features.pilot import Clusters, one_thread
 
 Array = NDArray[np.float64]
 _FLOOR = 1e-6  # added to variances, as a fraction of those of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
+_MAX_RESEEDED = 3  # moves of degenerate components, per component
 _SHORT = 20  # iterations of each start before the best are continued
 _CONTINUED = 3  # starts that are continued to convergence
-_KMEANS_ROWS = 20_000  # rows that k-means starts from at most
+_KMEANS_ITERATIONS = 30  # of k-means before EM starts
+_START_FLOOR = 1e-3  # added to the variances of clusters, as a fraction of those of the rows
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,26 @@ class _Rows:
         means = (means - self.center) / self.scale
         return Components(weights, means, self.family.rescaled(covariances, 1.0 / self.scale))
 
-    def iterate(self, run: _Run, n_iterations: int, tolerance: float, regularization: float) -> None:
+    def iterate(
+        self, run: _Run, n_iterations: int, tolerance: float, regularization: float
+    ) -> None:
         """Iterate until the gain is below the tolerance; re-seed degenerate components."""
         for _ in range(n_iterations):
             moments = self.family.expectation(run.components, self.rows, self.weights)
             gain = moments.log_likelihood - run.log_likelihood
             run.log_likelihood = moments.log_likelihood
-            degenerate = moments.counts**2 < _MIN_ROWS * moments.squared_counts
-            reseeded = degenerate.any() and run.n_reseeded < 3 * len(degenerate)
+            few = np.flatnonzero(moments.counts**2 < _MIN_ROWS * moments.squared_counts)
+            reseeded = len(few) > 0 and run.n_reseeded < _MAX_RESEEDED * len(moments.counts)
             if not reseeded and abs(gain) < tolerance:
                 run.converged = True
                 return
             run.components = self.family.maximization(moments, run.components, regularization)
             run.n_iterations += 1
             if reseeded:
-                self._reseed(run, np.flatnonzero(degenerate))
+                self._reseed(run, few)
                 run.log_likelihood = -np.inf
+            elif len(few):
+                run.components = self.family.widened(run.components, few)
 
     def _reseed(self, run: _Run, degenerate: NDArray[np.intp]) -> None:
         """Move components to rows whose likelihood is poorest, with the pooled covariance."""
@@ -140,8 +149,8 @@ def fit_mixture(
 
     A few iterations are made from every start, and the best are continued to convergence. Rows are
     standardised, so that the result does not depend on their units. Components that hold fewer than
-    three effective rows are moved to where the likelihood is poorest: their likelihood would have
-    no bound.
+    three effective rows are moved to where the likelihood is poorest, and if they lose their rows
+    again, they get the mean covariances of all components: their likelihood would have no bound.
 
     Parameters
     ----------
@@ -189,14 +198,11 @@ def fit_mixture(
         raise InputError(
             f"covariance_type={covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
         )
-    if not 1 <= n_components <= len(values):
-        raise InputError(
-            f"n_components={n_components!r}: there are {len(values)} rows; give 1 to {len(values)}."
-        )
+    require_components(n_components, len(values))
     if not starts and n_starts < 1:
         raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
     family = COVARIANCES[covariance_type]
-    with threadpool_limits(1):
+    with one_thread():
         data = _Rows(values, masses, family)
         begun = [data.inward(*_given(start, family)) for start in starts]
         begun += [
@@ -276,14 +282,92 @@ def _kmeans_start(data: _Rows, n_components: int, seed: np.random.SeedSequence) 
     from sklearn.cluster import KMeans
 
     rows, weights = data.rows, data.weights
-    found = KMeans(
-        n_components, n_init=1, max_iter=KM_ITER, random_state=int(seed.generate_state(1)[0])
-    ).fit(rows, sample_weight=weights * len(rows))
+    state = int(seed.generate_state(1)[0])
+    found = KMeans(n_components, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=state)
+    found.fit(rows, sample_weight=weights * len(rows))
     indicator = np.zeros((len(rows), n_components))
     indicator[np.arange(len(rows)), found.labels_] = weights
     counts = np.maximum(indicator.sum(axis=0), 1e-12)
     means = indicator.T @ rows / counts[:, None]
     variances = np.maximum(indicator.T @ rows**2 / counts[:, None] - means**2, 0.0) + _START_FLOOR
     return Components(counts / counts.sum(), means, data.family.from_variances(counts, variances))
-KM_ITER = 30
-_START_FLOOR = 1e-3
+
+
+def fit_centroids(
+    rows: ArrayLike,
+    weights: ArrayLike | None,
+    n_components: int,
+    *,
+    starts: Sequence[ArrayLike] = (),
+    n_starts: int = 10,
+    seed: int = 0,
+) -> Clusters:
+    """Fit centroids to weighted rows by k-means.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n_rows, n_features).
+    weights
+        Weights of the rows, shape (n_rows,), not negative; equal if None.
+    n_components
+        Number of centroids of the starts by k-means++.
+    starts
+        Other starts: centroids, shape (n_components, n_features).
+    n_starts
+        Number of starts by k-means++ (Arthur and Vassilvitskii 2007).
+    seed
+        Seed of the starts, ``>= 0``.
+
+    Returns
+    -------
+    clusters
+        Centroids of the smallest mean squared distance.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid, or there is no start.
+
+    Examples
+    --------
+    >>> points = [[0.0], [1.0], [10.0], [12.0]]
+    >>> sorted(fit_centroids(points, [1, 3, 1, 1], 2).centers.ravel().tolist())
+    [0.75, 11.0]
+    """
+    values, masses = checked_rows(rows, weights)
+    require_components(n_components, len(values))
+    if not starts and n_starts < 1:
+        raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.cluster import KMeans
+
+    scaled = masses * len(values)
+    with one_thread():
+        state = int(np.random.SeedSequence(seed).generate_state(1)[0])
+        found = [KMeans(len(start), init=start, n_init=1) for start in map(np.asarray, starts)]
+        if n_starts:
+            found.append(KMeans(n_components, n_init=n_starts, random_state=state))
+        for each in found:
+            each.fit(values, sample_weight=scaled)
+        best = min(found, key=lambda each: float(each.inertia_))
+    mass: Array = np.zeros(len(best.cluster_centers_))
+    np.add.at(mass, best.labels_, masses)
+    return Clusters(best.cluster_centers_, mass, float(best.inertia_) / len(values))
+
+
+def require_components(n_components: int, n_rows: int) -> None:
+    """Raise unless there are as many rows as components.
+
+    Parameters
+    ----------
+    n_components, n_rows
+        Numbers of components and of rows of positive weight.
+
+    Raises
+    ------
+    InputError
+        If there are fewer rows, or no component.
+    """
+    if not 1 <= n_components <= n_rows:
+        raise InputError(f"n_components={n_components!r}: there are {n_rows} rows; give 1 to that.")

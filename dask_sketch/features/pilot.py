@@ -190,7 +190,7 @@ def record_pilot(rows: Array, n_components: int | None, seed: int = 0) -> Pilot:
 
 
 @contextmanager
-def _scikit_learn() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Run scikit-learn in one thread, without its warnings of convergence.
 
     With more threads rounding would depend on their number, and small problems take longer.
@@ -253,7 +253,7 @@ def kmeans(
     # imported here because the import takes a second, and few callers need it
     from sklearn.cluster import KMeans
 
-    with _scikit_learn():
+    with one_thread():
         found = KMeans(n_clusters, n_init=n_starts, random_state=_random_state(seed))
         found.fit(points, sample_weight=weights)
     share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -304,7 +304,7 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
     # imported here because the import takes a second, and few callers need it
     from sklearn.mixture import GaussianMixture
 
-    with _scikit_learn():
+    with one_thread():
         found = GaussianMixture(
             n_components,
             covariance_type="diag",

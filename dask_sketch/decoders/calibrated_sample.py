@@ -26,7 +26,7 @@ _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean squared feature
 _MAX_RATIO = 5.0  # largest calibrated weight, relative to the base weight
 _SEARCH_PASSES, _FINAL_PASSES = 3, 12  # passes over the rows at most
 _TOLERANCE = 1e-4  # change of the weights that ends the passes, as a fraction of their sum
-_MOMENT_RIDGE = 0.1  # ridge of first and second moments, relative to that of the frequencies
+_MOMENT_RIDGE = 0.01  # ridge of first and second moments, relative to that of the frequencies
 _SUM_RIDGE = 1e-3  # ridge of the sum of the weights, which is normalised in the end
 _BLOCK_BYTES = 16 << 20
 
@@ -227,6 +227,53 @@ def _solve(
     return weights, sums
 
 
+def calibrate(sketch: Sketch, *, seed: int = 0) -> CalibratedSample:
+    """Calibrate the sample of rows that a sketch carries to the sketch.
+
+    Rows with these weights stand for all rows in any estimator that takes weights of samples.
+
+    Parameters
+    ----------
+    sketch
+        Sketch with a sample.
+    seed
+        Seed of the choice of frequencies, ``>= 0``.
+
+    Returns
+    -------
+    sample
+        Rows and weights. A sample that holds all rows keeps their weights.
+
+    Raises
+    ------
+    InputError
+        If the sketch has no sample, or is empty.
+
+    References
+    ----------
+    Deville, Särndal (1992), Calibration estimators in survey sampling, Journal of the American
+    Statistical Association 87(418).
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> x = np.random.default_rng(0).normal(size=(20_000, 2))
+    >>> sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0), sample=1000)
+    >>> sample = calibrate(sketch)
+    >>> bool(np.abs(sample.weights @ sample.rows - x.mean(axis=0)).max() < 1e-3)
+    True
+    """
+    sample = sketch.sample
+    if sample is None or not len(sample):
+        raise InputError(
+            f"sketch has no sample of rows (count={sketch.count}): give sample=20_000 to "
+            "dask_sketch.sketch, which keeps rows beside the sums."
+        )
+    if sample.is_complete:
+        return _uncalibrated(np.asarray(sample.rows), sample.weights)
+    return calibrate_rows(sample.rows, sample.weights, sketch, seed=seed)
+
+
 def calibrate_rows(
     rows: ArrayLike, weights: ArrayLike, sketch: Sketch, *, seed: int = 0
 ) -> CalibratedSample:
@@ -260,8 +307,7 @@ def calibrate_rows(
     chosen = np.random.default_rng(seed).permutation(m)[:used]
     n_held = round(_HELD_OUT * used)
     if not n_held:
-        nan = float("nan")
-        return CalibratedSample(values, base, base, float("inf"), 0, 0, nan, nan)
+        return _uncalibrated(values, base)
     constraints = _Constraints(values, sketch, chosen)
     gram = constraints.gram(base)
     held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
@@ -274,14 +320,24 @@ def calibrate_rows(
     start = float((before[held] ** 2).sum() / (2 * n_held))
     best = int(np.argmin(discrepancies))
     if not discrepancies[best] < start:
-        return CalibratedSample(values, base, base, float("inf"), used, n_held, start, start)
+        return _uncalibrated(values, base, used, n_held, start)
     everything = np.arange(constraints.n_columns)
-    found, _ = _solve(
-        constraints, base, gram, everything, ridges[best : best + 1], _FINAL_PASSES
-    )
+    found, _ = _solve(constraints, base, gram, everything, ridges[best : best + 1], _FINAL_PASSES)
     final = found[:, 0] / found.sum()
     return CalibratedSample(
         values, final, base, float(ridges[best]), used, n_held, start, float(discrepancies[best])
+    )
+
+
+def _uncalibrated(
+    rows: NDArray[np.floating],
+    base: Array,
+    n_frequencies: int = 0,
+    n_held: int = 0,
+    discrepancy: float = float("nan"),
+) -> CalibratedSample:
+    return CalibratedSample(
+        rows, base, base, float("inf"), n_frequencies, n_held, discrepancy, discrepancy
     )
 
 
@@ -296,7 +352,7 @@ def _checked(
     if values.ndim != 2 or values.shape[1] != d or not len(values):
         raise InputError(f"rows has shape {values.shape}: give (n_rows, {d}), as in the sketch.")
     if base.shape != values.shape[:1]:
-        raise InputError(f"weights has shape {base.shape}: give ({len(values)},), one for each row.")
+        raise InputError(f"weights has shape {base.shape}: give ({len(values)},).")
     if not (np.isfinite(base).all() and (base >= 0).all() and base.sum() > 0):
         raise InputError(
             f"weights must be finite, not negative and not all zero: smallest {base.min():g}, sum "
