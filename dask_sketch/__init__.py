@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
     from dask_sketch.graph.plan import Plan, plan
+    from dask_sketch.graph.polish import polish
     from dask_sketch.graph.sketch import sketch
     from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models.centroids import Centroids
@@ -66,6 +67,7 @@ _HOME = {
     "open_samples": "sources.open",
     "partial_sketch": "sketching.partial",
     "plan": "graph",
+    "polish": "graph",
     "privatise": "sketching.privatise",
     "sketch": "graph",
 }
@@ -93,6 +95,7 @@ __all__ = [
     "open_samples",
     "partial_sketch",
     "plan",
+    "polish",
     "privatise",
     "select_model",
     "sketch",

@@ -47,6 +47,7 @@ TASK: Task = "mixture"  # the default
         "plan frames.zarr --map map.json",
         "sketch frames.zarr --map map.json -o sketch.zarr",
         "decode sketch.zarr -k 64 -o model.zarr",
+        "polish model.zarr frames.zarr -o better.zarr",
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
         "run job.toml",
@@ -70,6 +71,7 @@ def cli() -> None:
 
 for command in (
     models.decode,
+    models.polish,
     models.score,
     models.diagnose,
     release.privatise,
