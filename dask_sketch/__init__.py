@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.validation.lazy_input import register_lazy_methods
 
 if TYPE_CHECKING:
+    from dask_sketch.decoders.calibration import calibrate
     from dask_sketch.decoders.decode import decode
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
@@ -57,6 +58,7 @@ _HOME = {
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
+    "calibrate": "decoders.calibration",
     "decode": "decoders.decode",
     "design": "graph",
     "diagnose": "diagnostics",
@@ -84,6 +86,7 @@ __all__ = [
     "SketchGroup",
     "SketchKMeans",
     "apply",
+    "calibrate",
     "create_ledger",
     "decode",
     "design",

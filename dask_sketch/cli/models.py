@@ -82,11 +82,13 @@ def decode(
 
     \b
     Methods
-      cl-ompr       the most reliable; the default with -k
+      likelihood    maximum likelihood on the rows that the sketch carries, or the fit to the
+                    sketch where that is likelier; the default for a sketch with such rows
+      cl-ompr       the most reliable without rows; the default with -k
       cl-omp        without replacement; the default without -k, finds the number of components
       splitting     for many components and smooth densities
       iht           a baseline
-      density       for centroids, the most precise; the default for dirac; with --model gaussian
+      density       for centroids, the most precise without rows; with --model gaussian
                     for data that no mixture of K components fits, such as speech
       sketch-shift  for centroids, as published
 

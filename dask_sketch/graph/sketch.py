@@ -42,6 +42,7 @@ def sketch(
     nan_policy: str = "raise",
     device: str | None = None,
     sample: int | bool | None = None,
+    position: int = 0,
     **options: Any,
 ) -> Any:
     """Compute the sketch of the data in one pass (Keriven et al. 2018, eq. 13 and section 2.7).
@@ -78,6 +79,10 @@ def sketch(
         likelihood on all rows. True, the default without groups, chooses 20,000, or as many as
         take 16 MiB. False carries none, for rows that must not be kept: with it, a sketch holds
         sums only.
+    position
+        Position of the first row, ``>= 0``. Rows of one sample have different positions: for a
+        part of the data whose sketch will be merged with those of others, give the number of rows
+        before it.
     options
         Keyword arguments of :func:`open_samples`.
 
@@ -114,11 +119,14 @@ def sketch(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
     size = sample_size(sample, feature_map, grouped=groups is not None)
+    position = require_integer("position", position, 0)
     samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     if samples.groups is None:
-        reduction = sketch_reduction(samples, feature_map, nan_policy, device, sample=size)
+        reduction = sketch_reduction(
+            samples, feature_map, nan_policy, device, sample=size, position=position
+        )
     else:
         reduction = group_reduction(samples, feature_map, nan_policy, device)
     lazy = LazyResult(samples, reduction, fan_in)
@@ -168,6 +176,7 @@ def sketch_reduction(
     device: str | None = None,
     *,
     sample: int | None = None,
+    position: int = 0,
     allow_empty: bool = False,
 ) -> Reduction:
     """The reduction of samples to one sketch.
@@ -180,6 +189,8 @@ def sketch_reduction(
         Arguments of :func:`sketch`.
     sample
         Maximum number of random rows that the sketch carries; None for none.
+    position
+        Position of the first row.
     allow_empty
         Whether no samples give an empty sketch, rather than an error.
     """
@@ -190,7 +201,7 @@ def sketch_reduction(
     if sample is not None:
         weighted = samples.weights is not None or samples.weight_column or samples.weight_field
         sampling = Sampling.of(sample, feature_map, samples.n_samples, weighted=bool(weighted))
-        positions = Positions.in_source(samples)
+        positions = Positions.in_source(samples, position)
         chunk = partial(_sample_chunk, sketch=chunk, sampling=sampling, positions=positions)
     return Reduction(
         "sketch",

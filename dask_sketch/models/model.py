@@ -216,6 +216,12 @@ class Decoding:
     searched
         Noise level at the last search for other components. A fit that started from an earlier
         model without a new search keeps the value of that model; none otherwise.
+    score
+        Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
+        squared error; none where the sketch carried no rows.
+    gain
+        Excess of the score over that of the rejected candidate: of the fit to the sketch over
+        maximum likelihood, or the reverse.
     feature_names
         Names of the features, where the feature map knows them.
     """
@@ -234,6 +240,8 @@ class Decoding:
     refine: str | None = None
     variance_floor: float | None = None
     searched: float | None = None
+    score: float | None = None
+    gain: float | None = None
     feature_names: tuple[str, ...] | None = None
 
     @property

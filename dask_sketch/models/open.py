@@ -108,7 +108,11 @@ def _record(text: str) -> Decoding | None:
     record = Decoding(**(found | tuples))
     texts = [record.method, record.model, record.message, record.refine or "", *(names or ())]
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
-    numbers += [x for x in (record.variance_floor, record.searched) if x is not None]
+    numbers += [
+        x
+        for x in (record.variance_floor, record.searched, record.score, record.gain)
+        if x is not None
+    ]
     if (
         not all(isinstance(value, str) and len(value) <= _MAX_TEXT for value in texts)
         or not all(type(value) in (int, float) for value in numbers)

@@ -47,6 +47,8 @@ class Positions:
         or the first index of each chunk. Empty where they are unknown.
     shape
         Lengths of the leading axes.
+    offset
+        Position of the first row, ``>= 0``.
 
     Examples
     --------
@@ -57,14 +59,16 @@ class Positions:
 
     starts: tuple[int | tuple[int, ...], ...]
     shape: tuple[int, ...]
+    offset: int = 0
 
     @classmethod
-    def in_source(cls, samples: Samples) -> Positions:
-        """Positions of the rows of samples."""
+    def in_source(cls, samples: Samples, offset: int = 0) -> Positions:
+        """Positions of the rows of samples, from ``offset`` on."""
         blocks = samples.blocks
         if not isinstance(blocks, da.Array) or samples.n_samples is None:
-            return cls((), ())
-        return cls(tuple(map(_starts, blocks.chunks[:-1])), tuple(map(int, blocks.shape[:-1])))
+            return cls((), (), offset)
+        shape = tuple(map(int, blocks.shape[:-1]))
+        return cls(tuple(map(_starts, blocks.chunks[:-1])), shape, offset)
 
     def of(self, number: tuple[int, ...], rows: Any, row: int = 0) -> Place:
         """Place of the rows of one block.
@@ -79,18 +83,18 @@ class Positions:
             Number of its first row in the chunk.
         """
         if not self.starts:
-            return Place(number, row)
+            return Place(number, row + self.offset)
         first = [
             start * i if isinstance(start, int) else start[i]
             for start, i in zip(self.starts, number, strict=True)
         ]
         if len(first) == 1:
-            return Place((), first[0] + row)
+            return Place((), first[0] + row + self.offset)
         found = np.zeros((1,) * len(first), dtype=np.int64)
         for axis, (start, n) in enumerate(zip(first, rows.shape[:-1], strict=True)):
             along = np.arange(start, start + n) * int(np.prod(self.shape[axis + 1 :]))
             found = found + along.reshape([-1 if i == axis else 1 for i in range(len(first))])
-        return Place((), 0, found.ravel())
+        return Place((), 0, found.ravel() + self.offset)
 
 
 def _starts(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
