@@ -322,13 +322,17 @@ class RowSampler:
             given = None
             if weights is not None:
                 given = on_host(weights[first : first + _BLOCK]).astype(np.float64)
-            largest = far if given is None else far * float(np.nanmax(given, initial=0.0))
-            bound = np.uint64(min(self._threshold * largest, 1.0) * _U53)
+            bound = self._bound(far if given is None else far * np.nanmax(given, initial=0.0))
             places = _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
             count = _candidates(
                 places, start + first, len(block), self._base, bound, numbers, hashes
             )
             self._add_candidates(block, given, numbers[:count], hashes[:count])
+
+    def _bound(self, largest: float) -> np.uint64:
+        """Largest hash of a row under the threshold, for any importance up to a bound."""
+        reached = largest > 0 and self._threshold < 1.0 / largest
+        return np.uint64(self._threshold * largest * _U53 if reached else _U53)
 
     def _add_candidates(self, x: Any, given: Any, numbers: Any, hashes: Any) -> None:
         """Choose among the rows of a block whose hashes are small enough."""

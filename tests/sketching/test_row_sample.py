@@ -83,6 +83,11 @@ def test_rows_of_no_weight_and_omitted_rows_are_never_chosen():
     assert len(found) == np.sum((weights > 0) & np.isfinite(x[:, 0]))
 
 
+def test_a_chunk_of_no_weight_has_no_rows():
+    found = partial_sketch(X[:5], MAP, np.zeros(5), sample=10).sample
+    assert len(found) == 0 and found.is_complete
+
+
 def test_a_limit_of_the_keys_changes_no_row_and_shortens_parts():
     sampling = Sampling.of(200, MAP, 10**6, weighted=False)
     assert 200 / 10**6 < sampling.limit < 2 * (200 + 10 * 200**0.5 + 51) / 10**6
