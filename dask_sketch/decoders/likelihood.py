@@ -9,6 +9,7 @@ calibrated rows decides.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,9 +106,10 @@ def conclude(
 ) -> Solution:
     """The likelier of the fit to the sketch and of maximum likelihood, over all replicates.
 
-    The likelihood of a maximum is too large by half its number of parameters over the effective
-    number of rows, and it falls short of the truth by as much (Akaike 1974): so the fit to the
-    sketch of all rows is preferred unless it is that much less likely.
+    With ``p`` parameters and ``r`` effective rows, ``2 r`` times the likelihood of a maximum
+    exceeds that of the truth by ``p`` on average, with a standard deviation of ``sqrt(2 p)``, and
+    on other rows it falls short by as much (Akaike 1974). So the fit to the sketch of all rows is
+    preferred unless it is less likely by the sum of both and four standard deviations.
 
     Parameters
     ----------
@@ -128,8 +130,18 @@ def conclude(
     score = mean_log_likelihood(_rows(calibrated), calibrated.weights, mixture)
     n_parameters = problem.required_size * problem.count_parameters() - 1
     gain = best.score - score
-    if not gain > n_parameters / calibrated.effective_count:
+    by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    if not gain > by_chance / calibrated.effective_count:
         return replace(nearest, score=score, gain=-gain)
+    if problem.refine is not None:
+        warnings.warn(
+            f"refine={problem.refine!r}: maximum likelihood on the rows of the sample is "
+            f"{gain:.2g} nats a sample likelier than the refined fit, for the data is no mixture "
+            f"of {problem.required_size} Gaussians. It is returned, without standard errors; "
+            "method='cl-ompr' returns the refined fit.",
+            UserWarning,
+            stacklevel=5,
+        )
     order = np.argsort(-best.likeliest[0], kind="stable")
     weights, means, variances = (part[order] for part in best.likeliest)
     objective = problem.objective(threads)

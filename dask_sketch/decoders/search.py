@@ -193,8 +193,8 @@ def _warn_of_thin_components(variances: Array, data: Array) -> None:
         warnings.warn(
             f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
             "variance in some feature, as fits to data that is no mixture of Gaussians of the "
-            "map's scale are. Likelihoods will be poor: decode with variance_floor=0.1 or more, "
-            "or design with a smaller scale.",
+            "map's scale are. Likelihoods will be poor: sketch with sample=True and decode without "
+            "method, or decode with a larger variance_floor.",
             UserWarning,
             stacklevel=5,
         )
