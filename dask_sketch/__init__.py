@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.validation.lazy_input import register_lazy_methods
 
 if TYPE_CHECKING:
-    from dask_sketch.decoders.calibration import calibrate
+    from dask_sketch.decoders.calibrated_sample import calibrate
     from dask_sketch.decoders.decode import decode
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
@@ -58,7 +58,7 @@ _HOME = {
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
-    "calibrate": "decoders.calibration",
+    "calibrate": "decoders.calibrated_sample",
     "decode": "decoders.decode",
     "design": "graph",
     "diagnose": "diagnostics",

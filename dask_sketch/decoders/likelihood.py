@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.calibration import CalibratedSample, calibrate
+from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.misfit import mean_log_likelihood
@@ -190,7 +190,7 @@ def fit_points(
         converged=True,
         message="k-means on the calibrated rows",
         n_evaluations=objective.n_evaluations,
-        score=-found.mean_squared_error,
+        score=-found.inertia,
     )
 
 

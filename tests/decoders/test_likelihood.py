@@ -1,4 +1,4 @@
-"""Maximum likelihood on the rows of a sketch, and the fit to the sketch: the likelier is returned."""
+"""The likelier of maximum likelihood on the rows of a sketch and the fit to the sketch wins."""
 
 from __future__ import annotations
 

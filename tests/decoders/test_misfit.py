@@ -37,7 +37,7 @@ def test_the_loss_is_stated(sample):
     rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
     lost = rival.score(x) - model.score(x)
     assert lost > WARNED_NATS
-    assert stated == pytest.approx(lost, rel=0.5, abs=0.1)
+    assert stated == pytest.approx(lost, rel=0.5, abs=0.2)
     assert ("sample=True" in message) == (not sample)
 
 
@@ -54,7 +54,8 @@ def test_bad_centroids_are_named_with_the_ratio():
     found = sketch(x, design(x, n_components=3, task="clustering"))
     bad = np.tile(x.mean(axis=0), (3, 1))
     _, messages = caught(lambda: warn_of_misfit(found, np.ones(3) / 3, bad, None, 1.0, 1e-6))
-    assert len(messages) == 1 and "times that of k-means" in messages[0]
+    assert len(messages) == 1
+    assert "times that of k-means" in messages[0]
 
 
 def test_other_data_than_that_of_the_pilot_is_not_compared():

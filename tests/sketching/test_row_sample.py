@@ -35,7 +35,8 @@ def test_any_division_in_any_order_keeps_the_same_rows(cuts, random):
 
 def test_it_holds_all_rows_with_keys_under_the_threshold():
     every, found = chunk(0, 3000, size=3000).sample, chunk(0, 3000).sample
-    assert every.is_complete and len(every) == 3000
+    assert every.is_complete
+    assert len(every) == 3000
     under = every.keys < found.threshold
     assert len(found) == under.sum() == 200
     np.testing.assert_array_equal(found.rows, every.rows[under])
@@ -85,7 +86,8 @@ def test_rows_of_no_weight_and_omitted_rows_are_never_chosen():
 
 def test_a_chunk_of_no_weight_has_no_rows():
     found = partial_sketch(X[:5], MAP, np.zeros(5), sample=10).sample
-    assert len(found) == 0 and found.is_complete
+    assert len(found) == 0
+    assert found.is_complete
 
 
 def test_a_limit_of_the_keys_changes_no_row_and_shortens_parts():
@@ -110,13 +112,15 @@ def test_it_is_stored_and_opened_with_the_pilot(tmp_path):
     sketch = chunk(0, 3000)
     sketch.to_zarr(tmp_path / "s.zarr")
     found = open_artifact(tmp_path / "s.zarr")
-    assert found.identical(sketch) and found.sample.identical(sketch.sample)
+    assert found.identical(sketch)
+    assert found.sample.identical(sketch.sample)
     assert found.feature_map.pilot.as_dict() == MAP.pilot.as_dict()
 
 
 def test_a_private_sketch_has_neither_rows_nor_pilot():
     private = privatise(chunk(0, 3000), 1.0, 1e-6, bounds=[[-9, -9], [30, 30]], seed=0)
-    assert private.sample is None and private.feature_map.pilot is None
+    assert private.sample is None
+    assert private.feature_map.pilot is None
 
 
 def test_scaled_weights_keep_the_rows():
@@ -140,5 +144,6 @@ def test_sizes():
     assert default_size(12) == 20_000
     assert default_size(10_000) == 2_000
     found = chunk(0, 3000).sample
-    assert found.as_dict()["n_rows"] == 200 and "200" in repr(found)
+    assert found.as_dict()["n_rows"] == 200
+    assert "200" in repr(found)
     assert len(RowSample.empty(2, 10)) == 0
