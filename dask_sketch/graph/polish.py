@@ -13,6 +13,7 @@ import numpy as np
 from dask_sketch.display.progress import Show, progress_bar
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.plan import require_chunks_fit
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -97,6 +98,8 @@ def polish(
     InputError
         If an argument is not valid, the input cannot be opened, or has other features than the
         model or no samples.
+    PlanError
+        If the largest chunk cannot fit in the memory of a thread.
     ChunkError
         If a chunk cannot be read or holds refused values; the message names it.
 
@@ -133,7 +136,7 @@ def polish(
     with progress_bar(progress) as show:
         for number in range(n_passes):
             step = ExpectationStep(current)
-            shown = _part_of(show, number, n_passes) if progress else False
+            shown = _part_of(show, n_passes, trace) if progress else False
             found = _pass(samples, step, nan_policy, split_every, shown)
             trace.append(step.objective(found))
             current = step.maximize(found, floor)
@@ -201,11 +204,13 @@ def _gain(model: GaussianMixture | Centroids, before: float, after: float) -> fl
     return after - before
 
 
-def _part_of(show: Show, number: int, n_passes: int) -> Show:
-    """Show the tasks of one pass as a part of those of all passes."""
+def _part_of(show: Show, n_passes: int, trace: list[float]) -> Show:
+    """Show the tasks of the next pass as a part of those of all passes."""
+    before = len(trace)
+    reached = f", {trace[-1]:.6g} so far" if trace else ""
 
     def show_pass(done: int, total: int, description: str) -> None:
-        show(number * total + done, n_passes * total, f"pass {number + 1} of {n_passes}")
+        show(before * total + done, n_passes * total, f"pass {before + 1} of {n_passes}{reached}")
 
     return show_pass
 
@@ -224,6 +229,7 @@ def _pass(
         merge_statistics,
         partial(_require_samples, label=samples.label),
         partial(step.prepare, samples.dtype),
+        require_fit=partial(require_chunks_fit, part_bytes=16 * step.n_sums),
     )
     lazy = LazyResult(samples, reduction, split_every)
     # compiled while the graph is built: threads and workers of this machine find it cached

@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture as Reference
 
 import dask_sketch as ds
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import ChunkError, InputError, PlanError
 from dask_sketch.models import Decoding
 
 RNG = np.random.default_rng(0)
@@ -216,6 +216,12 @@ def test_progress_is_one_bar_of_all_passes(capsys):
     assert "100%" in shown
     ds.polish(START, X, 1)
     assert capsys.readouterr().err == ""
+
+
+def test_chunks_that_cannot_fit_are_refused_before_the_pass():
+    huge = da.zeros((2**41, 3), chunks=(2**40, 3), dtype="float64")
+    with pytest.raises(PlanError, match=r"needs 48\.00 TiB .*largest chunk 24\.00 TiB"):
+        ds.polish(START, huge)
 
 
 @pytest.mark.parametrize(
