@@ -52,7 +52,6 @@ class SketchEstimator(BaseEstimator):
 
     _task: ClassVar[Literal["mixture", "clustering"]]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
-    sample_size: int | bool | None
 
     feature_map_: FeatureMap
     sketch_: Sketch
@@ -105,8 +104,7 @@ class SketchEstimator(BaseEstimator):
                 x, self.n_frequencies, n_components, task=self._task, seed=seed, weights=weights,
                 **self._design(),
             )  # fmt: skip
-        position = 0 if fresh else self.sketch_.count + self.sketch_.omitted
-        part = sketch(x, self.feature_map_, weights, sample=self.sample_size, position=position)
+        part = sketch(x, self.feature_map_, weights)
         found = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
             found = self.sketch_ + found
@@ -182,11 +180,7 @@ class SketchKMeans(
     scale
         Standard deviation within a cluster, in units of the data; estimated by default.
     method
-        Decoder, as for :func:`dask_sketch.decode`, whose default is the most accurate for what the
-        sketch holds.
-    sample_size
-        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
-        none.
+        Decoder, as for :func:`dask_sketch.decode`.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -224,8 +218,7 @@ class SketchKMeans(
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
-        method: str | None = None,
-        sample_size: int | bool | None = None,
+        method: str = "density",
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -233,7 +226,6 @@ class SketchKMeans(
         self.n_frequencies = n_frequencies
         self.scale = scale
         self.method = method
-        self.sample_size = sample_size
         self.n_init = n_init
         self.random_state = random_state
 
@@ -317,9 +309,6 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         default.
     method, refine, variance_floor
         Arguments of the decoder, see :func:`dask_sketch.decode`.
-    sample_size
-        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
-        none.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -359,10 +348,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
-        method: str | None = None,
+        method: str = "cl-ompr",
         refine: str | None = None,
         variance_floor: float = 0.1,
-        sample_size: int | bool | None = None,
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -372,7 +360,6 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.method = method
         self.refine = refine
         self.variance_floor = variance_floor
-        self.sample_size = sample_size
         self.n_init = n_init
         self.random_state = random_state
 

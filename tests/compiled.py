@@ -18,6 +18,9 @@ def sketches():
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 sketch = partial_sketch(x, feature_map, np.ones(200))
             decode(sketch, 2, refine="efficient", threads=1)
+        for n_features in (1, 2, 12):
+            feature_map = FeatureMap(n_features, 60, scale=1.0, dtype=dtype)
+            partial_sketch(np.ones((200, n_features)), feature_map, np.ones(200))
 
 
 def groups():
@@ -31,7 +34,9 @@ def groups():
             feature_map = FeatureMap(3, 60, scale=1.0, distribution=distribution, dtype=dtype)
             for raw in kinds:
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
-                partial_sketch(x, feature_map, groups=np.arange(200) % 3)
+                group = partial_sketch(x, feature_map, groups=np.arange(200) % 3)
+            group += partial_sketch(x, feature_map, np.ones(200), groups=np.arange(200) % 4)
+    partial_sketch(x, feature_map, groups=np.array([f"speaker {i}" for i in range(200)]))
 
 
 def speech():

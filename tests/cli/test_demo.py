@@ -19,7 +19,9 @@ from dask_sketch.cli.main import cli
 SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 
 
-def test_demo_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_workers: None
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "N_HELDOUT", 5000)
     monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.05)

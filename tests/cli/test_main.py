@@ -119,7 +119,7 @@ def test_sketches_of_groups(here: Path) -> None:
     assert list(found) == ["ann", "bob", "eve"]
     frame[["a", "b"]][:100].to_parquet("ann.parquet")
     answer("design", "rows.parquet", "-k", 1, "--by", "speaker", "-o", "map.json")
-    alone = answer("sketch", "ann.parquet", "--map", "map.json", "-o", "ann.zarr", "--sample", 0)
+    alone = answer("sketch", "ann.parquet", "--map", "map.json", "-o", "ann.zarr")
     assert alone["count"] == 100
     assert ds.open("ann.zarr").identical(found["ann"])
     assert answer("info", "groups.zarr")["count"] == 300
@@ -336,11 +336,22 @@ def test_entry_points(data: str, here: Path) -> None:
         [programs / "dask-sketch", "--version"], capture_output=True, text=True, check=True
     )
     assert version.stdout.strip() == f"dask-sketch, version {ds.__version__}"
-    # with worker processes, which need a guarded main module
+    found = subprocess.run(
+        [programs / "dask", "sketch", "info", data, "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["n_samples"] == 6000
+
+
+@pytest.mark.slow
+def test_worker_processes_of_a_program(data: str, here: Path) -> None:
+    """They need a guarded main module."""
     command = "sketch sketch -k 2 -o s.zarr --workers 1 --json"
     made = subprocess.run(
-        [programs / "dask", *command.split(), data], capture_output=True, text=True, check=False
-    )
+        [Path(sys.executable).parent / "dask", *command.split(), data],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert json.loads(made.stdout)["count"] == 6000
 

@@ -182,7 +182,7 @@ def test_the_address_may_stand_in_the_environment(local):
         assert other.scheduler.address == local.scheduler.address
 
 
-def test_without_the_package_for_tls_a_cluster_warns(monkeypatch):
+def test_without_the_package_for_tls_a_cluster_warns(monkeypatch, forked_workers):
     monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
     with (
         pytest.warns(UserWarning, match="neither encrypted nor authenticated.*dask-sketch.tls"),
@@ -191,7 +191,7 @@ def test_without_the_package_for_tls_a_cluster_warns(monkeypatch):
         assert client.scheduler.address.startswith("tcp://127.0.0.1")
 
 
-def test_tls_can_be_declined():
+def test_tls_can_be_declined(forked_workers):
     with connect(ClusterSettings("local", n_workers=1, tls=False)) as client:
         assert client.scheduler.address.startswith("tcp://127.0.0.1")
 
@@ -243,6 +243,7 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_slurm_jobs_as_workers(slurm):
     settings = ClusterSettings(
         "slurm",
@@ -269,6 +270,7 @@ def test_slurm_jobs_as_workers(slurm):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_slurm_job_that_ends_is_replaced(slurm):
     folder = make_certificates(slurm / "certificates").folder
     settings = ClusterSettings(
@@ -291,13 +293,24 @@ def test_a_slurm_job_that_ends_is_replaced(slurm):
 
 
 def test_no_worker_in_time(slurm):
-    (slurm / "bin" / "sbatch").write_text('#!/bin/bash\necho "Submitted batch job 99999999"\n')
+    """Of jobs that are submitted as they should be, and never start."""
+    (slurm / "bin" / "sbatch").write_text(
+        f'#!/bin/bash\ncp "$1" {slurm}/job.sh\necho "Submitted batch job 99999999"\n'
+    )
     (slurm / "bin" / "scancel").write_text("#!/bin/bash\n")
     settings = ClusterSettings(
-        "slurm", n_workers=1, memory_limit="1GiB", timeout=1, options={"interface": "lo"}
+        "slurm",
+        n_workers=1,
+        memory_limit="1GiB",
+        timeout=1,
+        options={"queue": "short", "interface": "lo"},
     )
     with pytest.raises(ds.SketchError, match="timeout=1"), connect(settings):
         pass
+    script = (slurm / "job.sh").read_text()
+    assert "#SBATCH -p short" in script
+    assert "worker.key" in script
+    assert not list(slurm.glob(".certificates-*"))
 
 
 def test_kubernetes_asks_the_operator_and_says_that_it_is_plain(monkeypatch, local):

@@ -44,6 +44,7 @@ def test_settings_are_ones_that_dask_knows():
         assert dask.config.get(path, None, config=known) is not None, path
 
 
+@pytest.mark.slow
 def test_a_cluster_started_by_hand(certificates, start, tmp_path):
     x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     store = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(1000, 3), dtype="f4")

@@ -126,6 +126,7 @@ def listening(process: subprocess.Popen) -> set[tuple[str, int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_of_its_command_lines(job, certificates, start, tmp_path):
     """Scheduler, worker and client with the environment that ``tls.env`` gives them."""
     port, dashboard, other = free_port(), free_port(), free_port()

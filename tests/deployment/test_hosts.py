@@ -26,7 +26,10 @@ from dask_sketch.cluster.certificates import make_certificates
 from dask_sketch.cluster.connect import WORKER_SETTINGS
 
 REASON = network.missing()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(REASON is not None, reason=REASON or ""),
+]
 
 BIN = Path(sys.executable).parent
 CHUNK_ROWS = 1000
@@ -152,10 +155,8 @@ def arrays(path):
 @pytest.mark.parametrize(
     ("hosts", "cut"),
     [
-        pytest.param(
-            "11s", 12, id="shorter timeouts", marks=pytest.mark.slow
-        ),  # Dask allows none below 11 s
-        pytest.param(None, 30, id="timeouts of Dask", marks=pytest.mark.slow),
+        pytest.param("11s", 12, id="shorter timeouts"),  # Dask allows none below 11 s
+        pytest.param(None, 30, id="timeouts of Dask"),
     ],
     indirect=["hosts"],
 )

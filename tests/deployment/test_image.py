@@ -119,6 +119,7 @@ def hidden(path: Path) -> str:
     return closed[-1] if closed else ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux"
     or not all(map(shutil.which, ("unshare", "setpriv", "mount")))

@@ -83,6 +83,7 @@ def test_dask_takes_the_command_lines():
         assert f"'http://127.0.0.1:{port}/health'" in asked[2]
 
 
+@pytest.mark.slow
 def test_a_run_of_its_command_lines(certificates, start, tmp_path):
     """Scheduler and worker as processes here, until their own probes find them well."""
     spec = cluster_of(one("daskcluster.yaml", "DaskCluster"))

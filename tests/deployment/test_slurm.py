@@ -128,6 +128,7 @@ def run_batch_script(job: Path, certificates, n_tasks: int) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_run_of_the_batch_script(job, certificates):
     """Scheduler, run and two workers as SLURMRunner starts them, with TLS between them."""
@@ -142,6 +143,7 @@ def test_a_run_of_the_batch_script(job, certificates):
     assert options == ["--kill-on-bad-exit=0", "--cpus-per-task=1"]
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_to_slurm(job, certificates):
     """Scheduler and workers end in order; the exit code is that of the run."""
     job.write_text(job.read_text().replace("x.zarr", "absent.zarr"))

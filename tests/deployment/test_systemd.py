@@ -64,6 +64,7 @@ def test_the_timer_goes_off_once_a_night():
     assert len(set(days)) == 2, done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_runs(job):
     """Command that systemd starts, with its variables."""
     (command,) = settings("dask-sketch.service", "ExecStart")

@@ -53,15 +53,15 @@ def test_the_interval_covers_the_truth():
     spread = 0.5  # of one speaker's scores from another's
     truth = norm.cdf(-2.0 / (1.0 + np.hypot(1.0, spread)))
     covered = 0
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         models = np.repeat(np.arange(30), 40)
         kinds = np.tile(np.arange(40) < 10, 30)
         easy = np.repeat(rng.normal(0, spread, 30), 40)
         scores = rng.normal(size=1200) + kinds * (2.0 + easy)
-        low, high = error_rates(scores, kinds, models, n_draws=200).interval
+        low, high = error_rates(scores, kinds, models, n_draws=100).interval
         covered += low <= truth <= high
-    assert covered >= 33  # 38 expected, less than one in a hundred under 33
+    assert covered >= 16  # 19 expected, less than one in a hundred under 16
 
 
 def test_the_interval_has_a_seed():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -230,18 +228,6 @@ def test_bad_input() -> None:
     other = partial_sketch(TRUTH.sample(100, seed=0), FeatureMap(2, 150, scale=2.0))
     with pytest.raises(MergeError, match="scale"):
         diagnose(MODEL, SKETCH, other)
-
-
-def test_no_dask_is_loaded() -> None:
-    code = (
-        "import sys; sys.modules['dask'] = None;"
-        "from dask_sketch import FeatureMap, select_model, diagnose, partial_sketch;"
-        "from dask_sketch.models import random_mixture; truth = random_mixture(3, 2, seed=5);"
-        "sketch = partial_sketch(truth.sample(20_000), FeatureMap(2, 100, scale=1.0));"
-        "print(len(diagnose(truth, sketch).findings), select_model([truth], sketch).selected.index)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["0", "0"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -100,13 +99,3 @@ def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"dask-sketch\[plot\]"):
         plots.plot_modulus(SKETCH)
-
-
-def test_no_global_state_of_matplotlib() -> None:
-    code = (
-        "import sys, numpy as np; from dask_sketch.display import plots;"
-        "from dask_sketch.models import random_mixture; random_mixture(2, 2).plot.ellipses();"
-        "print('matplotlib.pyplot' in sys.modules, 'dask' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "False"]

@@ -17,7 +17,7 @@ from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (8, 36),
+    (4, 18),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
@@ -36,7 +36,9 @@ class Job:
         self.place = Place(folder)
         self.n_partitions = n_partitions
         self._forge = forge
-        self._text = JOB.format(n_partitions // 18)  # commits are what a run is disturbed in
+        self._text = JOB.format(
+            max(3, n_partitions // 18)
+        )  # commits are what a run is disturbed in
         write_rows(self.place.store, rows_of(ROWS * n_partitions))
         self.place.write(self._text)
         self.run()

@@ -80,7 +80,7 @@ def test_rows_of_any_type_and_layout(raw, distribution, rng):
     assert stacked.identical(partial_sketch(x[:, :4], fm, groups=labels))
 
 
-@pytest.mark.parametrize("d", [1, 2, 12, 17, 40, 70])
+@pytest.mark.parametrize("d", [1, 12, 65])  # each is compiled
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_any_number_of_features_and_of_frequencies(distribution, d, rng):
     x = rng.normal(size=(90, d)).astype(np.float32)

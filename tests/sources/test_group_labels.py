@@ -300,6 +300,7 @@ def test_speech_stores_have_speakers_and_files(tmp_path):
     from dask_sketch.speech.feature_store import Shard, complete_store, create_store, write_rows
     from dask_sketch.speech.mfcc import FrontEnd
 
+    fm = feature_map("float32", n_frequencies=20)
     path, files = str(tmp_path / "x.zarr"), np.repeat([0, 1, 2], 30)
     speakers = np.array([1, 0, 1], dtype=np.int32)[files]
     create_store(
@@ -319,11 +320,11 @@ def test_speech_stores_have_speakers_and_files(tmp_path):
     }
     for source in (path, xr.open_zarr(path)):
         for name, labels in wanted.items():
-            group = ds.sketch(source, FM, groups=name).compute(scheduler="sync")
+            group = ds.sketch(source, fm, groups=name).compute(scheduler="sync")
             assert group.dim == name
             assert list(group) == sorted(set(labels.tolist()))
             for label in group:
-                assert_same_sketch(group[label], partial_sketch(x[labels == label], FM))
+                assert_same_sketch(group[label], partial_sketch(x[labels == label], fm))
 
 
 def test_numbers_of_no_name_are_refused(tmp_path):

@@ -213,17 +213,6 @@ def test_shortest_frame_allowed_leaves_no_filter_empty():
     assert 0.005 < min(allowed) < 0.023
 
 
-def test_needs_no_dask():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, dask_sketch.speech.mfcc; "
-        "sys.exit(any(name.split('.')[0] in ('dask', 'distributed') for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_audio_that_states_too_many_samples(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(tmp_path / "a.wav", np.zeros(1000), 8000)

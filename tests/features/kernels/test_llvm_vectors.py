@@ -20,7 +20,7 @@ from dask_sketch.features.kernels.structured_frequencies import truncate_to_grid
 def checksum_of_sums():
     """Checksum of the sums of a few maps, with and without weights."""
     out = hashlib.sha256()
-    for n_features, dtype in [(1, "float32"), (3, "float64"), (12, "float32"), (70, "float32")]:
+    for n_features, dtype in [(3, "float64"), (65, "float32")]:
         rng = np.random.default_rng(n_features)
         cycles = rng.normal(size=(n_features, 37)).astype(np.float32)
         x = rng.normal(size=(345, n_features)).astype(dtype)

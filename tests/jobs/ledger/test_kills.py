@@ -94,7 +94,7 @@ def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
 
 
 def test_killed_at_random_writes(world, tmp_path, preloaded):
-    kill_again_and_again(world, tmp_path, n_kills=12, n_nights=3, seed=1)
+    kill_again_and_again(world, tmp_path, n_kills=6, n_nights=3, seed=1)
 
 
 @pytest.mark.slow
