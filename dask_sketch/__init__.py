@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.validation.lazy_input import register_lazy_methods
 
 if TYPE_CHECKING:
+    from dask_sketch.decoders.calibrated_sample import calibrate
     from dask_sketch.decoders.decode import decode
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
     from dask_sketch.graph.plan import Plan, plan
+    from dask_sketch.graph.polish import polish
     from dask_sketch.graph.sketch import sketch
     from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger, open_ledger
     from dask_sketch.models.centroids import Centroids
@@ -56,6 +58,7 @@ _HOME = {
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
+    "calibrate": "decoders.calibrated_sample",
     "decode": "decoders.decode",
     "design": "graph",
     "diagnose": "diagnostics",
@@ -66,6 +69,7 @@ _HOME = {
     "open_samples": "sources.open",
     "partial_sketch": "sketching.partial",
     "plan": "graph",
+    "polish": "graph",
     "privatise": "sketching.privatise",
     "sketch": "graph",
 }
@@ -82,6 +86,7 @@ __all__ = [
     "SketchGroup",
     "SketchKMeans",
     "apply",
+    "calibrate",
     "create_ledger",
     "decode",
     "design",
@@ -93,6 +98,7 @@ __all__ = [
     "open_samples",
     "partial_sketch",
     "plan",
+    "polish",
     "privatise",
     "select_model",
     "sketch",

@@ -52,6 +52,7 @@ class SketchEstimator(BaseEstimator):
 
     _task: ClassVar[Literal["mixture", "clustering"]]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
+    sample_size: int | bool | None
 
     feature_map_: FeatureMap
     sketch_: Sketch
@@ -104,7 +105,8 @@ class SketchEstimator(BaseEstimator):
                 x, self.n_frequencies, n_components, task=self._task, seed=seed, weights=weights,
                 **self._design(),
             )  # fmt: skip
-        part = sketch(x, self.feature_map_, weights)
+        position = 0 if fresh else self.sketch_.count + self.sketch_.omitted
+        part = sketch(x, self.feature_map_, weights, sample=self.sample_size, position=position)
         found = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
             found = self.sketch_ + found
@@ -180,7 +182,11 @@ class SketchKMeans(
     scale
         Standard deviation within a cluster, in units of the data; estimated by default.
     method
-        Decoder, as for :func:`dask_sketch.decode`.
+        Decoder, as for :func:`dask_sketch.decode`, whose default is the most accurate for what the
+        sketch holds.
+    sample_size
+        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
+        none.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -218,7 +224,8 @@ class SketchKMeans(
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
-        method: str = "density",
+        method: str | None = None,
+        sample_size: int | bool | None = None,
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -226,6 +233,7 @@ class SketchKMeans(
         self.n_frequencies = n_frequencies
         self.scale = scale
         self.method = method
+        self.sample_size = sample_size
         self.n_init = n_init
         self.random_state = random_state
 
@@ -309,6 +317,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         default.
     method, refine, variance_floor
         Arguments of the decoder, see :func:`dask_sketch.decode`.
+    sample_size
+        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
+        none.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -348,9 +359,10 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
-        method: str = "cl-ompr",
+        method: str | None = None,
         refine: str | None = None,
         variance_floor: float = 0.1,
+        sample_size: int | bool | None = None,
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -360,6 +372,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.method = method
         self.refine = refine
         self.variance_floor = variance_floor
+        self.sample_size = sample_size
         self.n_init = n_init
         self.random_state = random_state
 

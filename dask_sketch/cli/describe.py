@@ -143,8 +143,13 @@ def _(found: Centroids) -> dict[str, Any]:
 
 def _values_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, Any]:
     names = ("method", "model", "refine", "cost", "noise_level", "converged", "seconds")
-    return {"kind": kind, "n_components": found.n_components, "n_features": found.n_features} | {
-        name: getattr(found.decoding, name) if found.decoding else None for name in names
+    polishing = None if found.polishing is None else asdict(found.polishing)
+    return {
+        "kind": kind,
+        "n_components": found.n_components,
+        "n_features": found.n_features,
+        **{name: getattr(found.decoding, name) if found.decoding else None for name in names},
+        "polishing": polishing,
     }
 
 

@@ -47,6 +47,7 @@ TASK: Task = "mixture"  # the default
         "plan frames.zarr --map map.json",
         "sketch frames.zarr --map map.json -o sketch.zarr",
         "decode sketch.zarr -k 64 -o model.zarr",
+        "polish model.zarr frames.zarr -o better.zarr",
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
         "run job.toml",
@@ -70,6 +71,7 @@ def cli() -> None:
 
 for command in (
     models.decode,
+    models.polish,
     models.score,
     models.diagnose,
     release.privatise,
@@ -218,6 +220,9 @@ def design(
 @nan_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
               help="Fan-in of a merge; 16 by default, 4 with --by.")  # fmt: skip
+@click.option("--sample", type=click.IntRange(min=0), metavar="N",
+              help="Random rows that the sketch carries; 20,000 by default. 0 keeps no row: the "
+              "sketch then holds sums only.")  # fmt: skip
 @device_option
 @seed_option
 @cluster_options
@@ -233,6 +238,7 @@ def sketch(
     task: Task | None,
     nan_policy: str,
     split_every: int | None,
+    sample: int | None,
     device: str | None,
     seed: int,
     opening: dict[str, Any],
@@ -264,7 +270,7 @@ def sketch(
             )
         lazy = make_sketch(
             run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
-            device=device, **opening,
+            device=device, sample=False if sample == 0 else sample, **opening,
         )  # fmt: skip
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)

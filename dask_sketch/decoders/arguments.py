@@ -22,6 +22,8 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 
+_ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
+
 
 def check_problem(
     sketch: Sketch,
@@ -66,7 +68,15 @@ def check_problem(
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     components = None if start is None else _start(start, sketch.feature_map.n_features)
+    optional = (bounds, covariance, device, merge or None)
+    if method is None and start is None and all(value is None for value in optional):
+        method = _method_of_sample(sketch, model, n_components)
     row, model = _row(method, model, n_components, start)
+    if row.name == "likelihood" and sketch.sample is None:
+        raise DecodeError(
+            "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
+            "choose another method."
+        )
     given = {"merge": merge, "refine": refine, "covariance": covariance, "device": device}
     for name in OPTIONAL:
         if name not in row.arguments and given[name] not in (None, False):
@@ -97,6 +107,15 @@ def check_problem(
     _require_refinable(problem)
     _require_enough(problem, problem.count_parameters(row.family))
     return problem, row
+
+
+def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | None) -> str | None:
+    """The method for a sketch that carries enough rows; None for any other."""
+    if sketch.sample is None or sketch.privacy is not None or n_components is None:
+        return None
+    if len(sketch.sample) < _ROWS_PER_COMPONENT * n_components or model == "known":
+        return None
+    return "likelihood"
 
 
 def require_content(sketch: Any) -> None:

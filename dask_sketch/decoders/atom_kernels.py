@@ -11,26 +11,12 @@ polynomial is exact. The polynomials are truncated Chebyshev series with errors 
 
 from __future__ import annotations
 
-from typing import Any
+from numba import njit
 
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from dask_sketch.features.kernels.elementary import ROUND as _ROUND
+from dask_sketch.features.kernels.elementary import fma as _fma
+from dask_sketch.features.kernels.elementary import power_of_two
 
-# 2**f on |f| <= 1/2
-_E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = (
-    1.0,
-    0.69314718055995,
-    0.24022650695910158,
-    0.05550410866444768,
-    0.009618129107587253,
-    0.0013333558230170627,
-    0.00015403530463727982,
-    1.5252657257186041e-05,
-    1.3215432534254162e-06,
-    1.0208690835930362e-07,
-    7.074194562603152e-09,
-)
 # sin(2 pi r) / r and cos(2 pi r) in y = r**2, on |r| <= 1/4
 _S0, _S1, _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (
     6.283185307179586,
@@ -54,42 +40,6 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (
     -1.7132186347396439,
     0.27194674558121545,
 )
-# Adding this constant rounds to an integer, held in the lowest bits of the sum.
-_ROUND = 1.5 * 2.0**52
-_SMALLEST = -1022.0  # exponent of the smallest normal number
-
-
-def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    signature = types.float64(types.float64, types.float64, types.float64)
-    return signature, lambda context, builder, sig, args: builder.fma(*args)
-
-
-def _to_bits(typing: Any, a: Any) -> Any:
-    signature = types.int64(types.float64)
-    return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.IntType(64))
-
-
-def _to_number(typing: Any, a: Any) -> Any:
-    signature = types.float64(types.int64)
-    return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.DoubleType())
-
-
-# a * b + c rounded once; a number as its bits; bits as a number
-_fma: Any = intrinsic(_fused)
-_bits: Any = intrinsic(_to_bits)
-_number: Any = intrinsic(_to_number)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def power_of_two(e):  # type: ignore[no-untyped-def]
-    """``2**e`` for ``e < 1024``; at most the smallest normal number where that underflows."""
-    e = max(e, _SMALLEST)
-    k = e + _ROUND
-    f = e - (k - _ROUND)
-    p = _fma(_fma(_E10, f, _E9), f, _E8)
-    p = _fma(_fma(_fma(_fma(p, f, _E7), f, _E6), f, _E5), f, _E4)
-    p = _fma(_fma(_fma(_fma(p, f, _E3), f, _E2), f, _E1), f, _E0)
-    return _number(_bits(p) + (_bits(k) << 52))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

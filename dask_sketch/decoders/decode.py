@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from dask_sketch.decoders.arguments import check_problem, require_callables
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
+from dask_sketch.decoders.misfit import warn_of_misfit
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.threads import Threads, default_n_threads
@@ -108,11 +109,16 @@ def decode(
         remaining error is no larger than sampling noise (sec. 2.4), up to the number for which
         there are enough frequencies.
     method
-        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for mixtures, the most reliable;
-          time grows with ``K**2``.
+        - ``"likelihood"`` (new in this package), the default where the sketch carries random rows:
+          maximum likelihood on these rows, whose weights are calibrated to the sketch
+          (:func:`dask_sketch.calibrate`), or the fit to the sketch where that is as likely.
+          Centroids are those of k-means on the calibrated rows.
+        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for mixtures without rows, the
+          most reliable; time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement.
         - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
-        - ``"density"`` (new in this package), the default for ``model="dirac"``: a density of
+        - ``"density"`` (new in this package), the default for ``model="dirac"`` without rows: a
+          density of
           several atoms for each centroid, partitioned by k-means; the most precise method for
           clustering. As in k-means,
           distances are Euclidean, in the units of the data. With ``model="gaussian"``: a density
@@ -246,6 +252,10 @@ def _decode_sketch(
         found = fit_replicates(method.fit, problem, pool, reporter, executor)
         _, reporter.trace = min(found, key=lambda each: each[0].cost)
         solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
+    warn_of_misfit(
+        sketch, solution.weights, solution.means, solution.variances, solution.cost,
+        solution.noise_level,
+    )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 
 
@@ -309,6 +319,8 @@ def _wrapped(
         refine=problem.refine,
         variance_floor=problem.variance_floor if has_floor else None,
         searched=solution.searched,
+        score=solution.score,
+        gain=solution.gain,
         feature_names=problem.sketch.feature_map.feature_names,
     )
     if solution.variances is None:

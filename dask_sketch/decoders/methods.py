@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dask_sketch.decoders import density_clustering, mixture_reduction, sketch_and_shift
+from dask_sketch.decoders import (
+    density_clustering,
+    likelihood,
+    mixture_reduction,
+    sketch_and_shift,
+)
 from dask_sketch.decoders.greedy import IHT_ITERATIONS, cl_omp, cl_ompr, hard_thresholding
 from dask_sketch.decoders.names import MODELS
 from dask_sketch.decoders.problem import Problem, Report, Solution, lowest_cost
@@ -87,6 +92,21 @@ def _search(
 
 
 TABLE = (
+    Method(
+        "likelihood",
+        ("gaussian", "isotropic"),
+        likelihood.fit_replicate,
+        likelihood.conclude,
+        partial(count_reports, n_iterations=lambda k: 2 * k + 1),
+        arguments=("refine",),
+    ),
+    Method(
+        "likelihood",
+        ("dirac",),
+        likelihood.fit_points,
+        likelihood.conclude_points,
+        lambda problem: 1,
+    ),
     _search("cl-ompr", cl_ompr, lambda k: 2 * k),
     _search("cl-omp", cl_omp, lambda k: k, finds_number=True),
     _search("splitting", hierarchical_splitting, n_levels),

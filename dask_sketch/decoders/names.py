@@ -5,7 +5,9 @@ This module imports no other of the package, so that listing the names loads no 
 
 from typing import Literal, get_args
 
-MethodName = Literal["cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density"]
+MethodName = Literal[
+    "cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density", "likelihood"
+]
 ModelName = Literal["gaussian", "isotropic", "known", "dirac"]
 RefinementName = Literal["efficient"]
 MaximaName = Literal["shift", "discrete", "ascent"]

@@ -129,6 +129,11 @@ class Solution:
         Standard errors of weights, means and variances, of the same shapes, if there are any.
     searched
         Noise level at the last search for other components; None if it was this one.
+    score
+        Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
+        squared error; None without such rows.
+    gain
+        Excess of the score over that of the rejected candidate.
     """
 
     weights: Array
@@ -141,6 +146,8 @@ class Solution:
     n_evaluations: int
     standard_errors: tuple[Array, Array, Array] | None = None
     searched: float | None = None
+    score: float | None = None
+    gain: float | None = None
 
 
 def require_weight(weights: Array) -> None:

@@ -14,11 +14,13 @@ from dask_sketch.decoders.descent import (
     Fit,
     coarse_objective,
     converge_from_coarse,
+    descend_fully,
     n_coarse_frequencies,
 )
 from dask_sketch.decoders.efficient import refine_efficiently
 from dask_sketch.decoders.greedy import n_resolvable
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.swap_moves import merge_coincident
 from dask_sketch.decoders.threads import Threads
@@ -60,9 +62,23 @@ def search_atoms(
     def run(used: Objective) -> Fit:
         return algorithm(used, problem.n_components, rng, report)
 
-    return _coarse_to_fine(
-        problem.objective(threads), problem.size if coarse else None, run, report
-    )
+    objective = problem.objective(threads)
+    fit = _coarse_to_fine(objective, problem.size if coarse else None, run, report)
+    return _from_pilot(problem, objective, fit)
+
+
+def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:
+    """The better of a fit and the descent from the components of the pilot.
+
+    A search finds clusters far apart only by chance: the atoms of one are almost orthogonal to the
+    sketch of the others. The pilot has seen them.
+    """
+    start = pilot_start(problem.sketch, problem.size, problem.seed)
+    if start is None or problem.model == "known":
+        return fit
+    found = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
+    best = found if found.cost < fit.cost else fit
+    return replace(best, n_evaluations=fit.n_evaluations + found.n_evaluations)
 
 
 def search_from_start(
@@ -177,8 +193,8 @@ def _warn_of_thin_components(variances: Array, data: Array) -> None:
         warnings.warn(
             f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
             "variance in some feature, as fits to data that is no mixture of Gaussians of the "
-            "map's scale are. Likelihoods will be poor: decode with variance_floor=0.1 or more, "
-            "or design with a smaller scale.",
+            "map's scale are. Likelihoods will be poor: sketch with sample=True and decode without "
+            "method, or decode with a larger variance_floor.",
             UserWarning,
             stacklevel=5,
         )

@@ -109,7 +109,9 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             f"The cost is {fit.cost_ratio:.3g} noise levels, where the true model leaves "
             f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is no such "
             f"mixture of {fit.n_components} components, or the decoder stopped at a poor minimum. "
-            "Decode with replicates; if the cost stays, with more components."
+            "A sketch with sample=True decodes to the likeliest mixture even so. Where rows must "
+            "not be kept, take more components, or method='density' with four times the "
+            "frequencies."
         )
     if at.reducible > max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level):
         found["unfinished"] = (

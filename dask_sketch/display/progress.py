@@ -29,13 +29,13 @@ def in_notebook() -> bool:
 
 
 @contextlib.contextmanager
-def progress_bar(enabled: bool) -> Iterator[Show]:
+def progress_bar(enabled: bool | Show) -> Iterator[Show]:
     """Show the progress of a computation until the context ends; the last state stays visible.
 
     Parameters
     ----------
     enabled
-        Whether to show a bar.
+        Whether to show a bar; or a function that shows the progress in its place.
 
     Yields
     ------
@@ -47,6 +47,9 @@ def progress_bar(enabled: bool) -> Iterator[Show]:
     >>> with progress_bar(False) as show:
     ...     show(1, 10, "chunks")
     """
+    if callable(enabled):
+        yield enabled
+        return
     if not enabled:
         yield lambda done, total, description: None
         return

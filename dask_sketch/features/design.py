@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import fit_pilot
+from dask_sketch.features.pilot import Pilot, record_pilot
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import TASKS, WHITENINGS
 
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
-_ROWS_PER_COMPONENT = 20  # of the pilot fit
 
 
 def default_n_frequencies(n_features: int, n_components: int, task: str = "mixture") -> int:
@@ -171,6 +170,7 @@ whitening, seed, dtype
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
+    pilot_record = record_pilot(pilot, n_components, seed)
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
         if task == "clustering":
@@ -182,7 +182,8 @@ whitening, seed, dtype
             _warn_of_unlike_units(rows)
             scale = _rounded(clustering_scale(rows, n_components, seed=seed))
         else:
-            covariances, fit = _component_variances(rows, n_components, seed)
+            whitened = pilot_record if matrix is None else record_pilot(rows, n_components, seed)
+            covariances, fit = _component_variances(rows, whitened, seed)
     return FeatureMap(
         n_features=d,
         n_frequencies=m,
@@ -196,6 +197,7 @@ whitening, seed, dtype
         whitening=matrix,
         feature_names=feature_names,
         scale_fit=fit,
+        pilot=pilot_record,
     )
 
 
@@ -249,7 +251,7 @@ def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
 
 
 def _component_variances(
-    rows: NDArray[np.float64], n_components: int | None, seed: int
+    rows: NDArray[np.float64], pilot: Pilot, seed: int
 ) -> tuple[NDArray[np.float64], ScaleFit]:
     """Mean variance of the components in each feature, and the fit for plots."""
     variances = rows.var(axis=0)
@@ -264,14 +266,11 @@ def _component_variances(
             stacklevel=4,
         )
     x = rows[:, varies]
-    if n_components is None:
+    if pilot.mixture is None:
         fit = estimate_scale(x / x.std(axis=0), seed=seed)
         within = x.var(axis=0) * fit.scale**2
     else:
-        # a component needs some rows to have a variance
-        n_fitted = max(min(n_components, len(x) // _ROWS_PER_COMPONENT), 1)
-        mixture = fit_pilot(x, n_fitted, seed)
-        within = mixture.weights @ mixture.variances
+        within = (pilot.mixture.weights @ pilot.mixture.variances)[varies]
         fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
     variances[varies] = within
     variances[~varies] = within.mean()

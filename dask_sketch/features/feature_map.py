@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from dask_sketch.features.frequencies import (
     sampled_frequencies,
     stored_frequencies,
 )
+from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
 from dask_sketch.validation.choices import DISTRIBUTIONS
@@ -75,6 +76,9 @@ class FeatureMap:
     scale_fit
         Fit from which :func:`~dask_sketch.design` took the scale, for plots. It is not part of the
         specification.
+    pilot
+        Record of the pilot rows of :func:`~dask_sketch.design`, from which decoders start. It is
+        not part of the specification either.
 
     Raises
     ------
@@ -115,6 +119,7 @@ class FeatureMap:
     whitening: NDArray[np.float64] | None = None
     feature_names: tuple[str, ...] | None = None
     scale_fit: ScaleFit | None = field(default=None, repr=False)
+    pilot: Pilot | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         d = require_integer("n_features", self.n_features, 1)
@@ -304,7 +309,11 @@ class FeatureMap:
 
     @classmethod
     def from_spec(
-        cls, spec: str, digest: str | None = None, frequencies: ArrayLike | None = None
+        cls,
+        spec: str,
+        digest: str | None = None,
+        frequencies: ArrayLike | None = None,
+        pilot: Pilot | None = None,
     ) -> FeatureMap:
         """Rebuild a map from :attr:`spec`.
 
@@ -317,6 +326,8 @@ class FeatureMap:
         frequencies
             Stored frequencies, shape (n_features, n_frequencies). They are used if they
             match ``digest``, so that a stored sketch outlives a change of the random generator.
+        pilot
+            Record of pilot rows.
 
         Raises
         ------
@@ -330,7 +341,7 @@ class FeatureMap:
         True
         """
         try:
-            feature_map = cls(**specification.parse_specification(spec))
+            feature_map = cls(**specification.parse_specification(spec), pilot=pilot)
         except (TypeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"not the specification of a feature map: {error}") from error
         if frequencies is not None:
@@ -343,11 +354,20 @@ class FeatureMap:
             feature_map.__dict__["digest"] = digest
         return feature_map
 
+    def with_pilot(self, pilot: Pilot | None) -> FeatureMap:
+        """The same map with another record of pilot rows."""
+        out = replace(self, pilot=pilot)
+        for name in ("_sampled", "digest"):
+            if name in self.__dict__:
+                out.__dict__[name] = self.__dict__[name]
+        return out
+
     def to_json(self) -> str:
         """Specification and digest as JSON text, the content of a feature map's file."""
         return json.dumps(
             {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
-            | {"spec": json.loads(self.spec)},
+            | {"spec": json.loads(self.spec)}
+            | ({} if self.pilot is None else {"pilot": self.pilot.as_dict()}),
             indent=2,
         )
 
@@ -368,6 +388,9 @@ class FeatureMap:
                     "map that this version reads."
                 )
             feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
+            if found.get("pilot") is not None:
+                pilot = Pilot.from_dict(found["pilot"], feature_map.n_features)
+                object.__setattr__(feature_map, "pilot", pilot)
             _ = feature_map.frequencies
         except (KeyError, InputError) as error:
             raise ArtifactError(f"not a feature map: {error!r}") from error
@@ -422,7 +445,7 @@ class FeatureMap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the digest is sent along, so that a worker compares its own frequencies with it
-        return _from_spec, (self.spec, self.digest)
+        return _from_spec, (self.spec, self.digest, self.pilot)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeatureMap):
@@ -440,9 +463,9 @@ class FeatureMap:
         return object.__sizeof__(self) + sum(a.nbytes for a in arrays if a is not None)
 
 
-def _from_spec(spec: str, digest: str) -> FeatureMap:
+def _from_spec(spec: str, digest: str, pilot: Pilot | None) -> FeatureMap:
     # a function, because cloudpickle serialises a class method together with its module
-    return FeatureMap.from_spec(spec, digest)
+    return FeatureMap.from_spec(spec, digest, pilot=pilot)
 
 
 def _brief(value: object) -> str:

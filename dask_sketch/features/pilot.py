@@ -1,11 +1,12 @@
-"""Cluster pilot samples and fit a rough mixture to them, by scikit-learn."""
+"""Cluster pilot samples, fit a rough mixture to them by scikit-learn, and keep the record."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from dask_sketch.errors import InputError
 Array = NDArray[np.float64]
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
+ROWS_PER_COMPONENT = 20  # of the fit
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
 
 
@@ -58,8 +60,137 @@ class PilotMixture:
     score: float
 
 
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """Record of the rows from which a feature map was designed.
+
+    Decoders start from its mixture, and compare their models with it. It is no part of the
+    specification of a feature map: the digest does not depend on it.
+
+    Attributes
+    ----------
+    n_rows
+        Number of pilot rows.
+    variance
+        Variance of each feature, shape (n_features,).
+    gaussian_score
+        Mean log-likelihood of the rows under one Gaussian with a diagonal covariance, in nats;
+        features that do not vary are left out.
+    mixture
+        Mixture fitted to the rows, in the units of the data; None if the number of components was
+        not known.
+    """
+
+    n_rows: int
+    variance: Array
+    gaussian_score: float
+    mixture: PilotMixture | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values, for JSON."""
+        found = self.mixture
+        return {
+            "n_rows": self.n_rows,
+            "variance": self.variance.tolist(),
+            "gaussian_score": self.gaussian_score,
+            "mixture": None
+            if found is None
+            else {
+                "weights": found.weights.tolist(),
+                "means": found.means.tolist(),
+                "variances": found.variances.tolist(),
+                "score": found.score,
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], n_features: int) -> Pilot:
+        """Read the values of :meth:`as_dict`.
+
+        Parameters
+        ----------
+        values
+            Values of any origin.
+        n_features
+            Number of features that the arrays must have.
+
+        Raises
+        ------
+        InputError
+            If a value is missing or impossible.
+        """
+        try:
+            given, mixture = values["mixture"], None
+            if given is not None:
+                mixture = PilotMixture(
+                    _numbers(given["weights"]),
+                    _numbers(given["means"]),
+                    _numbers(given["variances"]),
+                    float(given["score"]),
+                )
+            variance = _numbers(values["variance"])
+            out = cls(int(values["n_rows"]), variance, float(values["gaussian_score"]), mixture)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"pilot={str(values)[:60]!r} is no record of pilot rows.") from error
+        found = out.mixture
+        shapes: list[tuple[Array, tuple[int, ...]]] = [(out.variance, (n_features,))]
+        if found is not None:
+            k = len(found.weights)
+            shapes += [(found.weights, (k,)), (found.means, (k, n_features))]
+            shapes += [(found.variances, (k, n_features))]
+        for array, shape in shapes:
+            if array.shape != shape or not np.isfinite(array).all():
+                raise InputError(
+                    f"pilot has an array of shape {array.shape}: give finite numbers of shape "
+                    f"{shape}."
+                )
+        if (out.variance < 0).any() or (found is not None and (found.variances <= 0).any()):
+            raise InputError("pilot holds variances that are not positive.")
+        return out
+
+
+def _numbers(values: Any) -> Array:
+    out = np.array(values, dtype=np.float64)
+    out.flags.writeable = False
+    return out
+
+
+def record_pilot(rows: Array, n_components: int | None, seed: int = 0) -> Pilot:
+    """Fit a mixture to pilot rows, and keep what decoders need of them.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n, n_features).
+    n_components
+        Number of components that will be decoded, or None.
+    seed
+        Seed of the start, ``>= 0``.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> pilot = record_pilot(rows, n_components=1)
+    >>> pilot.n_rows, round(pilot.gaussian_score, 1), pilot.mixture.means.shape
+    (1000, -2.8, (1, 2))
+    """
+    variance = rows.var(axis=0)
+    varies = np.ptp(rows, axis=0) > 0
+    gaussian = float(-0.5 * np.log(2 * np.pi * np.e * variance[varies]).sum())
+    mixture = None
+    if n_components is not None and varies.any():
+        # a component needs some rows to have a variance
+        n_fitted = max(min(n_components, len(rows) // ROWS_PER_COMPONENT), 1)
+        found = fit_pilot(rows[:, varies], n_fitted, seed)
+        means = np.tile(rows[0], (n_fitted, 1))
+        variances = np.full(means.shape, 1e-6 * found.variances.mean())
+        means[:, varies], variances[:, varies] = found.means, found.variances
+        mixture = PilotMixture(found.weights, means, variances, found.score)
+    return Pilot(len(rows), variance, gaussian, mixture)
+
+
 @contextmanager
-def _scikit_learn() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Run scikit-learn in one thread, without its warnings of convergence.
 
     With more threads rounding would depend on their number, and small problems take longer.
@@ -122,7 +253,7 @@ def kmeans(
     # imported here because the import takes a second, and few callers need it
     from sklearn.cluster import KMeans
 
-    with _scikit_learn():
+    with one_thread():
         found = KMeans(n_clusters, n_init=n_starts, random_state=_random_state(seed))
         found.fit(points, sample_weight=weights)
     share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -173,7 +304,7 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
     # imported here because the import takes a second, and few callers need it
     from sklearn.mixture import GaussianMixture
 
-    with _scikit_learn():
+    with one_thread():
         found = GaussianMixture(
             n_components,
             covariance_type="diag",

@@ -30,6 +30,7 @@ def map_chunks(
     chosen: Sequence[int] | None = None,
     *,
     with_groups: bool = False,
+    with_numbers: bool = False,
     combine: Combine | None = None,
 ) -> da.Array | db.Bag:
     """Apply a function to the blocks of rows of each chunk.
@@ -49,6 +50,8 @@ def map_chunks(
         the source has ``cut``.
     with_groups
         Whether the function takes the labels of groups. They are left out otherwise.
+    with_numbers
+        Whether the function takes the numbers of the chunk and of its first row.
     combine
         Function that combines the results of the blocks of one partition of a bag, as they come,
         so that one block at a time is held. A chunk of an array is one block.
@@ -60,8 +63,8 @@ def map_chunks(
         partition; without ``combine`` its partitions are iterators over the results of the blocks.
     """
     if samples.is_bag:
-        return _map_partitions(samples, chunk, name, chosen, with_groups, combine)
-    return _map_blocks(samples, chunk, name, chosen, with_groups)
+        return _map_partitions(samples, chunk, name, chosen, (with_groups, with_numbers), combine)
+    return _map_blocks(samples, chunk, name, chosen, (with_groups, with_numbers))
 
 
 # Chunks of Dask arrays.
@@ -72,8 +75,9 @@ def _map_blocks(
     chunk: ChunkFunction | Delayed,
     name: str,
     chosen: Sequence[int] | None,
-    with_groups: bool,
+    given_too: tuple[bool, bool],
 ) -> da.Array:
+    with_groups, with_numbers = given_too
     blocks = samples.blocks
     assert isinstance(blocks, da.Array)
     labels = None if samples.groups is None else samples.groups.labels
@@ -109,6 +113,7 @@ def _map_blocks(
         label=samples.label,
         weight_column=samples.weight_column,
         grouped=with_groups,
+        numbered=with_numbers,
         ndim=len(kept),
         first=first,
     )
@@ -162,6 +167,7 @@ def _chunk_of_array(
     label: str,
     weight_column: bool,
     grouped: bool,
+    numbered: bool,
     ndim: int,
     first: tuple[int, ...],
     block_id: tuple[int, ...] = (),
@@ -176,9 +182,10 @@ def _chunk_of_array(
         groups = np.broadcast_to(groups, rows.shape[:-1]).reshape(-1)
     number = tuple(a + b for a, b in zip(first, block_id, strict=False))
     result = np.empty((1,) * ndim, dtype=object)
-    result[(0,) * ndim] = chunk(
-        rows, weights, chunk_label(label, number), **({"groups": groups} if grouped else {})
-    )
+    own: dict[str, Any] = {"groups": groups} if grouped else {}
+    if numbered:
+        own |= {"number": number, "row": 0}
+    result[(0,) * ndim] = chunk(rows, weights, chunk_label(label, number), **own)
     return result
 
 
@@ -190,7 +197,7 @@ def _map_partitions(
     chunk: ChunkFunction | Delayed,
     name: str,
     chosen: Sequence[int] | None,
-    with_groups: bool,
+    given_too: tuple[bool, bool],
     combine: Combine | None,
 ) -> db.Bag:
     bag = samples.blocks
@@ -209,7 +216,8 @@ def _map_partitions(
         token=name,
         label=samples.label,
         fields=fields_of(samples),
-        with_groups=with_groups,
+        with_groups=given_too[0],
+        with_numbers=given_too[1],
         chunk=chunk,
         combine=combine,
         **given,
@@ -239,23 +247,29 @@ def _chunk_of_bag(
     label: str,
     fields: Fields,
     with_groups: bool,
+    with_numbers: bool,
     chunk: ChunkFunction,
     combine: Combine | None,
 ) -> Any:
-    name = chunk_label(label, tuple(numbers))
+    number = tuple(numbers)
+    name = chunk_label(label, number)
     blocks = blocks_of_partition(items, weights, groups, fields, name)
     if not with_groups:
         blocks = (block._replace(groups=None) for block in blocks)
+    named = _named(blocks, name, number if with_numbers else None)
     if combine is None:
-        return (apply_to_block(chunk, *block) for block in _named(blocks, name))
-    found = reduce_blocks(_named(blocks, name), chunk, combine)
+        return (apply_to_block(chunk, *block) for block in named)
+    found = reduce_blocks(named, chunk, combine)
     return [] if found is None else [found]
 
 
-def _named(blocks: Iterator[Block], name: str) -> Iterator[tuple[Block, str]]:
+def _named(
+    blocks: Iterator[Block], name: str, number: tuple[int, ...] | None
+) -> Iterator[tuple[Block, str]]:
     seen = 0
     for block in blocks:
-        yield block, f"{name}, from row {seen}" if seen else name
+        numbered = block._replace(number=number, row=seen)
+        yield numbered, f"{name}, from row {seen}" if seen else name
         seen += len(block.rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import dask
 from dask.callbacks import Callback
 
-from dask_sketch.display.progress import progress_bar
+from dask_sketch.display.progress import Show, progress_bar
 from dask_sketch.graph.reduction import Combine, Reduction
 from dask_sketch.graph.telemetry import TaskSpan, log_pass, open_span
 from dask_sketch.sources.samples import Samples
@@ -78,7 +78,7 @@ def start_pass(samples: Samples, reduction: Reduction, split_every: int, client:
 def compute_together(
     collections: Sequence[Any],
     client: Any,
-    progress: bool,
+    progress: bool | Show,
     span: TaskSpan | str,
     **options: Any,
 ) -> list[Any]:
@@ -91,7 +91,8 @@ def compute_together(
     client
         Client of the cluster that computes; ``None`` for the schedulers of this process.
     progress
-        Whether to show a bar, in a notebook or on the standard error stream.
+        Whether to show a bar, in a notebook or on the standard error stream; or a function that
+        shows the progress in its place.
     span
         Span of the tasks on a cluster, or the name of a new one.
     options
@@ -122,7 +123,7 @@ def compute_in_batches(
     combine: Combine,
     client: Any,
     span: TaskSpan,
-    progress: bool,
+    progress: bool | Show,
     options: dict[str, Any],
 ) -> Any:
     """Compute batches of chunks, one graph after another, and combine their results here.
@@ -144,7 +145,8 @@ def compute_in_batches(
     span
         Span of the tasks on a cluster.
     progress
-        Whether to show a bar, in a notebook or on the standard error stream.
+        Whether to show a bar, in a notebook or on the standard error stream; or a function that
+        shows the progress in its place.
     options
         Keyword arguments of ``Client.compute`` or ``dask.compute``.
 
@@ -193,7 +195,7 @@ def _on(
 # Progress of tasks.
 
 
-def wait_for(client: Any, future: Any, span: TaskSpan, progress: bool) -> Any:
+def wait_for(client: Any, future: Any, span: TaskSpan, progress: bool | Show) -> Any:
     """Result of a future, or results of a list of futures.
 
     Parameters
@@ -205,13 +207,14 @@ def wait_for(client: Any, future: Any, span: TaskSpan, progress: bool) -> Any:
     span
         Span of all tasks of the futures.
     progress
-        Whether to show a bar, in a notebook or on the standard error stream.
+        Whether to show a bar, in a notebook or on the standard error stream; or a function that
+        shows the progress in its place.
     """
     if progress:
         from distributed import wait
 
         count_states = _states_of(span.number)
-        with progress_bar(True) as show:
+        with progress_bar(progress) as show:
             while True:
                 states = client.run_on_scheduler(count_states)
                 total = sum(states.values())
@@ -236,12 +239,12 @@ def _states_of(number: str) -> Callable[..., dict[str, int]]:
 
 
 @contextlib.contextmanager
-def local_progress(progress: bool) -> Iterator[None]:
+def local_progress(progress: bool | Show) -> Iterator[None]:
     """Show a bar of the tasks that the schedulers of this process run inside the context."""
     if not progress:
         yield
         return
-    with progress_bar(True) as show:
+    with progress_bar(progress) as show:
 
         def update(state: dict[str, Any]) -> None:
             done = len(state["finished"])

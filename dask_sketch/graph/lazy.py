@@ -15,6 +15,7 @@ from dask.delayed import Delayed
 
 from dask_sketch import config
 from dask_sketch.display.html import card, fields_table
+from dask_sketch.display.progress import Show
 from dask_sketch.display.text import describe
 from dask_sketch.graph.compute import (
     active_client,
@@ -82,7 +83,7 @@ class LazyResult(DaskMethodsMixin):
         partial = replace(self.reduction, finalize=same)
         return LazyResult(self.samples, partial, self.split_every, chosen)
 
-    def compute(self, *, progress: bool = False, **kwargs: Any) -> Any:
+    def compute(self, *, progress: bool | Show = False, **kwargs: Any) -> Any:
         """Compute the result in one pass.
 
         With more tasks than ``sketch.task-limit`` it runs in batches of ``sketch.batch-tasks``
@@ -92,7 +93,8 @@ class LazyResult(DaskMethodsMixin):
         Parameters
         ----------
         progress
-            Whether to show a bar, in a notebook or on the standard error stream.
+            Whether to show a bar, in a notebook or on the standard error stream; or a function that
+            shows the progress in its place.
         kwargs
             Keyword arguments of ``dask.compute`` or, with a client, of ``Client.compute``.
 

@@ -180,8 +180,7 @@ class Plan:
             f"sketching {self.source} needs {describe_bytes(self.memory_per_thread)} of memory "
             f"per thread (largest chunk {describe_bytes(self.largest_chunk)}), but only "
             f"{describe_bytes(self.memory_available)} is available to each of "
-            f"{self.n_threads} threads. Use fewer threads per worker or more memory, a smaller "
-            "chunk_size if chunks were joined, or store the data in smaller chunks."
+            f"{self.n_threads} threads. {SMALLER_CHUNKS}"
         )
 
     def _group_words(self) -> str:
@@ -226,6 +225,10 @@ class Plan:
         return card("Plan", fields, summary=summary, notes=self.warnings)
 
 
+SMALLER_CHUNKS = (
+    "Use fewer threads per worker or more memory, a smaller chunk_size if chunks were joined, or "
+    "store the data in smaller chunks."
+)
 MANY_PIECES = 10_000  # stored chunks,
 SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
 
@@ -349,6 +352,28 @@ def require_fit(
     make_plan(samples, feature_map, split_every, client=client).require_fit()
 
 
+def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
+    """Raise if the largest chunk cannot fit in memory, with partial results of ``part_bytes``.
+
+    Raises
+    ------
+    PlanError
+        With the bytes needed, the bytes available, and the remedy.
+    """
+    if samples.largest_chunk is None:
+        return
+    available, n_threads = resources(client)
+    reading = samples.copies * samples.largest_chunk + 2 * BLOCK_BYTES + 2 * part_bytes
+    needed = max(reading, (split_every + 1) * part_bytes)
+    if needed > available:
+        raise PlanError(
+            f"a pass over {samples.label} needs {describe_bytes(needed)} of memory per thread "
+            f"(largest chunk {describe_bytes(samples.largest_chunk)}), but only "
+            f"{describe_bytes(available)} is available to each of {n_threads} threads. "
+            f"{SMALLER_CHUNKS}"
+        )
+
+
 def make_plan(
     samples: Samples,
     feature_map: FeatureMap,
@@ -358,7 +383,7 @@ def make_plan(
     available: int | None = None,
 ) -> Plan:
     """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
-    memory, n_threads = _resources(client)
+    memory, n_threads = resources(client)
     weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
     grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
     n_chunks = samples.n_chunks
@@ -451,7 +476,7 @@ def _warnings(samples: Samples, n_batches: int, grouped: GroupMemory | None) -> 
     return found
 
 
-def _resources(client: Any) -> tuple[int, int]:
+def resources(client: Any) -> tuple[int, int]:
     """Bytes for each thread of the smallest worker, and number of all threads."""
     share = float(config.get("memory-share"))
     if client is not None:

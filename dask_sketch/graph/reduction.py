@@ -47,6 +47,9 @@ class Reduction:
         Function that is called on every worker before data is read, for instance to compile.
     uses_groups
         Whether ``chunk`` takes the labels of groups.
+    uses_numbers
+        Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and that of the
+        first row in the chunk as ``row``.
     require_fit
         Function that raises if the computation cannot fit in memory, called before anything else as
         ``require_fit(samples, split_every, client)``.
@@ -72,6 +75,7 @@ class Reduction:
     finalize: Callable[[Any], Any] = same
     prepare: Callable[[], None] | None = None
     uses_groups: bool = False
+    uses_numbers: bool = False
     require_fit: Callable[[Any, int, Any], None] | None = None
     require_room: Callable[[list[Any]], None] | None = None
     feature_map: FeatureMap | None = None
@@ -93,7 +97,9 @@ def _combine_in_room(
 
 def apply_to_block(chunk: ChunkFunction, block: Block, label: str) -> Any:
     """Partial result of one block of rows."""
-    given = {} if block.groups is None else {"groups": block.groups}
+    given: dict[str, Any] = {} if block.groups is None else {"groups": block.groups}
+    if block.number is not None:
+        given |= {"number": block.number, "row": block.row}
     return chunk(block.rows, block.weights, label, **given)
 
 

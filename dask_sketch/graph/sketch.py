@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,13 +16,20 @@ from dask_sketch.graph.memory import require_room
 from dask_sketch.graph.plan import open_input, require_fit
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.graph.telemetry import report_rows
-from dask_sketch.sketching.arguments import require_device, require_nan_policy
+from dask_sketch.sketching.arguments import (
+    require_device,
+    require_feature_map,
+    require_nan_policy,
+)
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import prepare_groups
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.partial import partial_sketch, prepare
+from dask_sketch.sketching.partial import add_sample, partial_sketch, prepare
+from dask_sketch.sketching.row_sample import Sampling, default_size
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.positions import Positions
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_integer
 
 
 def sketch(
@@ -33,6 +41,8 @@ def sketch(
     split_every: int | None = None,
     nan_policy: str = "raise",
     device: str | None = None,
+    sample: int | bool | None = None,
+    position: int = 0,
     **options: Any,
 ) -> Any:
     """Compute the sketch of the data in one pass (Keriven et al. 2018, eq. 13 and section 2.7).
@@ -63,6 +73,16 @@ def sketch(
         worker and sketches it there. When not given, chunks are sketched where they are stored, so
         that a Dask array of CuPy blocks needs nothing. Sketches and merges are on the host in any
         case.
+    sample
+        Maximum number of random rows that the sketch carries beside the sums, for
+        :func:`calibrate` and :func:`decode`; they make fits to real data as good as maximum
+        likelihood on all rows. True, the default without groups, chooses 20,000, or as many as
+        take 16 MiB. False carries none, for rows that must not be kept: with it, a sketch holds
+        sums only.
+    position
+        Position of the first row, ``>= 0``. Rows of one sample have different positions: for a
+        part of the data whose sketch will be merged with those of others, give the number of rows
+        before it.
     options
         Keyword arguments of :func:`open_samples`.
 
@@ -98,11 +118,15 @@ def sketch(
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
+    size = sample_size(sample, feature_map, grouped=groups is not None)
+    position = require_integer("position", position, 0)
     samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     if samples.groups is None:
-        reduction = sketch_reduction(samples, feature_map, nan_policy, device)
+        reduction = sketch_reduction(
+            samples, feature_map, nan_policy, device, sample=size, position=position
+        )
     else:
         reduction = group_reduction(samples, feature_map, nan_policy, device)
     lazy = LazyResult(samples, reduction, fan_in)
@@ -111,6 +135,35 @@ def sketch(
         # cached
         reduction.prepare()
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+def sample_size(sample: object, feature_map: FeatureMap, *, grouped: bool) -> int | None:
+    """Number of random rows that a pass carries; None for none.
+
+    Parameters
+    ----------
+    sample
+        Argument of :func:`sketch`.
+    feature_map
+        Feature map of the sketch.
+    grouped
+        Whether there is a sketch for each of many groups.
+
+    Raises
+    ------
+    InputError
+        If it is neither a boolean nor a positive integer, or groups are to carry rows.
+    """
+    if grouped and sample not in (None, False):
+        raise InputError(
+            f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
+        )
+    if grouped or sample is False:
+        return None
+    if sample is None or sample is True:
+        require_feature_map(feature_map)
+        return default_size(feature_map.n_features)
+    return require_integer("sample", sample, 1)
 
 
 # The reductions of both kinds of sketches.
@@ -122,6 +175,8 @@ def sketch_reduction(
     nan_policy: str,
     device: str | None = None,
     *,
+    sample: int | None = None,
+    position: int = 0,
     allow_empty: bool = False,
 ) -> Reduction:
     """The reduction of samples to one sketch.
@@ -132,12 +187,25 @@ def sketch_reduction(
         Samples to sketch; labels of groups are left out.
     feature_map, nan_policy, device
         Arguments of :func:`sketch`.
+    sample
+        Maximum number of random rows that the sketch carries; None for none.
+    position
+        Position of the first row.
     allow_empty
         Whether no samples give an empty sketch, rather than an error.
     """
+    # without its mixture, which no chunk needs
+    pilot = feature_map.pilot
+    light = feature_map.with_pilot(None if pilot is None else replace(pilot, mixture=None))
+    chunk = partial(_sketch_chunk, feature_map=light, nan_policy=nan_policy, device=device)
+    if sample is not None:
+        weighted = samples.weights is not None or samples.weight_column or samples.weight_field
+        sampling = Sampling.of(sample, feature_map, samples.n_samples, weighted=bool(weighted))
+        positions = Positions.in_source(samples, position)
+        chunk = partial(_sample_chunk, sketch=chunk, sampling=sampling, positions=positions)
     return Reduction(
         "sketch",
-        partial(_sketch_chunk, feature_map=feature_map, nan_policy=nan_policy, device=device),
+        chunk,
         merge,
         partial(
             _finish_sketch,
@@ -145,9 +213,28 @@ def sketch_reduction(
             label=None if allow_empty else samples.label,
         ),
         partial(prepare, feature_map, samples.dtype, device),
+        uses_numbers=sample is not None,
         require_fit=partial(require_fit, feature_map=feature_map),
         feature_map=feature_map,
     )
+
+
+def _sample_chunk(
+    rows: Any,
+    weights: Any,
+    label: str,
+    number: tuple[int, ...],
+    row: int,
+    sketch: Callable[..., Sketch],
+    sampling: Sampling,
+    positions: Positions,
+) -> Sketch:
+    found = sketch(rows, weights, label)
+    place = positions.of(number, rows, row)
+    return add_sample(
+        found, rows, weights, sampling, stream=place.stream, start=place.start,
+        positions=place.positions,
+    )  # fmt: skip
 
 
 def _sketch_chunk(
@@ -166,7 +253,7 @@ def _sketch_chunk(
 
 
 def _finish_sketch(found: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
-    result: Sketch = Sketch.empty(feature_map) if found is None else found
+    result = Sketch.empty(feature_map) if found is None else replace(found, feature_map=feature_map)
     if label is not None:
         _require_samples(result.count, result.omitted, label, "have NaN or infinite values")
     return result

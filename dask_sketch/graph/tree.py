@@ -52,6 +52,7 @@ def reduce_samples(
         name,
         chosen,
         with_groups=reduction.uses_groups,
+        with_numbers=reduction.uses_numbers,
         combine=combine,
     )
     if samples.is_bag:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 from dask_sketch.models.simulation import random_mixture, symmetric_kl
 
 __all__ = [
     "Centroids",
     "Decoding",
     "GaussianMixture",
+    "Polishing",
     "StandardErrors",
     "random_mixture",
     "symmetric_kl",

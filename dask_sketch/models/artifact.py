@@ -64,7 +64,8 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
     Parameters
     ----------
     model
-        Object with the arrays of the layout, ``decoding`` and, for a mixture, ``stderr``.
+        Object with the arrays of the layout, ``decoding``, ``polishing`` and, for a mixture,
+        ``stderr``.
     schema
         Name of the layout, ``MIXTURE`` or ``CENTROIDS``.
     """
@@ -86,4 +87,6 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         "convention": layout.convention + _DECODING,
         "decoding": json.dumps(record, sort_keys=True),
     }
+    if model.polishing is not None:
+        attrs["polishing"] = json.dumps(asdict(model.polishing), sort_keys=True)
     return xr.Dataset(variables, attrs=attrs)

@@ -13,7 +13,7 @@ from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_block
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
-    from dask_sketch.models.model import Decoding
+    from dask_sketch.models.model import Decoding, Polishing
 
 Array = NDArray[np.float64]
 
@@ -33,6 +33,9 @@ class Centroids(Model):
         Centers, shape (n_components, n_features).
     decoding
         Record of the decoding, if the centroids were decoded.
+    polishing
+        Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
+        decoding is that of the model before.
 
     Raises
     ------
@@ -54,6 +57,7 @@ class Centroids(Model):
     weights: Array
     centers: Array
     decoding: Decoding | None = None
+    polishing: Polishing | None = None
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
         """Characteristic function ``E exp(-i omega . x)`` of the weighted centres, as points.

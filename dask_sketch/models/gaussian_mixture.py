@@ -16,7 +16,7 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
-    from dask_sketch.models.model import Decoding, StandardErrors
+    from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 
 Array = NDArray[np.float64]
 # Squared distance of a component from the centre, in its variances, up to which the expanded
@@ -99,6 +99,9 @@ class GaussianMixture(Model):
         Record of the decoding, if the mixture was decoded.
     stderr
         Standard errors of the parameters, if they were estimated (``refine="efficient"``).
+    polishing
+        Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
+        decoding is that of the model before.
 
     Raises
     ------
@@ -120,6 +123,7 @@ class GaussianMixture(Model):
     covariances: Array
     decoding: Decoding | None = None
     stderr: StandardErrors | None = None
+    polishing: Polishing | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

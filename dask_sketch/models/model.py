@@ -1,4 +1,4 @@
-"""Base class of the models, the record of their decoding, and their standard errors."""
+"""Base class of the models, the records of their fit, and their standard errors."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class Model(FrozenDataclass):
     _schema: ClassVar[str]  # name of its stored layout
     weights: Array
     decoding: Decoding | None
+    polishing: Polishing | None
 
     def __post_init__(self) -> None:
         for name in self._arrays:
@@ -154,7 +155,9 @@ class Model(FrozenDataclass):
     def _fields(self) -> dict[str, str]:
         """Main attributes, as text."""
         out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
-        return out if self.decoding is None else out | self.decoding._fields()
+        for record in (self.decoding, self.polishing):
+            out |= {} if record is None else record._fields()
+        return out
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
@@ -166,8 +169,9 @@ class Model(FrozenDataclass):
         summary = f"{k:,} component{'s' * (k > 1)} in {d:,} feature{'s' * (d > 1)}"
         notes = []
         if self.decoding is not None:
-            summary += f", {self.decoding._fit()}"
             notes = self.decoding._notes()
+        record = self.decoding if self.polishing is None else self.polishing
+        summary += "" if record is None else f", {record._fit()}"
         more = {heading: html_table(header, rows)}
         return card(type(self).__name__, self._fields(), summary=summary, notes=notes, more=more)
 
@@ -212,6 +216,12 @@ class Decoding:
     searched
         Noise level at the last search for other components. A fit that started from an earlier
         model without a new search keeps the value of that model; none otherwise.
+    score
+        Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
+        squared error; none where the sketch carried no rows.
+    gain
+        Excess of the score over that of the rejected candidate: of the fit to the sketch over
+        maximum likelihood, or the reverse.
     feature_names
         Names of the features, where the feature map knows them.
     """
@@ -230,6 +240,8 @@ class Decoding:
     refine: str | None = None
     variance_floor: float | None = None
     searched: float | None = None
+    score: float | None = None
+    gain: float | None = None
     feature_names: tuple[str, ...] | None = None
 
     @property
@@ -262,6 +274,65 @@ class Decoding:
 
     def _notes(self) -> list[str]:
         return [] if self.converged else [f"The last descent stopped early: {self.message}"]
+
+
+@dataclass(frozen=True)
+class Polishing:
+    """Record of the passes of :func:`dask_sketch.polish`.
+
+    Attributes
+    ----------
+    objective
+        Quantity of the trace: ``"log-likelihood"`` of a mixture, in nats for each sample, or
+        ``"mean squared error"`` of centroids, in squared units of the data.
+    trace
+        Its mean over the samples before the step of each pass.
+    bound
+        Its bound after the last step, computed without a further pass: the log-likelihood is at
+        least, the mean squared error at most this number.
+    n_samples
+        Number of samples of each pass.
+    omitted
+        Number of rows with NaN or infinite values that were left out.
+    seconds
+        Wall time of all passes.
+    variance_floor
+        Smallest variance of a component, as a fraction of the mean variance of the components;
+        none for centroids.
+    converged
+        Whether the gain of the last step was below the tolerance; none for a number of passes.
+    """
+
+    objective: str
+    trace: tuple[float, ...]
+    bound: float
+    n_samples: int
+    omitted: int
+    seconds: float
+    variance_floor: float | None = None
+    converged: bool | None = None
+
+    @property
+    def passes(self) -> int:
+        """Number of passes over the samples."""
+        return len(self.trace)
+
+    def _fields(self) -> dict[str, str]:
+        """Main attributes, as text."""
+        return {"polished by": f"{self.passes} pass{'es' * (self.passes != 1)}, {self._fit()}"}
+
+    def _fit(self) -> str:
+        if self.objective == "log-likelihood":
+            return f"at least {self.bound:.6g} nats a sample"
+        return f"mean squared error at most {self.bound:.4g}"
+
+    def _repr_html_(self) -> str:
+        fields = self._fields() | {
+            f"{self.objective} before each pass": ", ".join(f"{x:.6g}" for x in self.trace),
+            "samples": f"{self.n_samples:,}",
+            "seconds": f"{self.seconds:.1f}",
+        }
+        return card("Polishing", fields, summary=self._fit(), notes=[])
 
 
 _BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB

@@ -9,7 +9,7 @@ from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.artifact import CENTROIDS, LAYOUTS, MIXTURE, SCHEMAS, STDERR, VERSION
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 from dask_sketch.storage.artifact_reader import read_dataset
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def model_from_dataset(
             arrays["stderr"] = StandardErrors(
                 **{name: dataset[name + STDERR].values for name in meaning}
             )
-        return model(**arrays, decoding=record)
+        polishing = _polishing(dataset.attrs.get("polishing", "null"))
+        return model(**arrays, decoding=record, polishing=polishing)
     except InputError as error:
         raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -107,7 +108,11 @@ def _record(text: str) -> Decoding | None:
     record = Decoding(**(found | tuples))
     texts = [record.method, record.model, record.message, record.refine or "", *(names or ())]
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
-    numbers += [x for x in (record.variance_floor, record.searched) if x is not None]
+    numbers += [
+        x
+        for x in (record.variance_floor, record.searched, record.score, record.gain)
+        if x is not None
+    ]
     if (
         not all(isinstance(value, str) and len(value) <= _MAX_TEXT for value in texts)
         or not all(type(value) in (int, float) for value in numbers)
@@ -115,4 +120,24 @@ def _record(text: str) -> Decoding | None:
         or type(record.converged) is not bool
     ):
         raise InputError("decoding has values of other types than those of a decoding record.")
+    return record
+
+
+def _polishing(text: str) -> Polishing | None:
+    """Parse the record of the passes, and check the types of its values."""
+    found = json.loads(text)
+    if found is None:
+        return None
+    record = Polishing(**(found | {"trace": tuple(found["trace"])}))
+    numbers = [*record.trace, record.bound, record.seconds]
+    if record.variance_floor is not None:
+        numbers.append(record.variance_floor)
+    if (
+        not isinstance(record.objective, str)
+        or len(record.objective) > _MAX_TEXT
+        or not all(type(value) in (int, float) for value in numbers)
+        or not all(type(value) is int for value in (record.n_samples, record.omitted))
+        or (record.converged is not None and type(record.converged) is not bool)
+    ):
+        raise InputError("polishing has values of other types than those of such a record.")
     return record

@@ -34,6 +34,7 @@ SUMS = {
     "first": (("feature",), "first_quanta"),
     "second": (("feature",), "second_quanta"),
 }
+SAMPLE = ("row_weights", "importance", "keys")
 WEIGHTS = {"weight_steps": "weight_quanta", "squared_weight_steps": "squared_weight_quanta"}
 # stored name and attribute of the stacks of a group, and the arrays stored under their own names
 STACKS = {
@@ -55,6 +56,10 @@ _MEANING = {
     "unit": "the power of two in which the moments of each feature are counted",
     "minimum": "smallest value of each feature; an under-estimate if tight_bounds is 0",
     "maximum": "largest value of each feature; an over-estimate if tight_bounds is 0",
+    "sample_rows": "random rows of the data: all whose key is under sample_threshold",
+    "sample_row_weights": "weight of each of these rows in the data",
+    "sample_importance": "q: a row was chosen with probability min(1, q * sample_threshold)",
+    "sample_keys": "u / q, where u in (0, 1) is a hash of the position of the row in its source",
 } | {
     f"{name}_{word}": f"of whole numbers {name}_high * 2**56 + {name}_low, the {word} words"
     for name in SUMS
@@ -106,6 +111,11 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
         quanta = getattr(sketch, attribute)
         variables[f"{name}_high"] = (dimensions, quanta.high)
         variables[f"{name}_low"] = (dimensions, quanta.low)
+    found, pilot = sketch.sample, sketch.feature_map.pilot
+    if found is not None:
+        variables["sample_rows"] = (("row", "feature"), found.rows)
+        for name in SAMPLE:
+            variables[f"sample_{name}"] = ("row", getattr(found, name))
     return xr.Dataset(
         {
             name: (dims, values, {"meaning": _MEANING[name]})
@@ -121,7 +131,13 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
         }
-        | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))}),
+        | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))})
+        | ({} if pilot is None else {"pilot": json.dumps(pilot.as_dict())})
+        | (
+            {}
+            if found is None
+            else {"sample_threshold": found.threshold.hex(), "sample_size": found.size}
+        ),
     )
 
 

@@ -15,14 +15,17 @@ from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
+from dask_sketch.features.pilot import Pilot
+from dask_sketch.features.specification import parse_object
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.models.artifact import VERSION as MODEL_VERSION
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import model_from_dataset
-from dask_sketch.sketching.artifact import GROUP, SKETCH, STACKS, SUMS, VERSIONS, WEIGHTS
+from dask_sketch.sketching.artifact import GROUP, SAMPLE, SKETCH, STACKS, SUMS, VERSIONS, WEIGHTS
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.privacy import Privacy
+from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact_reader import read_dataset
 
@@ -141,10 +144,17 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             attribute: int(attrs[name]) for name, attribute in WEIGHTS.items()
         } | {name: int(attrs[name]) for name in ("count", "omitted")}
         privacy = attrs.get("privacy")
+        pilot = attrs.get("pilot")
+        if pilot is not None:
+            found = Pilot.from_dict(parse_object(pilot), d)
+            feature_map = FeatureMap.from_spec(
+                feature_map.spec, feature_map.digest, feature_map.frequencies, found
+            )
         sketch = Sketch(
             feature_map=feature_map,
             tight_bounds=bool(attrs["tight_bounds"]),
             privacy=None if privacy is None else Privacy(**json.loads(privacy)),
+            sample=_sample(dataset, d) if "sample_rows" in dataset else None,
             **bounds,
             **sums,
             **integers,
@@ -158,6 +168,27 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             "edited or is damaged. Restore it from a copy."
         )
     return sketch
+
+
+def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
+    attrs = dataset.attrs
+    rows = np.array(dataset["sample_rows"].values)
+    n, size = len(rows), int(attrs["sample_size"])
+    rows = _array(dataset, "sample_rows", (n, n_features), (np.float32, np.float64))
+    given = {name: _array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
+    found = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
+                      **given)  # fmt: skip
+    keys = found.keys
+    possible = all(np.isfinite(values).all() for values in (rows, *given.values())) and (
+        n <= size
+        and (keys[1:] >= keys[:-1]).all()
+        and (n == 0 or (keys[0] > 0 and keys[-1] < found.threshold))
+        and (found.importance > 0).all()
+        and (found.row_weights > 0).all()
+    )
+    if not possible:
+        raise ArtifactError("sample_rows are no rows that a pass chose; the sketch was edited.")
+    return found
 
 
 def _group(dataset: xr.Dataset, store: Any) -> SketchGroup:

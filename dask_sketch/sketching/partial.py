@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, overload
 
@@ -24,7 +25,9 @@ from dask_sketch.sketching.arguments import (
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import sketch_groups
+from dask_sketch.sketching.row_sample import RowSampler, Sampling
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_device, on_host
 
 # Blocks of rows with weights that are gathered at most, so that there are more of each exponent.
@@ -70,6 +73,8 @@ def partial_sketch(
     label: str = "samples",
     device: str | None = None,
     dim: str = "group",
+    sample: int | None = None,
+    position: int = 0,
 ) -> Sketch: ...
 @overload
 def partial_sketch(
@@ -93,6 +98,8 @@ def partial_sketch(
     label: str = "samples",
     device: str | None = None,
     dim: str = "group",
+    sample: int | None = None,
+    position: int = 0,
 ) -> Sketch | SketchGroup:
     """Sketch one chunk in memory, as a whole or group by group.
 
@@ -128,6 +135,12 @@ def partial_sketch(
         there. Groups are summed on the processor only.
     dim
         Name of the dimension of groups.
+    sample
+        Maximum number of random rows that the sketch carries, ``>= 1``; none by default. Not with
+        groups.
+    position
+        Position of the first row in the source, ``>= 0``. Rows of one sample need different
+        positions: give the number of rows before this chunk.
 
     Returns
     -------
@@ -165,16 +178,55 @@ def partial_sketch(
             raise InputError(
                 f"device={device!r}: groups are summed on the processor; leave it out with groups."
             )
+        if sample is not None:
+            raise InputError(
+                f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
+            )
         return sketch_groups(samples, feature_map, groups, weights, nan_policy, label, dim)
     x, w = checked_rows(samples, weights, feature_map, label)
     if device is not None or on_device(x):
-        return _sketch_on_device(x, w, feature_map, nan_policy, label)
-    if on_device(w):
+        found = _sketch_on_device(x, w, feature_map, nan_policy, label)
+    elif on_device(w):
         raise InputError(
             f"weights of {label} are on a GPU and the samples are not: copy one to the other, or "
             "pass device='cuda'."
         )
-    return _sketch_on_host(x, w, feature_map, nan_policy, label)
+    else:
+        found = _sketch_on_host(x, w, feature_map, nan_policy, label)
+    if sample is None:
+        return found
+    size = require_integer("sample", sample, 1)
+    start = require_integer("position", position, 0)
+    return add_sample(found, x, w, Sampling(size, feature_map.seed), start=start)
+
+
+def add_sample(
+    found: Sketch,
+    x: Any,
+    weights: Any,
+    sampling: Sampling,
+    *,
+    stream: tuple[int, ...] = (),
+    start: int = 0,
+    positions: NDArray[np.int64] | None = None,
+) -> Sketch:
+    """Choose random rows of a chunk that has been sketched.
+
+    Parameters
+    ----------
+    found
+        Sketch of the chunk.
+    x, weights
+        Rows of the chunk, shape (..., n_features), and their weights or None.
+    sampling
+        Choice of the rows.
+    stream, start, positions
+        Place of the rows in the source, see :class:`RowSampler`.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    sampler = RowSampler(sampling, found.feature_map, stream)
+    sampler.add(rows, None if weights is None else weights.reshape(-1), start, positions)
+    return replace(found, sample=sampler.result(rows.dtype))
 
 
 def _sketch_on_host(

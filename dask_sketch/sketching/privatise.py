@@ -123,6 +123,9 @@ def privatise(
     nothing = FixedPoint.zeros(sketch.feature_map.n_features)
     return replace(
         sketch,
+        # the record of the pilot and the rows of the sample are the data itself
+        feature_map=sketch.feature_map.with_pilot(None),
+        sample=None,
         moment_quanta=FixedPoint.from_integers(moments),
         weight_quanta=total,
         squared_weight_quanta=round((total << SQUARED_FRACTION - WEIGHT_FRACTION) * largest),

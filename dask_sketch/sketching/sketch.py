@@ -28,6 +28,7 @@ from dask_sketch.features.kernels.fixed_point import (
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
+from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import FrozenDataclass
 
@@ -84,6 +85,10 @@ class Sketch(FrozenDataclass):
         False after a subtraction: the bounds then contain the data, but may be too wide.
     privacy
         Record of :func:`~dask_sketch.privatise` if the sums contain its noise, else None.
+    sample
+        Random rows of the data, if the pass carried them, else None; see
+        :class:`~dask_sketch.sketching.row_sample.RowSample`. They are lost in a sum with a sketch
+        that has none.
 
     Examples
     --------
@@ -110,6 +115,7 @@ class Sketch(FrozenDataclass):
     second_quanta: FixedPoint
     tight_bounds: bool = True
     privacy: Privacy | None = None
+    sample: RowSample | None = None
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
@@ -213,6 +219,7 @@ class Sketch(FrozenDataclass):
             maximum=np.stack([part.maximum for part in parts]).max(axis=0),
             tight_bounds=all(part.tight_bounds for part in parts),
             privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
+            sample=_merged_sample(parts),
             **sums,
             **{name: sum(getattr(part, name) for part in parts) for name in _INTEGER_SUMS},
         )
@@ -242,6 +249,7 @@ class Sketch(FrozenDataclass):
             self,
             **{name: getattr(self, name) - getattr(other, name) for name in _SUMS},
             tight_bounds=self.tight_bounds and other.count == 0,
+            sample=self._sample_without(other),
         )
         if not left._is_possible() or not other._is_within(self):
             raise MergeError(
@@ -253,6 +261,15 @@ class Sketch(FrozenDataclass):
         if left.count == 0:
             return replace(Sketch.empty(self.feature_map), omitted=left.omitted)
         return left
+
+    def _sample_without(self, other: Sketch) -> RowSample | None:
+        if self.sample is None or other.count == 0:
+            return self.sample
+        return None if other.sample is None else self.sample.without(other.sample)
+
+    def without_sample(self) -> Sketch:
+        """The same sums without the random rows, for instance to publish them."""
+        return self if self.sample is None else replace(self, sample=None)
 
     def _is_possible(self) -> bool:
         """Check the sums against necessary conditions; without any weight, all must be zero."""
@@ -314,6 +331,7 @@ class Sketch(FrozenDataclass):
             squared_weight_quanta=_scaled(self.squared_weight_quanta, factor, factor),
             first_quanta=self.first_quanta.times(factor),
             second_quanta=self.second_quanta.times(factor),
+            sample=None if self.sample is None else self.sample.scale(factor),
         )
 
     def to_xarray(self) -> xr.Dataset:
@@ -376,6 +394,7 @@ class Sketch(FrozenDataclass):
             object.__sizeof__(self)
             + self.feature_map.__sizeof__()
             + sum(getattr(self, name).nbytes for name in _ARRAYS)
+            + (0 if self.sample is None else self.sample.nbytes)
         )
 
     @cached_property
@@ -547,6 +566,7 @@ class Sketch(FrozenDataclass):
             "minimum": self.minimum,
             "maximum": self.maximum,
             "privacy": None if self.privacy is None else asdict(self.privacy),
+            "sample_rows": None if self.sample is None else len(self.sample),
             "bytes": self.__sizeof__(),
             "feature_map": self.feature_map.as_dict(),
         }
@@ -578,6 +598,14 @@ class Sketch(FrozenDataclass):
                 more["features"] = html_table(header, rows)
         notes = [] if self.privacy is None else self.privacy.notes()
         return card("Sketch", describe(values), summary=summary, notes=notes, more=more)
+
+
+def _merged_sample(parts: list[Sketch]) -> RowSample | None:
+    """Sample of all parts; None if a part with rows has none."""
+    if any(part.sample is None and part.count for part in parts):
+        return None
+    samples = [part.sample for part in parts if part.sample is not None]
+    return RowSample.merge(samples) if samples else None
 
 
 def _scaled(quanta: int, *factors: float) -> int:

@@ -21,11 +21,17 @@ _RECORDS = 4096  # records of one block
 
 
 class Block(NamedTuple):
-    """Rows of shape (n, n_features), and weights and labels of shape (n,), or None."""
+    """Rows of shape (n, n_features), and weights and labels of shape (n,), or None.
+
+    ``number`` is that of the chunk, along each axis, and ``row`` that of the first row in the
+    chunk, where a computation needs them.
+    """
 
     rows: NDArray[Any]
     weights: NDArray[Any] | None
     groups: NDArray[Any] | None
+    number: tuple[int, ...] | None = None
+    row: int = 0
 
 
 class Fields(NamedTuple):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import dask
@@ -16,14 +13,11 @@ from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
 from dask_sketch.graph.design import design
-from dask_sketch.graph.lazy import LazyResult
-from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.polish import polish
 from dask_sketch.graph.sketch import sketch
-from dask_sketch.models.em import ExpectationStatistics, expectation_statistics, maximization_step
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.sources.open import open_samples
 from dask_sketch.speech.frames import Frames
 
 __all__ = ["UniversalModel", "universal_model"]
@@ -143,22 +137,7 @@ def expectation_maximization(
     rows: da.Array, mixture: GaussianMixture, steps: int
 ) -> GaussianMixture:
     """Perform steps of expectation-maximisation, each with one lazy pass over the rows."""
-    samples = open_samples(rows)
-    for _ in range(steps):
-        chunk = partial(_statistics_of_chunk, mixture=mixture)
-        maximize = partial(maximization_step, mixture)
-        mixture = LazyResult(samples, Reduction("expectation", chunk, _merged, maximize)).compute()
-    return mixture
-
-
-def _statistics_of_chunk(
-    rows: Any, weights: None, label: str, mixture: GaussianMixture
-) -> ExpectationStatistics:
-    return expectation_statistics(rows, mixture)
-
-
-def _merged(parts: list[ExpectationStatistics]) -> ExpectationStatistics:
-    return functools.reduce(operator.add, parts)
+    return polish(mixture, rows, steps, variance_floor=1e-3) if steps else mixture
 
 
 def _mixture(whole: Sketch, n_components: int, settings: dict[str, Any]) -> GaussianMixture:

@@ -12,7 +12,7 @@ from tests.benchmarks import table
 
 MODULES = tuple(
     name
-    for name in ("kernel", "memory", "graphs", "groups", "decoding", "gpu")
+    for name in ("kernel", "memory", "graphs", "groups", "decoding", "polishing", "gpu")
     if importlib.util.find_spec(f"tests.benchmarks.{name}")
 )
 

@@ -97,6 +97,37 @@ def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path)
     assert ds.open("model.zarr").decoding.method == "start"
 
 
+def test_polish(data: str, sketched: Path) -> None:
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    told = answer("polish", "model.zarr", data, "-o", "better.zarr")
+    model = ds.open("better.zarr")
+    expected = ds.polish(ds.open("model.zarr"), data, 2)
+    assert (model.means == expected.means).all()
+    assert (model.covariances == expected.covariances).all()
+    assert told["polishing"]["trace"] == list(expected.polishing.trace)
+    assert answer("info", "model.zarr")["polishing"] is None
+    assert "polished by  2 passes, at least" in call("info", "better.zarr").stdout
+    again = ("polish", "better.zarr", data, "-o", "best.zarr")
+    assert answer(*again, "--until-converged", "--tolerance", 1e-3)["polishing"]["converged"]
+    answer(*again, "--passes", 1, "--overwrite", "--variance-floor", 0.5, "--nan-policy", "omit")
+    assert ds.open("best.zarr").polishing.variance_floor == 0.5
+
+
+def test_bad_input_to_polish(data: str, sketched: Path) -> None:
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    for arguments, said in (
+        (("sketch.zarr", data, "-o", "out.zarr"), "sketch.zarr"),
+        (("model.zarr", "absent.zarr", "-o", "out.zarr"), "absent.zarr"),
+        (("model.zarr", data, "-o", "model.zarr"), "--overwrite"),
+        (("model.zarr", data, "-o", "out.zarr", "--variance-floor", 3), "variance_floor=3"),
+        (("model.zarr", data, "-o", "out.zarr", "--weights", "w"), "weights"),
+    ):
+        message = refusal(1, "polish", *arguments)
+        assert said in message, message
+    assert not (sketched / "out.zarr").exists()
+    assert call("polish", "model.zarr", data, "-o", "out.zarr", "--passes", 0).exit_code == 2
+
+
 def test_diagnose(data: str, sketched: Path) -> None:
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     answer("decode", "sketch.zarr", "-k", 1, "-o", "poor.zarr")

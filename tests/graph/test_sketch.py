@@ -223,3 +223,27 @@ def test_what_a_sketch_has_and_a_lazy_one_has_not():
         lazy.to_zarr("x.zarr")
     with pytest.raises(AttributeError, match="'_nothing'"):
         _ = lazy._nothing
+
+
+def test_the_random_rows_are_the_same_for_any_input_and_chunks(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
+    made = ds.design(x, n_components=2)
+    found = ds.sketch(x, made, sample=300)
+    zarr.save_array(tmp_path / "x.zarr", x)
+    lazy = [
+        da.from_array(x, chunks=(700, 3)),
+        da.from_array(x, chunks=((10, 2990, 2000), (1, 2))),
+        da.from_array(x.reshape(50, 100, 3), chunks=(7, 30, 3)),
+        str(tmp_path / "x.zarr"),
+    ]
+    for one in lazy:
+        other = ds.sketch(one, made, sample=300).compute()
+        assert other.sample.identical(found.sample)
+        assert other.identical(found)
+    halves = [
+        ds.sketch(x[:2000], made, sample=300),
+        ds.sketch(x[2000:], made, sample=300, position=2000),
+    ]
+    assert ds.merge(halves).sample.identical(found.sample)
+    assert ds.sketch(x, made, sample=False).sample is None
+    assert len(ds.sketch(x, made).sample) == 5000  # all rows, up to 20,000

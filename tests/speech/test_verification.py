@@ -9,7 +9,6 @@ import pytest
 
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture
-from dask_sketch.models.em import expectation_statistics, maximization_step
 from dask_sketch.speech import (
     Trial,
     enrol,
@@ -163,19 +162,6 @@ def test_a_step_of_expectation_maximisation(spoken, chunk):
     assert found.score(x) >= universal.score(x)
     with pytest.raises(InputError, match="steps=-1"):
         universal_model(frames, n_components=4, steps=-1)
-
-
-def test_a_step_keeps_what_nothing_falls_to():
-    far = GaussianMixture([0.5, 0.5], [[0.0], [1e6]], [[1.0], [4.0]])
-    step = maximization_step(far, expectation_statistics(np.array([[-1.0], [1.0]]), far))
-    np.testing.assert_allclose(step.weights, [1.0, 0.0])
-    np.testing.assert_array_equal(step.means[1], far.means[1])
-    assert (step.covariances > 0).all()
-    with pytest.raises(InputError, match="count of 0"):
-        maximization_step(far, expectation_statistics(np.empty((0, 1)), far))
-    other = GaussianMixture([1.0], [[0.0]], [[1.0]])
-    with pytest.raises(InputError, match="same mixture"):
-        maximization_step(other, expectation_statistics(np.zeros((1, 1)), far))
 
 
 def test_far_components_and_frames():

@@ -133,14 +133,15 @@ def coverage(form: str) -> list[Job]:
     """Share of the true parameters inside nominal 95 % intervals; everything redrawn each time."""
     n_draws = {"full": 200, "quick": 40, "toy": 2}[form]
     divisor = FORMS[form][1]
-    return [partial(_coverage, 300_000 // divisor, seed) for seed in range(n_draws)]
+    return [partial(coverage_of, 2, 3, 150, 300_000 // divisor, seed) for seed in range(n_draws)]
 
 
-def _coverage(n_samples: int, seed: int) -> list[Run]:
-    truth = random_mixture(3, 2, seed=seed)
+def coverage_of(d: int, n_components: int, m: int | None, n_samples: int, seed: int) -> list[Run]:
+    """Fraction of each kind of parameter inside the intervals of one refined fit."""
+    truth = random_mixture(n_components, d, seed=seed)
     x = truth.sample(n_samples, seed=seed + 1000)
-    summary = sketch(x, design(x, 150, n_components=3, seed=seed))
-    model, seconds = timed(decoded(summary, 3, seed, EFFICIENT)[EFFICIENT])
+    summary = sketch(x, design(x, m, n_components=n_components, seed=seed))
+    model, seconds = timed(decoded(summary, n_components, seed, EFFICIENT)[EFFICIENT])
     gaps = np.linalg.norm(model.means[:, None] - truth.means[None], axis=2)
     mine, its = linear_sum_assignment(gaps)  # components come in any order
     inside = {

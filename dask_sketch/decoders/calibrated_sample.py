@@ -1,0 +1,363 @@
+"""Calibrate the weights of sample rows to a sketch of all rows, by the regression estimator.
+
+The rows are a sample, the sketch holds sums over the whole data. Weights are changed as little as
+possible such that the weighted features of the rows agree with the sketch. Any estimator that takes
+weights of samples can learn from the rows then, with a smaller sampling error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import linalg
+
+from dask_sketch.display.text import one_line
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.sketch import Sketch
+
+Array = NDArray[np.float64]
+_ROWS_PER_CONSTRAINT = 4  # real constraints beyond this fraction of the rows fit sampling noise
+_MAX_FREQUENCIES = 500  # frequencies used at most: the Gram matrix has twice as many columns
+_HELD_OUT = 0.2  # fraction of the used frequencies that choose the ridge
+_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean squared feature
+_MAX_RATIO = 5.0  # largest calibrated weight, relative to the base weight
+_SEARCH_PASSES, _FINAL_PASSES = 3, 12  # passes over the rows at most
+_TOLERANCE = 1e-4  # change of the weights that ends the passes, as a fraction of their sum
+_MOMENT_RIDGE = 0.01  # ridge of first and second moments, relative to that of the frequencies
+_SUM_RIDGE = 1e-3  # ridge of the sum of the weights, which is normalised in the end
+_BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CalibratedSample:
+    """Rows with weights that agree with a sketch of all rows.
+
+    Attributes
+    ----------
+    rows
+        Rows of the sample, shape (n_rows, n_features), in the units of the data.
+    weights
+        Calibrated weights, shape (n_rows,), not negative, summing to one.
+    base_weights
+        Weights before calibration, shape (n_rows,), summing to one.
+    ridge
+        Ridge that was chosen, relative to the mean squared feature; infinity if the base weights
+        are kept.
+    n_frequencies
+        Number of frequencies whose sketch values the weights are calibrated to.
+    n_held_out
+        Number of those that were left out while the ridge was chosen.
+    discrepancy_before, discrepancy_after
+        Mean squared difference ``|sum_i w_i exp(-i omega_j . x_i) - psi_j|**2`` over the held-out
+        frequencies, with the base weights and with weights calibrated to the other frequencies.
+        NaN if there are none.
+    """
+
+    rows: NDArray[np.floating]
+    weights: Array
+    base_weights: Array
+    ridge: float
+    n_frequencies: int
+    n_held_out: int
+    discrepancy_before: float
+    discrepancy_after: float
+
+    @property
+    def effective_count(self) -> float:
+        """Kish's effective number of rows, ``1 / sum_i w_i**2``."""
+        return 1.0 / float(self.weights @ self.weights)
+
+    def as_dict(self) -> dict[str, object]:
+        """Sizes, ridge and diagnostics."""
+        return {
+            "kind": "calibrated sample",
+            "n_rows": len(self.rows),
+            "n_features": self.rows.shape[1],
+            "effective_count": self.effective_count,
+            "ridge": self.ridge,
+            "n_frequencies": self.n_frequencies,
+            "n_held_out": self.n_held_out,
+            "discrepancy_before": self.discrepancy_before,
+            "discrepancy_after": self.discrepancy_after,
+        }
+
+    def __repr__(self) -> str:
+        values = self.as_dict()
+        del values["kind"]
+        return f"<CalibratedSample: {one_line(values)}>"
+
+
+class _Constraints:
+    """Differences between the features of rows and the sketch, block by block, in float32.
+
+    Columns are real and imaginary parts of the features of some frequencies, times the square root
+    of two, then first and second moments in units of the sketch's standard deviations, and last
+    the constant one, which fixes the sum of the weights.
+    """
+
+    def __init__(self, rows: NDArray[np.floating], sketch: Sketch, chosen: NDArray[np.intp]):
+        self._rows = rows
+        feature_map = sketch.feature_map
+        self._center = feature_map.center
+        self._cycles = feature_map.frequencies[:, chosen] / (2.0 * np.pi)
+        phase = feature_map.center @ feature_map.frequencies[:, chosen]
+        values = sketch.characteristic[chosen] * np.exp(1j * phase)  # relative to the center
+        self._real = values.real.astype(np.float32)
+        self._imaginary = values.imag.astype(np.float32)
+        self._moments: tuple[Array, Array] | None = None
+        if sketch.privacy is None:
+            deviation = np.sqrt(sketch.variance)
+            varies = deviation > 0.0
+            self._moments = sketch.mean, np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0)
+        self.n_frequencies = len(chosen)
+        self.n_columns = 2 * len(chosen) + (2 * rows.shape[1] if self._moments else 0) + 1
+
+    def blocks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Rows and columns of each block; the array is valid until the next block."""
+        n_rows, m = len(self._rows), self.n_frequencies
+        size = max(min(_BLOCK_BYTES // (8 * max(self.n_columns, 1)), n_rows), 1)
+        columns = np.empty((size, self.n_columns), np.float32)
+        for first in range(0, n_rows, size):
+            part = slice(first, min(first + size, n_rows))
+            rows = np.asarray(self._rows[part], dtype=np.float64)
+            block = columns[: len(rows)]
+            if m:
+                cycles = (rows - self._center) @ self._cycles
+                cycles -= np.rint(cycles)
+                angle = (2.0 * np.pi * cycles).astype(np.float32)
+                np.cos(angle, out=block[:, :m])
+                np.sin(angle, out=block[:, m : 2 * m])
+                block[:, :m] -= self._real
+                block[:, m : 2 * m] += self._imaginary
+                block[:, : 2 * m] *= np.float32(np.sqrt(2.0))
+            if self._moments is not None:
+                mean, scale = self._moments
+                standard = (rows - mean) * scale
+                d = rows.shape[1]
+                block[:, 2 * m : 2 * m + d] = standard
+                block[:, 2 * m + d : -1] = (standard**2 - (scale > 0)) / np.sqrt(2.0)
+            block[:, -1] = 1.0
+            yield part, block
+
+    def ridge_weights(self) -> Array:
+        """Relative ridge of each column, shape (n_columns,)."""
+        ridge = np.full(self.n_columns, _MOMENT_RIDGE)
+        ridge[: 2 * self.n_frequencies] = 1.0
+        ridge[-1] = _SUM_RIDGE
+        return ridge
+
+    def gram(self, weights: Array) -> Array:
+        """Sum of weights times outer products of the columns, shape (n_columns, n_columns)."""
+        total = np.zeros((self.n_columns, self.n_columns))
+        roots = np.sqrt(weights).astype(np.float32)
+        for part, block in self.blocks():
+            block *= roots[part, None]
+            total += block.T @ block
+        return total
+
+    def weigh(self, base: Array, multipliers: Array) -> tuple[Array, Array]:
+        """Weights of several multipliers, and weighted sums of the columns.
+
+        Parameters
+        ----------
+        base
+            Base weights, shape (n_rows,).
+        multipliers
+            Multipliers ``lambda``, shape (n_columns, n_solutions).
+
+        Returns
+        -------
+        weights, sums
+            Weights, shape (n_rows, n_solutions), and sums, shape (n_columns, n_solutions).
+        """
+        slopes = multipliers.astype(np.float32)
+        weights = np.empty((len(base), slopes.shape[1]))
+        sums = np.zeros(slopes.shape)
+        for part, block in self.blocks():
+            ratio = (block @ slopes).astype(np.float64)
+            ratio += 1.0
+            np.clip(ratio, 0.0, _MAX_RATIO, out=ratio)
+            weights[part] = base[part, None] * ratio
+            sums += block.T @ weights[part].astype(np.float32)
+        return weights, sums
+
+
+def _solve(
+    constraints: _Constraints,
+    base: Array,
+    gram: Array,
+    columns: NDArray[np.intp],
+    ridges: Array,
+    n_passes: int,
+) -> tuple[Array, Array]:
+    """Weights for several ridges, and the weighted sums of all columns.
+
+    Minimises ``sum_i (w_i - b_i)**2 / (2 b_i)`` plus the squared differences of the columns over
+    twice their ridge, for weights between zero and a multiple of the base weights. The dual
+    function of this quadratic programme is concave, and its curvature is largest without any
+    bound that holds. So steps of Newton's method with that curvature never decrease it (a
+    minorise-maximise algorithm, Hunter and Lange 2004), and the first one is the regression
+    estimator.
+    """
+    weights_of = constraints.ridge_weights()[columns]
+    inner = gram[np.ix_(columns, columns)].astype(np.float32)
+    mean = float(np.mean(gram.diagonal()[:-1])) if len(gram) > 1 else 1.0
+    penalties = mean * ridges * weights_of[:, None]
+    factors = []
+    for penalty in penalties.T:
+        matrix = inner.copy()
+        matrix[np.diag_indices_from(matrix)] += penalty.astype(np.float32)
+        factors.append(linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False))
+    multipliers = np.zeros((constraints.n_columns, len(ridges)))
+    target = np.zeros((constraints.n_columns, 1))
+    target[-1] = 1.0
+    weights, sums = constraints.weigh(base, multipliers)
+    for _ in range(n_passes):
+        gradient = (sums - target)[columns] + penalties * multipliers[columns]
+        for k, factor in enumerate(factors):
+            step = linalg.cho_solve(factor, gradient[:, k].astype(np.float32), check_finite=False)
+            multipliers[columns, k] -= step
+        before = weights
+        weights, sums = constraints.weigh(base, multipliers)
+        if np.abs(weights - before).sum(axis=0).max() < _TOLERANCE:
+            break
+    return weights, sums
+
+
+def calibrate(sketch: Sketch, *, seed: int = 0) -> CalibratedSample:
+    """Calibrate the sample of rows that a sketch carries to the sketch.
+
+    Rows with these weights stand for all rows in any estimator that takes weights of samples.
+
+    Parameters
+    ----------
+    sketch
+        Sketch with a sample.
+    seed
+        Seed of the choice of frequencies, ``>= 0``.
+
+    Returns
+    -------
+    sample
+        Rows and weights. A sample that holds all rows keeps their weights.
+
+    Raises
+    ------
+    InputError
+        If the sketch has no sample, or is empty.
+
+    References
+    ----------
+    Deville, Särndal (1992), Calibration estimators in survey sampling, Journal of the American
+    Statistical Association 87(418).
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> x = np.random.default_rng(0).normal(size=(20_000, 2))
+    >>> sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0), sample=1000)
+    >>> sample = calibrate(sketch)
+    >>> bool(np.abs(sample.weights @ sample.rows - x.mean(axis=0)).max() < 1e-3)
+    True
+    """
+    sample = sketch.sample
+    if sample is None or not len(sample):
+        raise InputError(
+            f"sketch has no sample of rows (count={sketch.count}): give sample=20_000 to "
+            "dask_sketch.sketch, which keeps rows beside the sums."
+        )
+    if sample.is_complete:
+        return _uncalibrated(np.asarray(sample.rows), sample.weights)
+    return calibrate_rows(sample.rows, sample.weights, sketch, seed=seed)
+
+
+def calibrate_rows(
+    rows: ArrayLike, weights: ArrayLike, sketch: Sketch, *, seed: int = 0
+) -> CalibratedSample:
+    """Calibrate the weights of sample rows to a sketch.
+
+    Parameters
+    ----------
+    rows
+        Rows of the sample, shape (n_rows, n_features), in the units of the data.
+    weights
+        Base weights, shape (n_rows,), not negative: inverse inclusion probabilities times the
+        weights of the rows, up to a factor.
+    sketch
+        Sketch of all rows, the sample among them.
+    seed
+        Seed of the choice of frequencies, ``>= 0``.
+
+    Returns
+    -------
+    sample
+        Rows and calibrated weights.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid, or the sketch is empty.
+    """
+    values, base = _checked(rows, weights, sketch)
+    m = sketch.feature_map.n_frequencies
+    used = min(m, _MAX_FREQUENCIES, len(values) // (2 * _ROWS_PER_CONSTRAINT))
+    chosen = np.random.default_rng(seed).permutation(m)[:used]
+    n_held = round(_HELD_OUT * used)
+    if not n_held:
+        return _uncalibrated(values, base)
+    constraints = _Constraints(values, sketch, chosen)
+    gram = constraints.gram(base)
+    held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
+    others = np.setdiff1d(np.arange(constraints.n_columns), held)
+    ridges = np.array(_RIDGES)
+    before = constraints.weigh(base, np.zeros((constraints.n_columns, 1)))[1]
+    candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
+    totals = candidates.sum(axis=0)
+    discrepancies = (sums[held] ** 2).sum(axis=0) / (2 * n_held) / totals**2
+    start = float((before[held] ** 2).sum() / (2 * n_held))
+    best = int(np.argmin(discrepancies))
+    if not discrepancies[best] < start:
+        return _uncalibrated(values, base, used, n_held, start)
+    everything = np.arange(constraints.n_columns)
+    found, _ = _solve(constraints, base, gram, everything, ridges[best : best + 1], _FINAL_PASSES)
+    final = found[:, 0] / found.sum()
+    return CalibratedSample(
+        values, final, base, float(ridges[best]), used, n_held, start, float(discrepancies[best])
+    )
+
+
+def _uncalibrated(
+    rows: NDArray[np.floating],
+    base: Array,
+    n_frequencies: int = 0,
+    n_held: int = 0,
+    discrepancy: float = float("nan"),
+) -> CalibratedSample:
+    return CalibratedSample(
+        rows, base, base, float("inf"), n_frequencies, n_held, discrepancy, discrepancy
+    )
+
+
+def _checked(
+    rows: ArrayLike, weights: ArrayLike, sketch: Sketch
+) -> tuple[NDArray[np.floating], Array]:
+    values = np.asarray(rows)
+    if values.dtype not in (np.float32, np.float64):
+        values = values.astype(np.float64)
+    base = np.asarray(weights, dtype=np.float64)
+    d = sketch.feature_map.n_features
+    if values.ndim != 2 or values.shape[1] != d or not len(values):
+        raise InputError(f"rows has shape {values.shape}: give (n_rows, {d}), as in the sketch.")
+    if base.shape != values.shape[:1]:
+        raise InputError(f"weights has shape {base.shape}: give ({len(values)},).")
+    if not (np.isfinite(base).all() and (base >= 0).all() and base.sum() > 0):
+        raise InputError(
+            f"weights must be finite, not negative and not all zero: smallest {base.min():g}, sum "
+            f"{base.sum():g}."
+        )
+    if not np.isfinite(values).all():
+        raise InputError("rows holds values that are not finite: leave those rows out.")
+    return values, base / base.sum()

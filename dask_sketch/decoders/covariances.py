@@ -1,0 +1,314 @@
+"""E-steps and M-steps of EM for each type of covariances, on weighted rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_BLOCK = 1 << 18  # numbers of one block of the joint log-density, which stays in the cache
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Components:
+    """Weights, means and covariances of a mixture, in standard units."""
+
+    weights: Array
+    means: Array
+    covariances: Array
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over weighted rows, weighted by the probabilities of the components.
+
+    Attributes
+    ----------
+    counts
+        Weight of each component, shape (n_components,); they sum to one.
+    squared_counts
+        Sums of the squared weights of the rows in each component, shape (n_components,).
+    sums
+        First moments, shape (n_components, n_features).
+    squares
+        Second moments, of a shape that the type determines.
+    log_likelihood
+        Mean log-likelihood, in nats.
+    """
+
+    counts: Array
+    squared_counts: Array
+    sums: Array
+    squares: Array
+    log_likelihood: float
+
+
+class Covariances:
+    """Variances of each feature and component: covariance type ``"diag"``."""
+
+    name = "diag"
+    isotropic = False
+
+    def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature, shape (n_features,)."""
+        return covariances * factor**2
+
+    def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
+        del weights
+        return variances
+
+    def pooled(self, components: Components) -> Array:
+        """Covariances of one component, with the mean variances of all."""
+        return components.weights @ components.covariances
+
+    def replaced(self, components: Components, which: NDArray[np.intp], means: Array) -> Components:
+        """Components with some of them moved, with pooled covariances and a small weight."""
+        keep = np.ones(len(components.weights), bool)
+        keep[which] = False
+        weights = np.where(keep, components.weights, 0.5 / len(keep))
+        all_means = components.means.copy()
+        all_means[which] = means
+        widened = self.widened(components, which)
+        return Components(weights / weights.sum(), all_means, widened.covariances)
+
+    def widened(self, components: Components, which: NDArray[np.intp]) -> Components:
+        """Components some of which get the pooled covariances."""
+        covariances = components.covariances.copy()
+        covariances[which] = self.pooled(components)
+        return Components(components.weights, components.means, covariances)
+
+    def joint(self, components: Components, rows: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        linear, quadratic, constants = self._coefficients(components)
+        joint = rows @ linear
+        joint += (rows * rows) @ quadratic
+        joint += constants
+        return np.asarray(joint)
+
+    def _variances(self, components: Components) -> Array:
+        return components.covariances
+
+    def _coefficients(self, components: Components) -> tuple[Array, Array, Array]:
+        variances = self._variances(components)
+        precisions = 1.0 / variances
+        linear = components.means * precisions
+        constants = (
+            np.log(np.maximum(components.weights, _TINY))
+            - 0.5 * np.log(2.0 * np.pi * variances).sum(axis=1)
+            - 0.5 * (linear * components.means).sum(axis=1)
+        )
+        return linear.T.copy(), -0.5 * precisions.T, constants
+
+    def log_density(self, components: Components, rows: Array) -> Array:
+        """Log-density of each row, shape (n,)."""
+        density = np.empty(len(rows))
+        for part in self._blocks(rows, len(components.weights)):
+            joint = self.joint(components, rows[part])
+            largest = joint.max(axis=1)
+            density[part] = largest + np.log(np.exp(joint - largest[:, None]).sum(axis=1))
+        return density
+
+    @staticmethod
+    def _blocks(rows: Array, n_components: int) -> Iterator[slice]:
+        size = max(_BLOCK // max(n_components, rows.shape[1]), 64)
+        return (slice(k, min(k + size, len(rows))) for k in range(0, len(rows), size))
+
+    def expectation(self, components: Components, rows: Array, weights: Array) -> Moments:
+        """E-step; exponentials are computed in float32, sums in float64."""
+        k, d = components.means.shape
+        counts, squared = np.zeros(k), np.zeros(k)
+        sums, squares = np.zeros((k, d)), self._no_squares(k, d)
+        total = 0.0
+        for part in self._blocks(rows, k):
+            block, w = rows[part], weights[part]
+            joint = self.joint(components, block)
+            largest = joint.max(axis=1)
+            joint -= largest[:, None]
+            shares = joint.astype(np.float32)
+            np.exp(shares, out=shares)
+            norm = shares.sum(axis=1, dtype=np.float64)
+            total += float(w @ (largest + np.log(norm)))
+            np.multiply(shares, (w / norm)[:, None], out=joint)
+            counts += joint.sum(axis=0)
+            squared += np.einsum("nk,nk->k", joint, joint)
+            sums += joint.T @ block
+            self._add_squares(squares, joint, block)
+        return Moments(counts, squared, sums, squares, total)
+
+    def _no_squares(self, n_components: int, n_features: int) -> Array:
+        return np.zeros((n_components, n_features))
+
+    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
+        squares += shares.T @ (block * block)
+
+    def maximization(self, moments: Moments, before: Components, floor: float) -> Components:
+        """M-step; components without any weight keep their parameters."""
+        seen = moments.counts > 1e-12
+        counts = np.where(seen, moments.counts, 1.0)[:, None]
+        means = np.where(seen[:, None], moments.sums / counts, before.means)
+        covariances = self._covariances(moments, counts, means, seen, before, floor)
+        return Components(moments.counts / moments.counts.sum(), means, covariances)
+
+    def _covariances(
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        seen: NDArray[np.bool_],
+        before: Components,
+        floor: float,
+    ) -> Array:
+        variances = np.maximum(moments.squares / counts - means**2, 0.0) + floor
+        return np.where(seen[:, None], variances, before.covariances)
+
+
+class Spherical(Covariances):
+    """One variance for each component: covariance type ``"spherical"``."""
+
+    name = "spherical"
+    isotropic = True
+
+    def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
+        return covariances * factor[0] ** 2
+
+    def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
+        return np.asarray(variances.mean(axis=1))
+
+    def _variances(self, components: Components) -> Array:
+        d = components.means.shape[1]
+        return np.repeat(components.covariances[:, None], d, axis=1)
+
+    def _covariances(
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        seen: NDArray[np.bool_],
+        before: Components,
+        floor: float,
+    ) -> Array:
+        variances = np.maximum(moments.squares / counts - means**2, 0.0).mean(axis=1) + floor
+        return np.where(seen, variances, before.covariances)
+
+
+class Full(Covariances):
+    """One matrix for each component: covariance type ``"full"``."""
+
+    name = "full"
+
+    def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
+        return covariances * factor[:, None] * factor
+
+    def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
+        return variances[:, :, None] * np.eye(variances.shape[1])
+
+    def pooled(self, components: Components) -> Array:
+        """Covariances of one component, with the mean covariances of all."""
+        return np.einsum("k,kij->ij", components.weights, components.covariances)
+
+    def joint(self, components: Components, rows: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        d = rows.shape[1]
+        joint = np.empty((len(rows), len(components.weights)))
+        lower = np.linalg.cholesky(components.covariances)
+        whitening = np.linalg.inv(lower)
+        for k, (mean, matrix) in enumerate(zip(components.means, whitening, strict=True)):
+            white = (rows - mean) @ matrix.T
+            joint[:, k] = -0.5 * np.einsum("nd,nd->n", white, white)
+        half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+        joint += (
+            np.log(np.maximum(components.weights, _TINY)) - half - 0.5 * d * np.log(2.0 * np.pi)
+        )
+        return joint
+
+    def _no_squares(self, n_components: int, n_features: int) -> Array:
+        return np.zeros((n_components, n_features, n_features))
+
+    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
+        for k in range(shares.shape[1]):
+            squares[k] += (block * shares[:, k, None]).T @ block
+
+    def _covariances(
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        seen: NDArray[np.bool_],
+        before: Components,
+        floor: float,
+    ) -> Array:
+        matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
+        matrices = _positive(matrices) + floor * np.eye(means.shape[1])
+        return np.where(seen[:, None, None], matrices, before.covariances)
+
+
+class Tied(Covariances):
+    """One matrix for all components: covariance type ``"tied"``."""
+
+    name = "tied"
+
+    def rescaled(self, covariances: Array, factor: Array) -> Array:
+        """Covariances of rows times a factor for each feature."""
+        return covariances * factor[:, None] * factor
+
+    def from_variances(self, weights: Array, variances: Array) -> Array:
+        """Covariances of this type that are nearest to variances (n_components, n_features)."""
+        return np.diag(weights @ variances)
+
+    def widened(self, components: Components, which: NDArray[np.intp]) -> Components:
+        """The same components: they share their covariances."""
+        return components
+
+    def joint(self, components: Components, rows: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        lower = np.linalg.cholesky(components.covariances)
+        whitening = np.linalg.inv(lower).T
+        white, means = rows @ whitening, components.means @ whitening
+        joint = white @ means.T
+        joint -= 0.5 * (white * white).sum(axis=1)[:, None]
+        half = np.log(np.diagonal(lower)).sum() + 0.5 * len(lower) * np.log(2.0 * np.pi)
+        joint += np.log(np.maximum(components.weights, _TINY)) - half
+        joint -= 0.5 * (means * means).sum(axis=1)
+        return np.asarray(joint)
+
+    def _no_squares(self, n_components: int, n_features: int) -> Array:
+        return np.zeros((n_features, n_features))
+
+    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
+        squares += (block * shares.sum(axis=1)[:, None]).T @ block
+
+    def _covariances(
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        seen: NDArray[np.bool_],
+        before: Components,
+        floor: float,
+    ) -> Array:
+        matrix = moments.squares - (means * moments.counts[:, None]).T @ means
+        return _positive(matrix) + floor * np.eye(means.shape[1])
+
+
+def _positive(matrices: Array) -> Array:
+    """Symmetric part, with negative eigenvalues of rounding set to zero."""
+    matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
+    values, vectors = np.linalg.eigh(matrices)
+    if (values >= 0).all():
+        return np.asarray(matrices)
+    values = np.maximum(values, 0.0)
+    return np.asarray((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))
+
+
+COVARIANCES: dict[str, Covariances] = {
+    family.name: family for family in (Covariances(), Spherical(), Tied(), Full())
+}

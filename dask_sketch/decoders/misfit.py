@@ -1,0 +1,137 @@
+"""Compare a decoded model with a simple rival, and warn of a model that the rival beats."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.pilot_start import pilot_mixture
+from dask_sketch.features.pilot import PilotMixture, kmeans
+from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.sketching.sketch import Sketch
+
+WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
+WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
+_EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
+_POINTS = 10_000  # rows that a comparison uses at most
+_LIKELY = "maximum likelihood"
+
+
+def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array, Array]) -> float:
+    """Weighted mean log-likelihood of rows under a mixture of Gaussians, in nats.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n, n_features).
+    weights
+        Weights of the rows, shape (n,), summing to one.
+    mixture
+        Weights (K,), means and variances (K, n_features).
+    """
+    return float(weights @ RowDensity(*mixture).log_total(rows))
+
+
+def warn_of_misfit(
+    sketch: Sketch,
+    weights: Array,
+    means: Array,
+    variances: Array | None,
+    cost: float,
+    noise_level: float,
+) -> None:
+    """Warn if the rows of the sample, or the pilot of the map, speak for a simpler model.
+
+    Without a sample, rows are simulated from the mixture of the pilot, and no comparison is made
+    where noise explains the cost, or the sketch is of other data than the pilot.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights, means, variances
+        Components; None in place of variances for centroids.
+    cost, noise_level
+        Cost of the model, and noise level of the sketch.
+    """
+    if sketch.privacy is not None:
+        return
+    pilot = pilot_mixture(sketch)
+    found = sketch.sample
+    if found is not None and len(found) >= 10 * len(weights):
+        rows, masses = found.rows.astype(np.float64), found.weights
+        if len(rows) > _POINTS:  # by ascending keys, which are random
+            rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
+    elif pilot is not None and (variances is None or cost > _EXPLAINED * noise_level):
+        rows = GaussianMixture(pilot.weights, pilot.means, pilot.variances).sample(_POINTS, seed=0)
+        masses = np.full(len(rows), 1.0 / len(rows))
+    else:
+        return
+    if variances is None:
+        _warn_of_centroids(sketch, means, rows, masses)
+    else:
+        _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses)
+
+
+def _warn_of_mixture(
+    sketch: Sketch,
+    mixture: tuple[Array, Array, Array],
+    pilot: PilotMixture | None,
+    rows: Array,
+    masses: Array,
+) -> None:
+    mean = masses @ rows
+    variance = masses @ (rows - mean) ** 2
+    if not (variance > 0).all():  # a constant feature has a density without bound
+        return
+    one = (np.ones(1), mean[None], variance[None])
+    rivals = {"one Gaussian": mean_log_likelihood(rows, masses, one)}
+    if pilot is not None and len(pilot.weights) <= len(mixture[0]):
+        given = (pilot.weights, pilot.means, pilot.variances)
+        rivals["EM on the pilot rows"] = mean_log_likelihood(rows, masses, given)
+    name = max(rivals, key=lambda key: rivals[key])
+    loss = rivals[name] - mean_log_likelihood(rows, masses, mixture)
+    if loss > WARNED_NATS:
+        warnings.warn(
+            f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
+            "nearest to a sketch are not the likeliest where the data is no mixture of "
+            f"{len(mixture[0])} Gaussians. {_remedy(sketch, 'mixture')}",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_of_centroids(sketch: Sketch, centers: Array, rows: Array, masses: Array) -> None:
+    rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
+    squares = _squared_distances(rows, centers)
+    error = float(masses @ squares)
+    if error > WARNED_RATIO * rival.inertia:
+        warnings.warn(
+            f"the mean squared error of the centroids is {error / rival.inertia:.3g} times that of "
+            f"k-means on {len(rows):,} rows. {_remedy(sketch, 'centroids')}",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _squared_distances(rows: Array, centers: Array) -> Array:
+    best = np.full(len(rows), np.inf)
+    for center in centers:
+        np.minimum(best, ((rows - center) ** 2).sum(axis=1), out=best)
+    return best
+
+
+def _remedy(sketch: Sketch, result: str) -> str:
+    if sketch.sample is not None:
+        return "Decode without method, which compares it with maximum likelihood on the sample."
+    if result == "centroids":
+        return (
+            "Sketch with sample=True where rows may be kept; otherwise design the feature map with "
+            "task='clustering' and decode with method='density'."
+        )
+    return (
+        "Sketch with sample=True where rows may be kept; otherwise take four times the frequencies "
+        "and method='density'."
+    )

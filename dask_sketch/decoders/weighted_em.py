@@ -1,0 +1,373 @@
+"""Fit Gaussian mixtures and centroids to weighted rows in memory, from several starts.
+
+Mixtures by expectation-maximisation, centroids by Lloyd's algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances
+from dask_sketch.errors import InputError
+from dask_sketch.features.pilot import Clusters, one_thread
+
+Array = NDArray[np.float64]
+_FLOOR = 1e-6  # added to variances, as a fraction of those of the rows
+_MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
+_MAX_RESEEDED = 3  # moves of degenerate components, per component
+_SHORT = 20  # iterations of each start before the best are continued
+_CONTINUED = 3  # starts that are continued to convergence
+_KMEANS_ITERATIONS = 30  # of k-means before EM starts
+_START_FLOOR = 1e-3  # added to the variances of clusters, as a fraction of those of the rows
+
+
+@dataclass(frozen=True)
+class FittedMixture:
+    """Mixture of Gaussians fitted to weighted rows.
+
+    Attributes
+    ----------
+    weights
+        Weights of the components, shape (n_components,), decreasing, summing to one.
+    means
+        Means, shape (n_components, n_features), in the units of the rows.
+    covariances
+        Covariances as in scikit-learn: shape (n_components, n_features) for ``"diag"``,
+        (n_components,) for ``"spherical"``, (n_features, n_features) for ``"tied"`` and
+        (n_components, n_features, n_features) for ``"full"``.
+    covariance_type
+        Type of the covariances.
+    log_likelihood
+        Mean weighted log-likelihood of the rows, in nats.
+    n_iterations
+        Number of iterations from the best start.
+    converged
+        Whether the last iteration gained less than the tolerance.
+    start
+        Position of the best start: given starts first, then those of k-means.
+    start_likelihoods
+        Mean log-likelihoods that the starts reached, shape (n_starts,): after a few iterations, or
+        after all for those that were continued.
+    """
+
+    weights: Array
+    means: Array
+    covariances: Array
+    covariance_type: str
+    log_likelihood: float
+    n_iterations: int
+    converged: bool
+    start: int
+    start_likelihoods: Array
+
+
+@dataclass
+class _Run:
+    """Iterations from one start."""
+
+    components: Components
+    start: int
+    log_likelihood: float = -np.inf
+    n_iterations: int = 0
+    converged: bool = False
+    n_reseeded: int = 0
+
+
+class _Rows:
+    """Rows in standard units, with their weights, and iterations on them."""
+
+    def __init__(self, rows: Array, weights: Array, family: Covariances) -> None:
+        self.center = weights @ rows
+        variance = weights @ (rows - self.center) ** 2
+        varies = np.ptp(rows, axis=0) > 0
+        if family.isotropic or not varies.any():
+            mean = float(variance.mean())
+            variance = np.full(len(variance), mean if mean > 0 else 1.0)
+        else:
+            variance = np.where(varies, variance, variance[varies].mean())
+        self.scale = np.sqrt(variance)
+        self.rows = (rows - self.center) / self.scale
+        self.weights = weights
+        self.family = family
+
+    def inward(self, weights: Array, means: Array, covariances: Array) -> Components:
+        """Components in standard units."""
+        means = (means - self.center) / self.scale
+        return Components(weights, means, self.family.rescaled(covariances, 1.0 / self.scale))
+
+    def iterate(
+        self, run: _Run, n_iterations: int, tolerance: float, regularization: float
+    ) -> None:
+        """Iterate until the gain is below the tolerance; re-seed degenerate components."""
+        for _ in range(n_iterations):
+            moments = self.family.expectation(run.components, self.rows, self.weights)
+            gain = moments.log_likelihood - run.log_likelihood
+            run.log_likelihood = moments.log_likelihood
+            few = np.flatnonzero(moments.counts**2 < _MIN_ROWS * moments.squared_counts)
+            reseeded = len(few) > 0 and run.n_reseeded < _MAX_RESEEDED * len(moments.counts)
+            if not reseeded and abs(gain) < tolerance:
+                run.converged = True
+                return
+            run.components = self.family.maximization(moments, run.components, regularization)
+            run.n_iterations += 1
+            if reseeded:
+                self._reseed(run, few)
+                run.log_likelihood = -np.inf
+            elif len(few):
+                run.components = self.family.widened(run.components, few)
+
+    def _reseed(self, run: _Run, degenerate: NDArray[np.intp]) -> None:
+        """Move components to rows whose likelihood is poorest, with the pooled covariance."""
+        density = self.family.log_density(run.components, self.rows)
+        n = max(len(self.rows) // 50, len(degenerate))
+        poorest = np.argsort(density, kind="stable")[:n]
+        # deterministic: evenly spaced among the poorest two per cent, since the very poorest are
+        # single outliers
+        picked = poorest[np.linspace(0, n - 1, len(degenerate) + 2).astype(int)[1:-1]]
+        run.components = self.family.replaced(run.components, degenerate, self.rows[picked])
+        run.n_reseeded += len(degenerate)
+
+
+def fit_mixture(
+    rows: ArrayLike,
+    weights: ArrayLike | None,
+    n_components: int,
+    *,
+    starts: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]] = (),
+    n_starts: int = 10,
+    seed: int = 0,
+    covariance_type: str = "diag",
+    regularization: float = _FLOOR,
+    tolerance: float = 1e-5,
+    n_iterations: int = 500,
+) -> FittedMixture:
+    """Fit a mixture to weighted rows by expectation-maximisation.
+
+    A few iterations are made from every start, and the best are continued to convergence. Rows are
+    standardised, so that the result does not depend on their units. Components that hold fewer than
+    three effective rows are moved to where the likelihood is poorest, and if they lose their rows
+    again, they get the mean covariances of all components: their likelihood would have no bound.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n_rows, n_features).
+    weights
+        Weights of the rows, shape (n_rows,), not negative; equal if None.
+    n_components
+        Number of components of the starts from k-means.
+    starts
+        Other starts: weights (n_components,), means and variances (n_components, n_features), or
+        covariances of the shape of the type.
+    n_starts
+        Number of starts from k-means.
+    seed
+        Seed of the starts, ``>= 0``.
+    covariance_type
+        ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn.
+    regularization
+        Number added to variances, as a fraction of those of the rows.
+    tolerance
+        Gain of an iteration below which iterations end, in nats.
+    n_iterations
+        Largest number of iterations of each start.
+
+    Returns
+    -------
+    mixture
+        Mixture of largest mean weighted log-likelihood.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid, or there is no start.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.concatenate([rng.normal(-3.0, 1.0, (1000, 1)), rng.normal(3.0, 0.5, (1000, 1))])
+    >>> fit_mixture(rows, None, 2).means.round(1).ravel().tolist()
+    [-3.0, 3.0]
+    """
+    values, masses = checked_rows(rows, weights)
+    if covariance_type not in COVARIANCES:
+        raise InputError(
+            f"covariance_type={covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
+        )
+    require_components(n_components, len(values))
+    if not starts and n_starts < 1:
+        raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
+    family = COVARIANCES[covariance_type]
+    with one_thread():
+        data = _Rows(values, masses, family)
+        begun = [data.inward(*_given(start, family)) for start in starts]
+        begun += [
+            _kmeans_start(data, n_components, np.random.SeedSequence([seed, k]))
+            for k in range(n_starts)
+        ]
+        runs = [_Run(components, k) for k, components in enumerate(begun)]
+        for run in runs:
+            data.iterate(run, min(_SHORT, n_iterations), tolerance, regularization)
+        ranked = sorted(runs, key=lambda run: -run.log_likelihood)
+        for run in ranked[:_CONTINUED]:
+            data.iterate(run, n_iterations - run.n_iterations, tolerance, regularization)
+        best = max(ranked[:_CONTINUED], key=lambda run: run.log_likelihood)
+    shift = float(np.log(data.scale).sum())
+    order = np.argsort(-best.components.weights, kind="stable")
+    covariances = family.rescaled(best.components.covariances, data.scale)
+    return FittedMixture(
+        best.components.weights[order],
+        data.center + data.scale * best.components.means[order],
+        covariances if covariance_type == "tied" else covariances[order],
+        covariance_type,
+        best.log_likelihood - shift,
+        best.n_iterations,
+        best.converged,
+        best.start,
+        np.array([run.log_likelihood - shift for run in runs]),
+    )
+
+
+def checked_rows(rows: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
+    """Rows as float64, and weights that sum to one.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n_rows, n_features).
+    weights
+        Weights, shape (n_rows,); equal if None.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid.
+    """
+    values = np.asarray(rows, dtype=np.float64)
+    if values.ndim != 2 or not values.size:
+        raise InputError(f"rows has shape {values.shape}: give (n_rows, n_features).")
+    if not np.isfinite(values).all():
+        raise InputError("rows holds values that are not finite: leave those rows out.")
+    masses = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if masses.shape != values.shape[:1]:
+        raise InputError(
+            f"weights has shape {masses.shape}: give ({len(values)},), one for each row."
+        )
+    if not (np.isfinite(masses).all() and (masses >= 0).all() and masses.sum() > 0):
+        raise InputError(
+            f"weights must be finite, not negative and not all zero: smallest {masses.min():g}, "
+            f"sum {masses.sum():g}."
+        )
+    seen = masses > 0
+    return values[seen], masses[seen] / masses.sum()
+
+
+def _given(
+    start: tuple[ArrayLike, ArrayLike, ArrayLike], family: Covariances
+) -> tuple[Array, Array, Array]:
+    """Weights, means and covariances of a start; variances are converted to the type."""
+    weights, means, shapes = (np.array(part, dtype=np.float64) for part in start)
+    if shapes.shape == means.shape and family.name != "diag":
+        shapes = family.from_variances(weights, shapes)
+    return weights / weights.sum(), means, shapes
+
+
+def _kmeans_start(data: _Rows, n_components: int, seed: np.random.SeedSequence) -> Components:
+    """Weights, means and variances of the clusters of k-means."""
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.cluster import KMeans
+
+    rows, weights = data.rows, data.weights
+    state = int(seed.generate_state(1)[0])
+    found = KMeans(n_components, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=state)
+    found.fit(rows, sample_weight=weights * len(rows))
+    indicator = np.zeros((len(rows), n_components))
+    indicator[np.arange(len(rows)), found.labels_] = weights
+    counts = np.maximum(indicator.sum(axis=0), 1e-12)
+    means = indicator.T @ rows / counts[:, None]
+    variances = np.maximum(indicator.T @ rows**2 / counts[:, None] - means**2, 0.0) + _START_FLOOR
+    return Components(counts / counts.sum(), means, data.family.from_variances(counts, variances))
+
+
+def fit_centroids(
+    rows: ArrayLike,
+    weights: ArrayLike | None,
+    n_components: int,
+    *,
+    starts: Sequence[ArrayLike] = (),
+    n_starts: int = 10,
+    seed: int = 0,
+) -> Clusters:
+    """Fit centroids to weighted rows by k-means.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n_rows, n_features).
+    weights
+        Weights of the rows, shape (n_rows,), not negative; equal if None.
+    n_components
+        Number of centroids of the starts by k-means++.
+    starts
+        Other starts: centroids, shape (n_components, n_features).
+    n_starts
+        Number of starts by k-means++ (Arthur and Vassilvitskii 2007).
+    seed
+        Seed of the starts, ``>= 0``.
+
+    Returns
+    -------
+    clusters
+        Centroids of the smallest mean squared distance.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid, or there is no start.
+
+    Examples
+    --------
+    >>> points = [[0.0], [1.0], [10.0], [12.0]]
+    >>> sorted(fit_centroids(points, [1, 3, 1, 1], 2).centers.ravel().tolist())
+    [0.75, 11.0]
+    """
+    values, masses = checked_rows(rows, weights)
+    require_components(n_components, len(values))
+    if not starts and n_starts < 1:
+        raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.cluster import KMeans
+
+    scaled = masses * len(values)
+    with one_thread():
+        state = int(np.random.SeedSequence(seed).generate_state(1)[0])
+        found = [KMeans(len(start), init=start, n_init=1) for start in map(np.asarray, starts)]
+        if n_starts:
+            found.append(KMeans(n_components, n_init=n_starts, random_state=state))
+        for each in found:
+            each.fit(values, sample_weight=scaled)
+        best = min(found, key=lambda each: float(each.inertia_))
+    mass: Array = np.zeros(len(best.cluster_centers_))
+    np.add.at(mass, best.labels_, masses)
+    return Clusters(best.cluster_centers_, mass, float(best.inertia_) / len(values))
+
+
+def require_components(n_components: int, n_rows: int) -> None:
+    """Raise unless there are as many rows as components.
+
+    Parameters
+    ----------
+    n_components, n_rows
+        Numbers of components and of rows of positive weight.
+
+    Raises
+    ------
+    InputError
+        If there are fewer rows, or no component.
+    """
+    if not 1 <= n_components <= n_rows:
+        raise InputError(f"n_components={n_components!r}: there are {n_rows} rows; give 1 to that.")

@@ -1,0 +1,450 @@
+"""Expectation-maximisation: exact, mergeable statistics of the samples, and one step.
+
+A model decoded from a sketch minimises a kernel distance. A step of EM, with one more pass over the
+samples, moves a mixture towards maximum likelihood, and a step of Lloyd's algorithm moves centroids
+towards the least mean squared distance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.features.kernels.expectation_loop import (
+    COUNT_FRACTION,
+    FARTHEST,
+    FRACTION,
+    GROUP,
+    REACH,
+    expectation_loop,
+    weights_by_exponent,
+)
+from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, FixedPoint
+from dask_sketch.features.kernels.row_loop import OVERFLOW
+from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
+from dask_sketch.validation.device import on_host
+
+Array = NDArray[np.float64]
+_SLAB = 2**15  # rows that are converted at a time
+_SEEN = 1e-6  # samples, of mean weight; fewer do not determine a mean
+_BITS = math.log2(math.e)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectationStatistics(FrozenDataclass):
+    """Exact sums over samples of the responsibilities of the components of one model.
+
+    Integers, which have the same bits for every order and chunking of the samples.
+
+    Attributes
+    ----------
+    sums
+        Sums, as flat integers: responsibilities of the components, their first moments about the
+        components, for mixtures the second moments, and the logarithms of the densities.
+    count
+        Number of samples, including those of weight zero.
+    omitted
+        Number of rows with NaN or infinite values that were left out.
+    """
+
+    sums: FixedPoint
+    count: int
+    omitted: int
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all sums have the same bits."""
+        if not isinstance(other, ExpectationStatistics):
+            return NotImplemented
+        same = self.count == other.count and self.omitted == other.omitted
+        return same and self.sums == other.sums
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.sums.nbytes
+
+
+def merge_statistics(parts: Sequence[ExpectationStatistics]) -> ExpectationStatistics:
+    """Merge the statistics of parts of the samples, at least one.
+
+    Raises
+    ------
+    CapacityError
+        If a sum does not fit.
+    """
+    return ExpectationStatistics(
+        FixedPoint.sum([part.sums for part in parts]),
+        sum(part.count for part in parts),
+        sum(part.omitted for part in parts),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectationStep(FrozenDataclass):
+    """The statistics of one model: those of one step of EM, or of Lloyd's algorithm.
+
+    Parameters
+    ----------
+    model
+        Mixture, of which each sample has responsibilities that sum to one, or centroids, where it
+        belongs to the nearest.
+    unit
+        For centroids, length in which moments are counted, near the deviations of the samples;
+        by default the root mean squared distance of the centers from their mean.
+
+    Raises
+    ------
+    InputError
+        If components are too narrow for their distances.
+
+    Examples
+    --------
+    >>> step = ExpectationStep(GaussianMixture([1.0], [[0.0]], [[1.0]]))
+    >>> x = np.random.default_rng(0).normal(3.0, 2.0, (1000, 1))
+    >>> parts = [step.statistics(x[:300]), step.statistics(x[300:])]
+    >>> statistics = merge_statistics(parts)
+    >>> statistics == step.statistics(x)
+    True
+    >>> better = step.maximize(statistics)
+    >>> bool(np.allclose(better.means, x.mean()) and np.allclose(better.covariances, x.var()))
+    True
+    """
+
+    model: GaussianMixture | Centroids
+    unit: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (np.abs(self._offsets) < REACH / 2).all():
+            raise InputError(
+                f"model has components {np.abs(self._offsets).max():.3g} of their standard "
+                "deviations from its mean: decode it with a larger variance_floor."
+            )
+
+    # Parameters in the form of the compiled loop.
+
+    @property
+    def hard(self) -> bool:
+        """Whether each sample belongs to its nearest component alone."""
+        return isinstance(self.model, Centroids)
+
+    @property
+    def _locations(self) -> Array:
+        model = self.model
+        return model.centers if isinstance(model, Centroids) else model.means
+
+    @cached_property
+    def _center(self) -> Array:
+        return np.asarray(self.model.weights @ self._locations)
+
+    @cached_property
+    def length(self) -> float:
+        """Unit of centroids."""
+        if self.unit is not None:
+            return self.unit
+        distance = float(np.sqrt(((self._locations - self._center) ** 2).sum(axis=1).mean()))
+        return distance or float(np.abs(self._center).max()) or 1.0
+
+    @cached_property
+    def _deviations(self) -> Array:
+        """Standard deviations of the components, or units, shape (n_components, n_features)."""
+        if isinstance(self.model, GaussianMixture):
+            return np.asarray(np.sqrt(self.model.covariances))
+        return np.full(self._locations.shape, self.length)
+
+    @cached_property
+    def _scale(self) -> float:
+        """Deviation in the compiled loop, of one standard deviation or unit."""
+        return 1.0 if self.hard else math.sqrt(0.5 * _BITS)
+
+    @cached_property
+    def _slopes(self) -> Array:
+        return self._scale / self._deviations
+
+    @cached_property
+    def _offsets(self) -> Array:
+        return (self._center - self._locations) * self._slopes
+
+    @cached_property
+    def _peaks(self) -> Array:
+        if not isinstance(self.model, GaussianMixture):
+            return np.zeros(self.model.n_components)
+        with np.errstate(divide="ignore"):
+            logarithms = np.maximum(np.log2(self.model.weights), -1e300)
+        return np.asarray(
+            logarithms - 0.5 * np.log2(2.0 * np.pi * self.model.covariances).sum(axis=1)
+        )
+
+    @cached_property
+    def _tables(self) -> tuple[Array, ...]:
+        """Center, limits, slopes, offsets and peaks; features are padded with zeros."""
+        padding = ((0, 0), (0, -self.model.n_features % GROUP))
+        limits = 0.5 * REACH / self._slopes.max(axis=0)
+        slopes, offsets = np.pad(self._slopes, padding), np.pad(self._offsets, padding)
+        tables = self._center, limits, slopes, offsets, self._peaks
+        return tuple(map(np.ascontiguousarray, tables))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.model.n_components, self.model.n_features
+
+    @property
+    def n_sums(self) -> int:
+        """Number of sums."""
+        k, d = self._shape
+        return k + (1 if self.hard else 2) * k * d + 1
+
+    def prepare(self, dtype: Any = np.float64) -> None:
+        """Compile, before the first chunk arrives."""
+        expectation_loop(np.dtype(dtype), self.hard)
+
+    # Statistics of samples.
+
+    def statistics(
+        self,
+        samples: Any,
+        weights: Any = None,
+        *,
+        nan_policy: str = "raise",
+        label: str = "samples",
+    ) -> ExpectationStatistics:
+        """Compute the statistics of one chunk in memory.
+
+        Parameters
+        ----------
+        samples
+            Chunk of shape (..., n_features) and any real dtype.
+        weights
+            Weights of shape (...), zero or from ``2**-32`` to ``2**32``; all one when not given.
+        nan_policy
+            ``"raise"`` refuses the chunk at a row with a NaN or infinite value, ``"omit"`` leaves
+            such rows out and counts them.
+        label
+            Name of the chunk for messages.
+
+        Raises
+        ------
+        InputError
+            If shapes or types do not fit, or values are masked.
+        ChunkError
+            If a row or a weight is refused, or sums are too large.
+        """
+        x, w = self._checked(samples, weights, label)
+        add_rows = expectation_loop(x.dtype, self.hard)
+        sums = np.zeros((2, self.n_sums), np.int64)
+        order = np.arange(min(_SLAB, len(x)))
+        omit = nan_policy == "omit"
+        count = omitted = 0
+        for start in range(0, len(x), _SLAB):
+            rows = np.ascontiguousarray(x[start : start + _SLAB], dtype=native_type(x.dtype))
+            groups, mantissas = [(0, order[: len(rows)])], self._center  # not read without weights
+            if w is not None:
+                given, left_out = _usable(rows, w[start : start + _SLAB], omit, start, label)
+                groups = weights_by_exponent(given)
+                count += len(rows) - left_out - sum(len(part) for _, part in groups)
+                omitted += left_out
+            for exponent, part in groups:
+                if w is not None:
+                    mantissas = np.ldexp(given, -exponent)
+                taken, left_out, refused = add_rows(
+                    rows, part, mantissas, w is not None, omit, *self._tables, sums,
+                    exponent - MIN_EXPONENT,
+                )  # fmt: skip
+                if refused == OVERFLOW:
+                    raise ChunkError(f"{label}: {_TOO_LARGE}")
+                if refused >= 0:
+                    self._refuse(rows[refused], start + refused, label)
+                count += taken
+                omitted += left_out
+        return ExpectationStatistics(FixedPoint(*sums), count, omitted)
+
+    def _checked(
+        self, samples: Any, weights: Any, label: str
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        require_unmasked(samples, "samples", f"the values of {label}")
+        x = on_host(samples)
+        d = self.model.n_features
+        if x.dtype.kind not in "fiub":
+            raise InputError(f"{label} has dtype={x.dtype}, not real numbers. Convert them.")
+        if x.ndim < 1 or x.shape[-1] != d:
+            raise InputError(f"{label} has shape={x.shape}: give (..., {d}), as the model has.")
+        x = x.reshape(-1, d)
+        if weights is None:
+            return x, None
+        require_unmasked(weights, "weights", f"weights of {label}")
+        w = on_host(weights)
+        if w.dtype.kind not in "fiub":
+            raise InputError(f"weights of {label} have dtype={w.dtype}: give real numbers.")
+        if w.size != len(x):
+            raise InputError(
+                f"weights of {label} have size={w.size}: give one weight for each of the {len(x)} "
+                "rows."
+            )
+        return x, w.reshape(-1)
+
+    def _refuse(self, row: NDArray[Any], number: int, label: str) -> NoReturn:
+        finite = np.isfinite(row)
+        if not finite.all():
+            _refuse_values(row, number, label)
+        away = np.abs((row - self._locations) / self._deviations).max(axis=1).min()
+        raise ChunkError(
+            f"{label}: row {number} of this chunk is {away:.3g} "
+            f"{'units' if self.hard else 'standard deviations'} from the nearest component; the "
+            f"limit of exact sums is {math.sqrt(FARTHEST):.3g}. Remove fill values, or decode a "
+            "model of these data."
+        )
+
+    # Results of the statistics.
+
+    def _moments(self, statistics: ExpectationStatistics) -> tuple[Array, Array, Array, float]:
+        """Counts, first and second moments in standard deviations, and sum of logarithms."""
+        if statistics.sums.shape != (self.n_sums,):
+            raise InputError(
+                f"statistics has {statistics.sums.shape[0]} sums; a model of this shape has "
+                f"{self.n_sums}. Compute them with the same model."
+            )
+        k, d = self._shape
+        counts = statistics.sums.to_float(COUNT_FRACTION - MIN_EXPONENT)[:k]
+        found = statistics.sums.to_float(FRACTION - MIN_EXPONENT)
+        first = found[k : k + k * d].reshape(k, d) / self._scale
+        second = found[k + k * d : -1].reshape(-1, d) / self._scale**2
+        if not counts.sum() > 0:
+            raise InputError(
+                "statistics has a total count of 0: compute it from at least one sample."
+            )
+        return counts, first, second, float(found[-1])
+
+    def objective(self, statistics: ExpectationStatistics) -> float:
+        """Mean log-likelihood of the model in nats, or mean squared distance to the centroids."""
+        counts, _, _, total = self._moments(statistics)
+        mean = total / float(counts.sum())
+        return -mean * self.length**2 if self.hard else mean / _BITS
+
+    def maximize(
+        self, statistics: ExpectationStatistics, floor: Any = 0.0
+    ) -> GaussianMixture | Centroids:
+        """Perform the step, which does not decrease the likelihood (Dempster et al. 1977).
+
+        Components without samples keep their parameters, with zero weight.
+
+        Parameters
+        ----------
+        statistics
+            Statistics of :meth:`statistics`.
+        floor
+            Smallest variances of a mixture, of a shape that broadcasts to (n_components,
+            n_features). The likelihood does not decrease if they are at most those of the model.
+
+        Returns
+        -------
+        model
+            Model after the step. Covariances of one variance for each component stay so, and known
+            ones stay as they are, if the model was decoded as such.
+
+        Raises
+        ------
+        InputError
+            If the statistics belong to a model of another shape, or to no samples.
+        """
+        counts, first, second, _ = self._moments(statistics)
+        seen = counts > _SEEN * counts.sum() / max(statistics.count, 1)
+        shift = np.where(seen[:, None], first / np.where(seen, counts, 1.0)[:, None], 0.0)
+        weights = counts / counts.sum()
+        model, locations = self.model, self._locations + shift * self._deviations
+        if isinstance(model, Centroids):
+            return Centroids(weights, locations, model.decoding)
+        variances = model.covariances
+        if covariance_shape(model) != "known":
+            spread = second / np.where(seen, counts, 1.0)[:, None] - shift**2
+            found = np.maximum(spread, 0.0) * variances
+            if covariance_shape(model) == "isotropic":
+                found, floor = (
+                    np.broadcast_to(
+                        np.broadcast_to(values, found.shape).mean(axis=1)[:, None], found.shape
+                    )
+                    for values in (found, floor)
+                )
+            found = np.maximum(found, floor)
+            variances = np.where(seen[:, None] & (found > 0.0), found, variances)
+        return GaussianMixture(weights, locations, variances, model.decoding)
+
+    def gain(self, statistics: ExpectationStatistics, better: GaussianMixture | Centroids) -> float:
+        """Lower bound of the change of the objective by a step, from its statistics alone.
+
+        For a mixture the change of the expected log-likelihood of samples and components, in nats
+        for each sample; for centroids that of the mean squared distance with unchanged clusters.
+
+        Parameters
+        ----------
+        statistics
+            Statistics of :meth:`statistics`.
+        better
+            Model after the step.
+        """
+        counts, first, second, _ = self._moments(statistics)
+        share = counts / counts.sum()
+        seen = share > 0
+        share, counts = share[seen], counts[seen, None]
+        first = first[seen] / counts
+        if isinstance(better, Centroids):
+            return -float(share @ (first**2).sum(axis=1)) * self.length**2
+        model = self.model
+        assert isinstance(model, GaussianMixture)
+        second, deviations = second[seen] / counts, self._deviations[seen]
+        ratio = model.covariances[seen] / better.covariances[seen]
+        shift = (better.means[seen] - model.means[seen]) / deviations
+        after = (second - 2.0 * shift * first + shift**2) * ratio
+        with np.errstate(divide="ignore"):
+            logarithms = np.log(better.weights[seen]) - np.log(model.weights[seen])
+        logarithms = np.where(np.isfinite(logarithms), logarithms, 0.0)
+        change = 0.5 * (np.log(ratio) - after + second).sum(axis=1)
+        return float(share @ (logarithms + change))
+
+
+_TOO_LARGE = (
+    "sums are larger than can be held exactly: a total weight of 7e13, or second moments to match. "
+    "Multiply all weights by one smaller factor."
+)
+
+
+def covariance_shape(model: GaussianMixture) -> str:
+    """Shape of the covariances of a mixture: ``"gaussian"``, ``"isotropic"`` or ``"known"``."""
+    return "gaussian" if model.decoding is None else model.decoding.model
+
+
+def _refuse_values(row: NDArray[Any], number: int, label: str) -> NoReturn:
+    feature = int(np.argmin(np.isfinite(row)))
+    raise ChunkError(
+        f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}. Clean the "
+        "data, or pass nan_policy='omit' to leave such rows out and count them.",
+        parameter="nan_policy",
+    )
+
+
+def _usable(
+    rows: NDArray[Any], weights: NDArray[Any], omit: bool, start: int, label: str
+) -> tuple[Array, int]:
+    """Weights, zero for rows that are left out, and the number of these; refuse bad ones."""
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all() and not omit:
+        bad = int(np.argmin(finite))
+        _refuse_values(rows[bad], start + bad, label)
+    found = np.where(finite, weights, 0.0).astype(np.float64)
+    fine = (found >= 2.0**MIN_EXPONENT) & (found <= 2.0**MAX_EXPONENT) | (found == 0)
+    if not fine.all():
+        bad = int(np.argmin(fine))
+        raise ChunkError(
+            f"weights of {label}: row {start + bad} has weight={weights[bad]}; give zero, or a "
+            f"number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor for all weights "
+            "changes no average."
+        )
+    return found, int((~finite).sum())

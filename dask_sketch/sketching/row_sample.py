@@ -1,0 +1,429 @@
+"""Random rows that a pass carries beside the sums: exactly mergeable, the same for any chunking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.device import on_device, on_host
+
+Array = NDArray[np.float64]
+DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
+_DEFAULT_BYTES, _FEWEST_ROWS = 2**24, 2_000
+_BLOCK = 65_536  # rows that are scanned together
+_FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
+_U53 = float(2**53)
+_NO_POSITIONS = np.empty(0, np.int64)
+
+
+def default_size(n_features: int) -> int:
+    """Default number of rows of a sample: 20,000, or fewer rows of over 200 features.
+
+    Examples
+    --------
+    >>> default_size(12), default_size(784)
+    (20000, 5349)
+    """
+    return min(DEFAULT_ROWS, max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowSample(FrozenDataclass):
+    """Random rows of the data, with the probability that each of them was chosen.
+
+    Priority sampling (Duffield, Lund and Thorup 2007): row ``i`` of importance ``q_i`` has the key
+    ``u_i / q_i``, where ``u_i`` in (0, 1) is a hash of a seed and of the position of the row in its
+    source. The sample holds *all* rows whose key is below ``threshold``, at most ``size`` of them:
+    the threshold is the smallest key of a row that did not fit. Given the threshold, row ``i`` was
+    chosen with probability ``min(1, q_i threshold)``, and sums over the rows divided by these
+    probabilities are unbiased.
+
+    Samples are exactly mergeable. Let ``t`` be the key of rank ``size + 1`` among the rows of two
+    parts together. Neither part has more than ``size`` rows with a key under ``t``, so the
+    threshold of each is at least ``t``, and each holds all of its rows under ``t``. The rows of
+    both under the smaller threshold are all rows of the union under it; if there are more than
+    ``size``, the one of rank ``size + 1`` has the key ``t``, the new threshold; if not, the smaller
+    threshold is ``t``. By induction the sample depends on the rows and their positions alone: not
+    on chunks, order, workers or repeated tasks. A part is subtracted by taking its rows out.
+
+    The importance is the weight of the row, and for a feature map with a pilot, half of it in
+    proportion to the squared distance from the center, up to a bound, as in a lightweight coreset
+    (Bachem, Lucic and Krause 2018): rare clusters and heavy tails are far from the center.
+
+    Parameters
+    ----------
+    rows
+        Chosen rows, shape (r, n_features), float32 or float64, by ascending key.
+    row_weights
+        Weights of these rows in the data, shape (r,).
+    importance
+        Importance ``q`` of each row, shape (r,).
+    keys
+        Key of each row, shape (r,), ascending.
+    threshold
+        Bound of the keys; infinite where all rows of the data are in the sample.
+    size
+        Maximum number of rows.
+
+    References
+    ----------
+    Duffield, Lund, Thorup (2007), Priority sampling for estimation of arbitrary subset sums,
+    Journal of the ACM 54(6). Bachem, Lucic, Krause (2018), Scalable k-means clustering via
+    lightweight coresets, KDD.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> x = np.arange(1000.0)[:, None]
+    >>> found = partial_sketch(x, FeatureMap(1, 10, scale=100.0), sample=50).sample
+    >>> len(found), bool(abs(found.weights @ found.rows[:, 0] - 499.5) < 150)
+    (50, True)
+    """
+
+    rows: NDArray[Any]
+    row_weights: Array
+    importance: Array
+    keys: Array
+    threshold: float
+    size: int
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "row_weights", "importance", "keys"):
+            getattr(self, name).flags.writeable = False
+
+    @classmethod
+    def empty(cls, n_features: int, size: int, dtype: Any = np.float32) -> RowSample:
+        """The sample of no rows.
+
+        Parameters
+        ----------
+        n_features, size, dtype
+            Number of features, maximum number of rows, and type of the rows.
+        """
+        none = np.empty(0)
+        return cls(np.empty((0, n_features), dtype), none, none, none, np.inf, size)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sample holds all rows of positive weight."""
+        return self.threshold == np.inf
+
+    @cached_property
+    def weights(self) -> Array:
+        """Weights that represent the data, shape (r,), summing to one.
+
+        Weight of each row over the probability that it was chosen.
+        """
+        if not len(self):
+            return np.empty(0)
+        chance = np.minimum(1.0, self.importance * self.threshold)
+        weights = self.row_weights / chance
+        return np.asarray(weights / weights.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        return self.rows.nbytes + 3 * self.keys.nbytes
+
+    @classmethod
+    def merge(cls, parts: Sequence[RowSample]) -> RowSample:
+        """Sample of the rows of all parts; the smallest ``size`` of the parts holds.
+
+        Parameters
+        ----------
+        parts
+            Samples of disjoint rows, at least one, of one number of features.
+        """
+        size = min(part.size for part in parts)
+        threshold = min(part.threshold for part in parts)
+        kept = [part for part in parts if len(part)]
+        if not kept:
+            return cls.empty(parts[0].rows.shape[1], size, parts[0].rows.dtype)._cut(threshold)
+        rows = np.concatenate([part.rows for part in kept])
+        weights, importance, keys = (
+            np.concatenate([getattr(part, name) for part in kept])
+            for name in ("row_weights", "importance", "keys")
+        )
+        return cls(rows, weights, importance, keys, threshold, size)._cut(threshold)
+
+    def _cut(self, threshold: float) -> RowSample:
+        """Rows in their order under a threshold, and under that of ``size``."""
+        order = np.argsort(self.keys, kind="stable")
+        keys = self.keys[order]
+        if (keys[1:] == keys[:-1]).any():  # of one position, sketched twice: any order of the parts
+            order = np.lexsort((*self.rows.T[::-1], self.keys))
+            keys = self.keys[order]
+        if len(keys) > self.size:
+            threshold = min(threshold, float(keys[self.size]))
+        kept = order[: int(np.searchsorted(keys, threshold))]
+        return RowSample(
+            self.rows[kept], self.row_weights[kept], self.importance[kept], self.keys[kept],
+            float(threshold), self.size,
+        )  # fmt: skip
+
+    def without(self, part: RowSample) -> RowSample | None:
+        """Sample of the rows that are not in a part; None if the part holds other rows.
+
+        Parameters
+        ----------
+        part
+            Sample of a part of the rows.
+        """
+        threshold = min(self.threshold, part.threshold)
+        mine = self._cut(threshold)
+        gone = part._cut(threshold)
+        found = np.isin(mine.keys, gone.keys)
+        if found.sum() != len(gone):
+            return None
+        left = ~found
+        return RowSample(
+            mine.rows[left], mine.row_weights[left], mine.importance[left], mine.keys[left],
+            threshold, self.size,
+        )  # fmt: skip
+
+    def scale(self, factor: float) -> RowSample:
+        """Multiply the weights of the rows by a factor; their probabilities stay."""
+        return RowSample(
+            self.rows, self.row_weights * factor, self.importance, self.keys, self.threshold,
+            self.size,
+        )  # fmt: skip
+
+    def identical(self, other: RowSample | None) -> bool:
+        """Whether rows, keys, weights and threshold are the same."""
+        return (
+            other is not None
+            and self.threshold == other.threshold
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name))
+                for name in ("rows", "row_weights", "importance", "keys")
+            )
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Number of rows, maximum number, effective number and size in bytes."""
+        weights = self.weights
+        return {
+            "n_rows": len(self),
+            "size": self.size,
+            "n_effective": float(1.0 / (weights @ weights)) if len(self) else 0.0,
+            "complete": self.is_complete,
+            "bytes": self.nbytes,
+        }
+
+    def __repr__(self) -> str:
+        all_rows = ", all rows of the data" if self.is_complete else ""
+        return f"<RowSample: {len(self):,} of at most {self.size:,} rows{all_rows}>"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Choice of random rows in a pass.
+
+    Attributes
+    ----------
+    size
+        Maximum number of rows, ``>= 1``.
+    seed
+        Seed of the hash.
+    limit
+        Bound of the threshold, infinite by default. A bound that almost surely exceeds the
+        threshold of the whole data keeps the samples of small parts small.
+    """
+
+    size: int
+    seed: int
+    limit: float = np.inf
+
+    @classmethod
+    def of(
+        cls, size: int, feature_map: FeatureMap, n_samples: int | None, *, weighted: bool
+    ) -> Sampling:
+        """Choice of rows for data of a known or unknown number of samples.
+
+        The seed is that of the feature map. Among ``n`` rows of importance at least 1/2, the number
+        with a key under ``limit`` is binomial with a mean of at least ``size + 10 sqrt(size) +
+        50``: fewer than ``size`` of them have a probability below ``1e-15``.
+
+        Parameters
+        ----------
+        size, feature_map
+            Maximum number of rows, and the feature map of the sketch.
+        n_samples
+            Number of samples; None if it is unknown.
+        weighted
+            Whether the samples have weights, whose size is unknown.
+        """
+        limit = np.inf
+        if n_samples and not weighted:
+            least = 1.0 if feature_map.pilot is None else 0.5
+            wanted = size + 10.0 * np.sqrt(size) + 50.0
+            limit = wanted / least / n_samples if wanted < n_samples else np.inf
+        return cls(size, feature_map.seed, limit)
+
+
+class RowSampler:
+    """Choice of rows from one chunk.
+
+    Parameters
+    ----------
+    sampling
+        Choice of rows.
+    feature_map
+        Feature map of the sketch, whose pilot scales the importance.
+    stream
+        Numbers of the sequence of positions: empty for positions in the whole source, the number
+        of the chunk where its place is unknown.
+    """
+
+    def __init__(self, sampling: Sampling, feature_map: FeatureMap, stream: tuple[int, ...] = ()):
+        self._sampling = sampling
+        d = feature_map.n_features
+        pilot = feature_map.pilot
+        self._center = np.asarray(feature_map.center)
+        self._precision = np.zeros(d)
+        if pilot is not None:
+            varies = pilot.variance > 0
+            self._precision[varies] = 1.0 / (pilot.variance[varies] * varies.sum())
+        self._base = stream_seed(sampling.seed, stream)
+        self._threshold = sampling.limit
+        self._parts: list[RowSample] = []
+
+    def add(
+        self, x: Any, weights: Any, start: int = 0, positions: NDArray[np.int64] | None = None
+    ) -> None:
+        """Choose among rows.
+
+        Parameters
+        ----------
+        x
+            Rows, shape (n, n_features), on the host or on a GPU.
+        weights
+            Weights, shape (n,), or None.
+        start
+            Position of the first row in its stream.
+        positions
+            Position of each row, shape (n,), if they are not consecutive.
+        """
+        numbers, hashes = np.empty(_BLOCK + 1, np.int64), np.empty(_BLOCK + 1, np.uint64)
+        far = 0.5 * (1.0 + _FAR) if self._precision.any() else 1.0  # largest importance
+        for first in range(0, len(x), _BLOCK):
+            block = x[first : first + _BLOCK]
+            given = None
+            if weights is not None:
+                given = on_host(weights[first : first + _BLOCK]).astype(np.float64)
+            bound = self._bound(far if given is None else far * np.nanmax(given, initial=0.0))
+            places = _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
+            count = _candidates(
+                places, start + first, len(block), self._base, bound, numbers, hashes
+            )
+            self._add_candidates(block, given, numbers[:count], hashes[:count])
+
+    def _bound(self, largest: float) -> np.uint64:
+        """Largest hash of a row under the threshold, for any importance up to a bound."""
+        reached = largest > 0 and self._threshold < 1.0 / largest
+        return np.uint64(self._threshold * largest * _U53 if reached else _U53)
+
+    def _add_candidates(self, x: Any, given: Any, numbers: Any, hashes: Any) -> None:
+        """Choose among the rows of a block whose hashes are small enough."""
+        weights = np.empty(0) if given is None else given[numbers]
+        if on_device(x):
+            rows, numbers = on_host(x[numbers]), np.arange(len(numbers))
+        else:
+            rows = x
+        rows = np.ascontiguousarray(rows, dtype=_row_type(x.dtype))
+        keys, importance = np.empty((2, len(numbers)))
+        _score(rows, weights, numbers, hashes, self._center, self._precision, keys, importance)
+        kept = keys < self._threshold  # not of weight zero, whose key is infinite
+        found = rows[numbers[kept]]
+        kept[kept] = finite = np.isfinite(found).all(axis=1)
+        size = self._sampling.size
+        part = RowSample(
+            found[finite],
+            weights[kept] if weights.size else np.ones(int(kept.sum())),
+            importance[kept],
+            keys[kept],
+            self._threshold,
+            size,
+        )
+        self._parts.append(part)
+        if sum(map(len, self._parts)) > 2 * size:
+            self._parts = [RowSample.merge(self._parts)]
+            self._threshold = self._parts[0].threshold
+
+    def result(self, dtype: Any) -> RowSample:
+        """Sample of all rows added.
+
+        Parameters
+        ----------
+        dtype
+            Type of the rows of the source, for a sample without any.
+        """
+        empty = RowSample.empty(len(self._center), self._sampling.size, _row_type(np.dtype(dtype)))
+        return RowSample.merge([*self._parts, empty._cut(self._sampling.limit)])
+
+
+def _row_type(dtype: np.dtype[Any]) -> Any:
+    """Float type that holds the rows of a source."""
+    return np.float32 if dtype == np.float32 else np.float64
+
+
+def stream_seed(seed: int, stream: tuple[int, ...]) -> np.uint64:
+    """Base of the hashes of one stream of positions."""
+    return np.uint64(
+        np.random.SeedSequence([seed, len(stream), *stream]).generate_state(1, np.uint64)[0]
+    )
+
+
+@njit(nogil=True, cache=True)
+def _hash(position, base):  # type: ignore[no-untyped-def]
+    """Hash of a position, 53 bits: the output of SplitMix64 (Steele, Lea and Flood 2014) there."""
+    z = base + (np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) >> np.uint64(11)
+
+
+@njit(nogil=True, cache=True)
+def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ignore[no-untyped-def]
+    """Fill numbers and hashes of the rows whose hash is at most ``bound``; count them."""
+    count: Any = 0
+    if positions.size:
+        for i in range(n):
+            z = _hash(positions[i], base)
+            numbers[count], hashes[count] = i, z
+            count += np.int64(z <= bound)  # without a branch, which would be mispredicted
+    else:
+        for i in range(n):
+            z = _hash(start + i, base)
+            numbers[count], hashes[count] = i, z
+            count += np.int64(z <= bound)
+    return count
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _score(rows, weights, numbers, hashes, center, precision, keys, importance):  # type: ignore[no-untyped-def]
+    """Fill the keys and the importance of some rows."""
+    far = precision.any()
+    for n in range(numbers.size):
+        q = 1.0
+        if far:
+            square = 0.0
+            for f in range(center.size):
+                away = np.float64(rows[numbers[n], f]) - center[f]
+                square += away * away * precision[f]
+            q = 0.5 + 0.5 * min(square, _FAR)
+        if weights.size:
+            q *= weights[n]
+        importance[n] = q
+        keys[n] = (np.float64(hashes[n]) + 0.5) / _U53 / q  # infinite, or NaN, without weight

@@ -1,0 +1,106 @@
+"""The likelier of maximum likelihood on the rows of a sketch and the fit to the sketch wins."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dask_sketch import decode, design, sketch
+from dask_sketch.errors import DecodeError
+from dask_sketch.models import random_mixture
+
+
+def log_normal(n, seed=0):
+    """Rows that are no mixture of a few Gaussians."""
+    rng = np.random.default_rng(seed)
+    return np.exp(0.7 * rng.normal(size=(n, 3))) + 0.05 * rng.normal(size=(n, 3))
+
+
+def best_of_em(x, k):
+    from sklearn.mixture import GaussianMixture
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return GaussianMixture(k, covariance_type="diag", n_init=3, random_state=0).fit(x)
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    x = log_normal(40_000)
+    return x, sketch(x, design(x, n_components=4), sample=5000)
+
+
+def test_data_that_is_no_mixture_is_fitted_as_well_as_by_em_on_all_rows(skewed):
+    x, found = skewed
+    heldout = log_normal(20_000, seed=1)
+    model = decode(found, 4)
+    assert model.decoding.method == "likelihood"
+    assert model.score(heldout) > best_of_em(x, 4).score(heldout) - 0.02
+    assert model.decoding.gain > 0.1  # over the fit to the sketch
+    assert model.decoding.score == pytest.approx(model.score(x), abs=0.05)
+
+
+def test_the_fit_to_the_sketch_wins_on_a_mixture():
+    truth = random_mixture(n_components=3, n_features=4, seed=3)
+    x = truth.sample(100_000, seed=4)
+    model = decode(sketch(x, design(x, n_components=3), sample=1000), 3, refine="efficient")
+    assert model.stderr is not None  # of the fit to the sketch
+    assert abs(model.score(x) - truth.score(x)) < 1e-3
+    assert model.decoding.gain > -0.1
+
+
+@pytest.mark.parametrize(("distance", "share"), [(30, 0.1), (100, 0.01)])
+def test_clusters_far_apart_are_found(distance, share):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 2))
+    x[: int(share * len(x))] += distance
+    rng.shuffle(x)
+    feature_map = design(x, n_components=2)
+    truth = best_of_em(x, 2).score(x)
+    for found in (sketch(x, feature_map), sketch(x, feature_map, sample=False)):
+        assert decode(found, 2).score(x) > truth - 0.01
+
+
+@pytest.mark.parametrize("task", ["clustering", "mixture"])
+def test_centroids_are_as_good_as_those_of_all_rows(skewed, task):
+    from sklearn.cluster import KMeans
+
+    x, found = skewed
+    if task == "clustering":
+        found = sketch(x, design(x, n_components=4, task="clustering"), sample=5000)
+    model = decode(found, 4, model="dirac")
+    lloyd = KMeans(4, n_init=3, random_state=0).fit(x)
+    error = model.squared_distances(x).mean()
+    assert error < 1.02 * lloyd.inertia_ / len(x)
+    assert -model.decoding.score == pytest.approx(error, rel=0.05)
+
+
+def test_isotropic_components_have_one_variance(skewed):
+    _, found = skewed
+    model = decode(found, 3, model="isotropic")
+    assert model.decoding.method == "likelihood"
+    np.testing.assert_allclose(model.covariances, model.covariances[:, :1].repeat(3, axis=1))
+
+
+def test_the_same_seed_gives_the_same_bits_and_replicates_help(skewed):
+    _, found = skewed
+    one, again = decode(found, 3, seed=5), decode(found, 3, seed=5)
+    np.testing.assert_array_equal(one.means, again.means)
+    assert decode(found, 3, seed=5, replicates=2).decoding.score >= one.decoding.score
+
+
+def test_other_methods_are_used_where_they_are_asked_for(skewed):
+    x, found = skewed
+    bounds = np.stack([x.min(axis=0), x.max(axis=0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the misfit
+        assert decode(found, 2, "splitting").decoding.method == "splitting"
+        assert decode(found, 2, bounds=bounds).decoding.method == "cl-ompr"
+
+
+def test_a_sketch_without_rows_is_refused(skewed):
+    _, found = skewed
+    with pytest.raises(DecodeError, match="method='likelihood'"):
+        decode(found.without_sample(), 2, "likelihood")

@@ -1,0 +1,72 @@
+"""A model that a simple rival beats comes with a warning that says by how much."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
+from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
+from dask_sketch.models import random_mixture
+
+
+def skewed(n=20_000):
+    return np.exp(0.8 * np.random.default_rng(0).normal(size=(n, 2)))
+
+
+def caught(function):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = function()
+    return result, [str(warning.message) for warning in found]
+
+
+@pytest.mark.parametrize("sample", [5000, False])
+def test_the_loss_is_stated(sample):
+    x = skewed()
+    found = sketch(x, design(x, n_components=4), sample=sample)
+    model, messages = caught(lambda: decode(found, 4, "cl-ompr"))
+    pilot = found.feature_map.pilot.mixture
+    (message,) = [text for text in messages if "nats a sample below" in text]
+    stated = float(re.search(r"is ([\d.e+]+) nats", message)[1])
+    from dask_sketch.models.gaussian_mixture import GaussianMixture
+
+    rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    lost = rival.score(x) - model.score(x)
+    assert lost > WARNED_NATS
+    assert stated == pytest.approx(lost, rel=0.5, abs=0.2)
+    assert ("sample=True" in message) == (not sample)
+
+
+def test_a_good_fit_has_no_warning():
+    truth = random_mixture(n_components=3, n_features=2, seed=1)
+    x = truth.sample(30_000, seed=2)
+    found = sketch(x, design(x, n_components=3))
+    for given in (found, found.without_sample()):
+        assert caught(lambda given=given: decode(given, 3, "cl-ompr"))[1] == []
+
+
+def test_bad_centroids_are_named_with_the_ratio():
+    x = skewed()
+    found = sketch(x, design(x, n_components=3, task="clustering"))
+    bad = np.tile(x.mean(axis=0), (3, 1))
+    _, messages = caught(lambda: warn_of_misfit(found, np.ones(3) / 3, bad, None, 1.0, 1e-6))
+    assert len(messages) == 1
+    assert "times that of k-means" in messages[0]
+
+
+def test_other_data_than_that_of_the_pilot_is_not_compared():
+    x = skewed()
+    feature_map = design(x, n_components=2)
+    moved = partial_sketch(x + 5.0, feature_map)
+    _, messages = caught(lambda: decode(moved, 2, "cl-ompr"))
+    assert not any("below" in text for text in messages)
+
+
+def test_a_map_without_a_pilot_has_nothing_to_compare_with():
+    x = np.random.default_rng(0).normal(size=(2000, 2))
+    found = partial_sketch(x, FeatureMap(2, 100, scale=1.0))
+    assert caught(lambda: decode(found, 2))[1] == []

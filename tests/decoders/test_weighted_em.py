@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.mixture import GaussianMixture
+
+from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
+from dask_sketch.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    parts = [
+        rng.normal([0.0, 0.0, 5.0], [1.0, 0.5, 2.0], (900, 3)),
+        rng.normal([4.0, 1.0, 0.0], [0.5, 1.0, 1.0], (600, 3)),
+        rng.normal([-3.0, 4.0, 2.0], [0.7, 0.7, 0.3], (500, 3)),
+    ]
+    x = np.concatenate(parts)
+    x[:, 1] += 0.5 * x[:, 0]
+    return 1000.0 + 10.0 * x
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "tied", "full"])
+def test_agrees_with_scikit_learn(rows: np.ndarray, covariance_type: str) -> None:
+    found = fit_mixture(rows, None, 3, covariance_type=covariance_type, n_starts=3, tolerance=1e-9)
+    other = GaussianMixture(
+        3, covariance_type=covariance_type, n_init=3, tol=1e-9, max_iter=1000, random_state=0
+    ).fit(rows)
+    order = np.argsort(-other.weights_)
+    assert found.converged
+    assert found.log_likelihood == pytest.approx(other.score(rows), abs=1e-4)
+    np.testing.assert_allclose(found.weights, other.weights_[order], atol=1e-3)
+    np.testing.assert_allclose(found.means, other.means_[order], atol=0.05)
+    expected = other.covariances_ if covariance_type == "tied" else other.covariances_[order]
+    assert found.covariances.shape == expected.shape
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found.covariances, expected, atol=5e-3 * scale)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full"])
+def test_weights_are_repetitions(rows: np.ndarray, covariance_type: str) -> None:
+    times = np.random.default_rng(1).integers(0, 4, len(rows))
+    start = fit_mixture(rows, None, 3, n_starts=1)
+    options = {
+        "starts": [(start.weights, start.means, start.covariances)],
+        "n_starts": 0,
+        "covariance_type": covariance_type,
+        "tolerance": 1e-10,
+    }
+    weighted = fit_mixture(rows, times, 3, **options)
+    repeated = fit_mixture(np.repeat(rows, times, axis=0), None, 3, **options)
+    np.testing.assert_allclose(weighted.means, repeated.means, rtol=1e-5)
+    np.testing.assert_allclose(weighted.covariances, repeated.covariances, rtol=1e-3, atol=1e-2)
+    assert weighted.log_likelihood == pytest.approx(repeated.log_likelihood, abs=1e-6)
+
+
+def test_results_do_not_depend_on_units(rows: np.ndarray) -> None:
+    units = np.array([1e-3, 1.0, 1e4])
+    found, scaled = (fit_mixture(x, None, 3, n_starts=2) for x in (rows, rows * units))
+    np.testing.assert_allclose(scaled.means, found.means * units, rtol=1e-6)
+    np.testing.assert_allclose(scaled.covariances, found.covariances * units**2, rtol=1e-4)
+    shift = np.log(units).sum()
+    assert scaled.log_likelihood == pytest.approx(found.log_likelihood - shift, abs=1e-6)
+
+
+def test_likelihood_does_not_fall(rows: np.ndarray) -> None:
+    values = [
+        fit_mixture(rows, None, 6, n_starts=1, n_iterations=n, tolerance=0.0).log_likelihood
+        for n in (1, 2, 5, 10, 40)
+    ]
+    assert (np.diff(values) > -1e-6).all()
+
+
+def test_better_start_wins(rows: np.ndarray) -> None:
+    good = fit_mixture(rows, None, 3, n_starts=3)
+    poor = ([0.4, 0.3, 0.3], rows[:3], np.tile(rows.var(axis=0), (3, 1)))
+    starts = [poor, (good.weights, good.means, good.covariances)]
+    found = fit_mixture(rows, None, 3, starts=starts, n_starts=0, n_iterations=5)
+    assert found.start == 1
+    assert found.start_likelihoods.shape == (2,)
+    assert found.log_likelihood == pytest.approx(good.log_likelihood, abs=1e-4)
+
+
+def test_single_rows_and_constant_columns_do_not_win() -> None:
+    rng = np.random.default_rng(3)
+    x = np.column_stack([rng.normal(size=(2000, 3)), np.full(2000, 7.0)])
+    x[0, 0] = 50.0
+    start = (np.full(2, 0.5), x[:2], np.full((2, 4), 1e-9))  # one component on one row
+    found = fit_mixture(x, None, 2, starts=[start], n_starts=0)
+    assert np.isfinite(found.log_likelihood)
+    wide = np.sqrt(found.covariances[:, 0])
+    assert wide.min() > 0.5  # not that of one row
+    assert (found.covariances > 0).all()
+
+
+def test_far_clusters_are_found() -> None:
+    rng = np.random.default_rng(4)
+    centers = rng.normal(size=(8, 5)) * 100.0
+    labels = rng.integers(8, size=4000)
+    x = centers[labels] + rng.normal(size=(4000, 5))
+    found = fit_mixture(x, None, 8)
+    distance = np.linalg.norm(found.means[:, None] - centers, axis=2)
+    assert distance.min(axis=0).max() < 0.5
+
+
+def test_centroids_agree_with_scikit_learn(rows: np.ndarray) -> None:
+    weights = np.random.default_rng(5).uniform(0.5, 2.0, len(rows))
+    found = fit_centroids(rows, weights, 3)
+    other = KMeans(3, n_init=5, random_state=0).fit(rows, sample_weight=weights)
+    np.testing.assert_allclose(
+        found.centers[np.argsort(found.weights)],
+        other.cluster_centers_[np.argsort(np.bincount(other.labels_, weights=weights))],
+        rtol=1e-3,
+    )
+    assert found.inertia == pytest.approx(other.inertia_ / weights.sum(), rel=1e-3)
+    assert found.weights.sum() == pytest.approx(1.0)
+
+
+def test_centroids_from_a_given_start(rows: np.ndarray) -> None:
+    best = fit_centroids(rows, None, 3)
+    found = fit_centroids(rows, None, 3, starts=[rows[:3], best.centers], n_starts=0)
+    assert found.inertia == pytest.approx(best.inertia, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"weights": np.ones(3)}, r"weights.*\(3,\)"),
+        ({"weights": np.zeros(2000)}, "weights.*0"),
+        ({"n_components": 0}, "n_components=0"),
+        ({"n_components": 3000}, "n_components=3000"),
+        ({"n_starts": 0}, "n_starts=0"),
+        ({"covariance_type": "banded"}, "covariance_type='banded'"),
+    ],
+)
+def test_invalid_arguments(rows: np.ndarray, arguments: dict, match: str) -> None:
+    given = {"weights": None, "n_components": 3} | arguments
+    with pytest.raises(InputError, match=match):
+        fit_mixture(rows, **given)

@@ -1,0 +1,149 @@
+"""The random rows beside the sums: the same for any division, unbiased, and exactly mergeable."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_sketch import FeatureMap, merge, partial_sketch, privatise
+from dask_sketch import open as open_artifact
+from dask_sketch.errors import InputError
+from dask_sketch.features.design import design_from_pilot
+from dask_sketch.sketching.row_sample import RowSample, Sampling, default_size
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.normal(0, 1, (2900, 2)), RNG.normal(12, 1, (100, 2))]).astype(np.float32)
+MAP = design_from_pilot(X.astype(float), n_components=2)
+
+
+def chunk(start, stop, size=200, weights=None):
+    given = None if weights is None else weights[start:stop]
+    return partial_sketch(X[start:stop], MAP, given, sample=size, position=start)
+
+
+@given(st.lists(st.integers(0, 3000), max_size=6), st.randoms(use_true_random=False))
+def test_any_division_in_any_order_keeps_the_same_rows(cuts, random):
+    edges = [0, *sorted(cuts), 3000]
+    parts = [chunk(a, b) for a, b in itertools.pairwise(edges)]
+    random.shuffle(parts)
+    assert merge(parts).sample.identical(chunk(0, 3000).sample)
+
+
+def test_it_holds_all_rows_with_keys_under_the_threshold():
+    every, found = chunk(0, 3000, size=3000).sample, chunk(0, 3000).sample
+    assert every.is_complete
+    assert len(every) == 3000
+    under = every.keys < found.threshold
+    assert len(found) == under.sum() == 200
+    np.testing.assert_array_equal(found.rows, every.rows[under])
+
+
+def test_a_part_is_taken_out_and_none_is_guessed():
+    whole, part, rest = chunk(0, 3000), chunk(0, 1000), chunk(1000, 3000)
+    left = (whole - part).sample
+    assert left.threshold == whole.sample.threshold
+    kept = rest.sample.keys < left.threshold
+    np.testing.assert_array_equal(left.rows, rest.sample.rows[kept])
+    moved = partial_sketch(X[:1000], MAP, sample=200, position=5000)  # of other positions
+    assert (whole - moved).sample is None
+    assert (whole - part.without_sample()).sample is None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_make_sums_unbiased(weighted):
+    weights = np.where(np.arange(3000) % 3, 1.0, 5.0) if weighted else None
+    truth = np.average(X, axis=0, weights=weights)
+    far = np.average(X[:, 0] > 6, weights=weights)
+    means, shares = [], []
+    for seed in range(150):
+        feature_map = FeatureMap(2, 20, scale=1.0, seed=seed, center=MAP.center, pilot=MAP.pilot)
+        found = partial_sketch(X, feature_map, weights, sample=100).sample
+        assert found.weights.sum() == pytest.approx(1.0)
+        means.append(found.weights @ found.rows)
+        shares.append(found.weights @ (found.rows[:, 0] > 6))
+    error = np.std(means, axis=0) / np.sqrt(150)
+    assert (np.abs(np.mean(means, axis=0) - truth) < 4 * error).all()
+    assert abs(np.mean(shares) - far) < 4 * np.std(shares) / np.sqrt(150)
+
+
+def test_far_rows_are_favoured_where_a_pilot_knows_the_spread():
+    favoured = chunk(0, 3000).sample
+    plain = partial_sketch(X, MAP.with_pilot(None), sample=200).sample
+    assert (favoured.rows[:, 0] > 6).sum() > 2 * (plain.rows[:, 0] > 6).sum()
+    np.testing.assert_array_equal(plain.importance, 1.0)
+
+
+def test_rows_of_no_weight_and_omitted_rows_are_never_chosen():
+    x, weights = X[:300].copy(), np.ones(300)
+    weights[::2], x[1::4, 0] = 0.0, np.nan
+    found = partial_sketch(x, MAP, weights, nan_policy="omit", sample=300).sample
+    assert len(found) == np.sum((weights > 0) & np.isfinite(x[:, 0]))
+
+
+def test_a_chunk_of_no_weight_has_no_rows():
+    found = partial_sketch(X[:5], MAP, np.zeros(5), sample=10).sample
+    assert len(found) == 0
+    assert found.is_complete
+
+
+def test_a_limit_of_the_keys_changes_no_row_and_shortens_parts():
+    sampling = Sampling.of(200, MAP, 10**6, weighted=False)
+    assert 200 / 10**6 < sampling.limit < 2 * (200 + 10 * 200**0.5 + 51) / 10**6
+    assert Sampling.of(200, MAP, None, weighted=False).limit == np.inf
+    assert Sampling.of(200, MAP, 10**6, weighted=True).limit == np.inf
+
+
+def test_a_sum_with_a_sketch_without_rows_has_none():
+    assert (chunk(0, 1000) + partial_sketch(X[1000:], MAP)).sample is None
+    empty = partial_sketch(X[:0], MAP)
+    assert (chunk(0, 1000) + empty).sample.identical(chunk(0, 1000).sample)
+
+
+def test_of_two_sizes_the_smaller_holds():
+    found = merge([chunk(0, 1000, size=50), chunk(1000, 3000, size=300)]).sample
+    assert found.identical(chunk(0, 3000, size=50).sample)
+
+
+def test_it_is_stored_and_opened_with_the_pilot(tmp_path):
+    sketch = chunk(0, 3000)
+    sketch.to_zarr(tmp_path / "s.zarr")
+    found = open_artifact(tmp_path / "s.zarr")
+    assert found.identical(sketch)
+    assert found.sample.identical(sketch.sample)
+    assert found.feature_map.pilot.as_dict() == MAP.pilot.as_dict()
+
+
+def test_a_private_sketch_has_neither_rows_nor_pilot():
+    private = privatise(chunk(0, 3000), 1.0, 1e-6, bounds=[[-9, -9], [30, 30]], seed=0)
+    assert private.sample is None
+    assert private.feature_map.pilot is None
+
+
+def test_scaled_weights_keep_the_rows():
+    sketch = chunk(0, 3000)
+    np.testing.assert_array_equal(sketch.scale(4.0).sample.weights, sketch.sample.weights)
+    assert sketch.scale(4.0).sample.row_weights[0] == 4.0
+
+
+@pytest.mark.parametrize(("argument", "value"), [("sample", 0), ("sample", 1.5), ("position", -1)])
+def test_wrong_sizes_are_refused(argument, value):
+    with pytest.raises(InputError, match=f"{argument}={value}"):
+        partial_sketch(X, MAP, **({"sample": 10} | {argument: value}))
+
+
+def test_groups_carry_no_rows():
+    with pytest.raises(InputError, match="sample=10"):
+        partial_sketch(X, MAP, groups=np.zeros(3000, int), sample=10)
+
+
+def test_sizes():
+    assert default_size(12) == 20_000
+    assert default_size(10_000) == 2_000
+    found = chunk(0, 3000).sample
+    assert found.as_dict()["n_rows"] == 200
+    assert "200" in repr(found)
+    assert len(RowSample.empty(2, 10)) == 0
