@@ -20,6 +20,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Polishing
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.expectation import (
+    FINER,
     ExpectationStatistics,
     ExpectationStep,
     merge_statistics,
@@ -131,13 +132,19 @@ def polish(
     floor = _smallest_variances(model, variance_floor)
     begun, found = time.perf_counter(), None
     current: Any = model
+    unit: float | None = None
     trace: list[float] = []
     converged = None
     with progress_bar(progress) as show:
         for number in range(n_passes):
-            step = ExpectationStep(current)
             shown = _part_of(show, n_passes, trace) if progress else False
+            step = ExpectationStep(current, unit)
             found = _pass(samples, step, nan_policy, split_every, shown)
+            if step.is_coarse(found):
+                step = ExpectationStep(current, FINER * step.length)
+                found = _pass(samples, step, nan_policy, split_every, shown)
+            if isinstance(model, Centroids):
+                unit = step.length
             trace.append(step.objective(found))
             current = step.maximize(found, floor)
             if until and number:

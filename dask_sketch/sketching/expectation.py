@@ -38,6 +38,7 @@ Array = NDArray[np.float64]
 _SLAB = 2**15  # rows that are converted at a time
 _SEEN = 1e-6  # samples, of mean weight; fewer do not determine a mean
 _BITS = math.log2(math.e)
+FINER = 2.0**-12  # unit of centroids whose clusters are narrow, as a fraction of the first unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,6 +329,15 @@ class ExpectationStep(FrozenDataclass):
         counts, _, _, total = self._moments(statistics)
         mean = total / float(counts.sum())
         return -mean * self.length**2 if self.hard else mean / _BITS
+
+    def is_coarse(self, statistics: ExpectationStatistics) -> bool:
+        """Whether clusters are so narrow for the first unit that sums are rounded too coarsely.
+
+        A further pass, with a unit of ``FINER`` times ``length``, is then needed.
+        """
+        return self.hard and self.unit is None and (
+            self.objective(statistics) < FINER**2 * self.length**2
+        )  # fmt: skip
 
     def maximize(
         self, statistics: ExpectationStatistics, floor: Any = 0.0

@@ -153,6 +153,17 @@ def test_far_clusters_from_a_decoded_model():
     )
 
 
+def test_narrow_clusters_far_from_each_other_and_from_zero():
+    x = np.concatenate([RNG.normal(size=(100, 2)), RNG.normal(size=(100, 2)) + 1e6])
+    found = ds.polish(ds.Centroids([0.5, 0.5], [[0.0, 1.0], [1e6, 1e6]]), x)
+    expected = [x[:100].mean(axis=0), x[100:].mean(axis=0)]
+    np.testing.assert_allclose(found.centers - expected, 0.0, atol=1e-7)
+    assert found.polishing.bound == pytest.approx(found.inertia(x), rel=1e-6)
+    one = ds.polish(ds.Centroids([1.0], [[1e6, 1e6]]), x[100:])
+    np.testing.assert_allclose(one.centers[0], expected[1], rtol=1e-13)
+    assert one.polishing.passes == 2
+
+
 def test_weights_and_columns(tmp_path):
     w = RNG.integers(0, 4, len(X))
     expected = ds.polish(START, np.repeat(X, w, axis=0))
