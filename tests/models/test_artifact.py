@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError
-from dask_sketch.models import Centroids, Decoding, GaussianMixture, random_mixture
+from dask_sketch.models import Centroids, Decoding, GaussianMixture, Polishing, random_mixture
 from dask_sketch.models.artifact import CENTROIDS, MIXTURE, to_dataset
 from dask_sketch.models.open import model_from_dataset, open_model
 from dask_sketch.storage.artifact import write_dataset
@@ -102,6 +103,27 @@ def test_refuses_an_unreadable_record(mixture, decoding):
     dataset = to_dataset(mixture, MIXTURE).assign_attrs(decoding=decoding)
     with pytest.raises(ArtifactError, match="not a gaussian mixture"):
         model_from_dataset(dataset)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trace": None}, "not a gaussian mixture"),
+        ({"nonsense": 1}, "not a gaussian mixture"),
+        ({"trace": ["x"]}, "polishing"),
+        ({"bound": "<b>"}, "polishing"),
+        ({"n_samples": 1.5}, "polishing"),
+        ({"objective": "x" * 2000}, "polishing"),
+        ({"converged": 1}, "polishing"),
+    ],
+)
+def test_refuses_an_edited_record_of_passes(mixture, change, message):
+    record = Polishing("log-likelihood", (-2.0, -1.5), -1.25, 100, 0, 0.5, 1e-6, True)
+    dataset = to_dataset(replace(mixture, polishing=record), MIXTURE)
+    assert model_from_dataset(dataset).polishing == record
+    edited = json.dumps(json.loads(dataset.attrs["polishing"]) | change)
+    with pytest.raises(ArtifactError, match=message):
+        model_from_dataset(dataset.assign_attrs(polishing=edited))
 
 
 def test_refuses_values_that_are_no_mixture(mixture):
