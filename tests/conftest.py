@@ -51,7 +51,7 @@ settings.register_profile(
     "repository",
     derandomize=True,
     deadline=None,
-    max_examples=25,
+    max_examples=15,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

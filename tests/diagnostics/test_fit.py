@@ -127,7 +127,9 @@ def stretched(anisotropy: float, seed: int) -> GaussianMixture:
     return GaussianMixture(np.full(5, 0.2), means / by, np.broadcast_to(by**-2.0, means.shape))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 @pytest.mark.parametrize(("anisotropy", "fires"), [(1.0, False), (8.0, True)])
 def test_good_discrepancy_and_poor_likelihood(anisotropy: float, fires: bool, seed: int) -> None:
     truth = stretched(anisotropy, seed)

@@ -80,13 +80,13 @@ def test_the_sketches_are_those_of_the_partitions(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "grid", "bag", "features"])
-@pytest.mark.parametrize("chosen", [[], [17], [3, 4, 5], [40, 0, 2, 21]])
-def test_some_partitions(kind, chosen, tmp_path):
+def test_some_partitions(kind, tmp_path):
     samples = opened(kind, tmp_path)
     whole = dict(sketch_partitions(samples, range(samples.n_chunks), FM))
-    some = dict(sketch_partitions(samples, chosen, FM))
-    assert sorted(some) == sorted(chosen)
-    assert all(sketch.identical(whole[number]) for number, sketch in some.items())
+    for chosen in ([], [17], [3, 4, 5], [40, 0, 2, 21]):
+        some = dict(sketch_partitions(samples, chosen, FM))
+        assert sorted(some) == sorted(chosen)
+        assert all(sketch.identical(whole[number]) for number, sketch in some.items())
 
 
 def test_no_rows_are_an_empty_sketch():

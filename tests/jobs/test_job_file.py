@@ -377,7 +377,7 @@ def test_patterns_of_groups(source: str, key: str, group: str) -> None:
     assert found == group
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.text("ab.*+?|(){},[]^\\0123", max_size=24))
 def test_any_pattern_that_is_taken_is_fast(source: str) -> None:
     try:
@@ -396,7 +396,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(st.integers(0, 10_000), st.integers(0, 12), st.lists(st.sampled_from(WORDS))),
