@@ -23,6 +23,7 @@ SHOWN = {  # part of the output of each
     "05_speaker_verification": "equal error rate",
     "06_nightly_job": "alarm: True",
     "07_gpu": "one feature map: True",
+    "08_real_data": "gradient boosting, calibrated sample",
 }
 
 
