@@ -105,6 +105,7 @@ class Pipeline:
         *,
         client: Any = None,
         chunk_size: int | None = None,
+        is_mixture: bool = False,
     ) -> Fitted:
         """Design, plan, sketch and decode, and store sketch and model in the folder.
 
@@ -120,6 +121,8 @@ class Pipeline:
             Client of the cluster to use; the threads of this process by default.
         chunk_size
             Number of bytes that one task reads.
+        is_mixture
+            Whether the data is known to be a mixture of Gaussians, for which sums suffice.
 
         Returns
         -------
@@ -134,20 +137,21 @@ class Pipeline:
         planned = plan(str(store), feature_map, chunk_size=chunk_size, calibrate=True)
         self.log(f"\nthe plan\n{planned}\n")
         with self.step("sketch", f"sketching with {n_frequencies:,} frequencies"):
-            lazy = sketch(str(store), feature_map, chunk_size=chunk_size)
+            lazy = sketch(str(store), feature_map, chunk_size=chunk_size, sample=not is_mixture)
             with task_statistics(client) as observed:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
-        with self.step("decode", f"decoding {n_components} components by splitting, refined"):
+        how = "by splitting, refined" if is_mixture else "by maximum likelihood"
+        with self.step("decode", f"decoding {n_components} components {how}"):
             model = decode(
                 summary,
                 n_components,
-                method="splitting",
-                refine="efficient",
+                method="splitting" if is_mixture else None,
+                refine="efficient" if is_mixture else None,
                 seed=self.seed,
                 progress=self.progress,
             )
-        assert isinstance(model, GaussianMixture)  # the method "splitting" decodes no centroids
+        assert isinstance(model, GaussianMixture)  # no method here decodes centroids by default
         model.to_zarr(self.folder / "model.zarr")
         return Fitted(feature_map, planned, observed, summary, model)
 
@@ -342,6 +346,7 @@ def run_demo(
             n_components,
             m,
             client=client,
+            is_mixture=True,
             chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # one task for each stored chunk
         )
         heldout = sample_frames(truth, N_HELDOUT, (seed, _HELDOUT_KEY))

@@ -109,7 +109,8 @@ def conclude(
     With ``p`` parameters and ``r`` effective rows, ``2 r`` times the likelihood of a maximum
     exceeds that of the truth by ``p`` on average, with a standard deviation of ``sqrt(2 p)``, and
     on other rows it falls short by as much (Akaike 1974). So the fit to the sketch of all rows is
-    preferred unless it is less likely by the sum of both and four standard deviations.
+    preferred unless it is less likely by the sum of both and four standard deviations; less so the
+    larger the fraction of all rows that the sample holds, unless standard errors are asked for.
 
     Parameters
     ----------
@@ -131,6 +132,8 @@ def conclude(
     n_parameters = problem.required_size * problem.count_parameters() - 1
     gain = best.score - score
     by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    if problem.refine is None:
+        by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     if not gain > by_chance / calibrated.effective_count:
         return replace(nearest, score=score, gain=-gain)
     if problem.refine is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import psutil
 from dask.system import CPU_COUNT
 
@@ -34,6 +35,7 @@ from dask_sketch.graph.tree import batch_chunks, count_merges
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.partial import GATHERED
+from dask_sketch.sketching.row_sample import sample_size
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
@@ -240,6 +242,7 @@ def plan(
     *,
     groups: Any = None,
     split_every: int | None = None,
+    sample: int | bool | None = None,
     memory_per_thread: str | int | None = None,
     calibrate: bool = False,
     **options: Any,
@@ -248,7 +251,7 @@ def plan(
 
     Parameters
     ----------
-    x, feature_map, weights, groups, split_every, options
+    x, feature_map, weights, groups, split_every, sample, options
         Arguments of :func:`sketch`.
     memory_per_thread
         Bytes of memory for each thread, as a number or as text such as ``"2GB"``; by default that
@@ -288,7 +291,8 @@ def plan(
     if memory_per_thread is not None:
         available = n_bytes("memory_per_thread", memory_per_thread)
     client = active_client() if samples.lazy else None
-    made = make_plan(samples, feature_map, fan_in, client=client, available=available)
+    size = sample_size(sample, feature_map.n_features, grouped=samples.groups is not None)
+    made = make_plan(samples, feature_map, fan_in, client=client, available=available, sample=size)
     made.require_fit()
     if calibrate:
         rates = measure(samples, feature_map, made.n_threads, fan_in, client)
@@ -340,7 +344,12 @@ def open_input(
 
 
 def require_fit(
-    samples: Samples, split_every: int, client: Any, *, feature_map: FeatureMap
+    samples: Samples,
+    split_every: int,
+    client: Any,
+    *,
+    feature_map: FeatureMap,
+    sample: int | None = None,
 ) -> None:
     """Raise if a pass cannot fit in memory; for :class:`dask_sketch.graph.reduction.Reduction`.
 
@@ -349,7 +358,7 @@ def require_fit(
     PlanError
         With the bytes needed, the bytes available, and the remedy.
     """
-    make_plan(samples, feature_map, split_every, client=client).require_fit()
+    make_plan(samples, feature_map, split_every, client=client, sample=sample).require_fit()
 
 
 def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
@@ -381,11 +390,15 @@ def make_plan(
     *,
     client: Any = None,
     available: int | None = None,
+    sample: int | None = None,
 ) -> Plan:
     """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
     memory, n_threads = resources(client)
     weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
     grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
+    rows = _sample_bytes(samples, feature_map, sample)
+    # where the number of samples is known, partial samples have twice as many rows in all
+    held = 3 * rows if samples.n_samples and not weighted else (split_every + 1) * rows
     n_chunks = samples.n_chunks
     size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
     whole, rest = divmod(n_chunks, size)
@@ -404,9 +417,11 @@ def make_plan(
         n_frequencies=feature_map.n_frequencies,
         bytes_read=samples.bytes_read,
         largest_chunk=samples.largest_chunk,
-        memory_per_thread=_thread_memory(samples, feature_map, split_every, weighted, grouped),
+        memory_per_thread=_thread_memory(
+            samples, feature_map, split_every, weighted, grouped, held
+        ),
         memory_available=memory if available is None else available,
-        sketch_bytes=_sketch_bytes(feature_map) if grouped is None else grouped.result,
+        sketch_bytes=_sketch_bytes(feature_map) + rows if grouped is None else grouped.result,
         n_threads=n_threads,
         warnings=tuple(_warnings(samples, n_batches, grouped)),
         groups=None if grouped is None else grouped.dim,
@@ -421,12 +436,22 @@ def _sketch_bytes(feature_map: FeatureMap) -> int:
     return 32 * feature_map.n_frequencies + 8 * 6 * feature_map.n_features
 
 
+def _sample_bytes(samples: Samples, feature_map: FeatureMap, sample: int | None) -> int:
+    """Bytes of the random rows of a sketch, each with three numbers."""
+    if sample is None:
+        return 0
+    itemsize = 4 if samples.dtype == np.float32 else 8
+    n_rows = sample if samples.n_samples is None else min(sample, samples.n_samples)
+    return n_rows * (itemsize * feature_map.n_features + 24)
+
+
 def _thread_memory(
     samples: Samples,
     feature_map: FeatureMap,
     split_every: int,
     weighted: bool,
     grouped: GroupMemory | None,
+    sampled: int,
 ) -> int | None:
     """Projected peak of one thread in bytes; ``None`` where chunk sizes are unknown."""
     if samples.largest_chunk is None:
@@ -442,7 +467,7 @@ def _thread_memory(
         scratch += 2 * GATHERED * BLOCK_BYTES + N_EXPONENTS * (one_sketch // 2 + held)
     reading = samples.copies * samples.largest_chunk + scratch
     if grouped is None:
-        merging = (split_every + 1) * one_sketch
+        merging = (split_every + 1) * one_sketch + sampled
     else:
         reading, merging = reading + grouped.sketching, grouped.merging
     return max(reading, merging) + frequencies

@@ -25,7 +25,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import prepare_groups
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.partial import add_sample, partial_sketch, prepare
-from dask_sketch.sketching.row_sample import Sampling, default_size
+from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.positions import Positions
 from dask_sketch.sources.samples import Samples
@@ -118,7 +118,8 @@ def sketch(
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
-    size = sample_size(sample, feature_map, grouped=groups is not None)
+    require_feature_map(feature_map)
+    size = sample_size(sample, feature_map.n_features, grouped=groups is not None)
     position = require_integer("position", position, 0)
     samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
@@ -135,35 +136,6 @@ def sketch(
         # cached
         reduction.prepare()
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
-
-
-def sample_size(sample: object, feature_map: FeatureMap, *, grouped: bool) -> int | None:
-    """Number of random rows that a pass carries; None for none.
-
-    Parameters
-    ----------
-    sample
-        Argument of :func:`sketch`.
-    feature_map
-        Feature map of the sketch.
-    grouped
-        Whether there is a sketch for each of many groups.
-
-    Raises
-    ------
-    InputError
-        If it is neither a boolean nor a positive integer, or groups are to carry rows.
-    """
-    if grouped and sample not in (None, False):
-        raise InputError(
-            f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
-        )
-    if grouped or sample is False:
-        return None
-    if sample is None or sample is True:
-        require_feature_map(feature_map)
-        return default_size(feature_map.n_features)
-    return require_integer("sample", sample, 1)
 
 
 # The reductions of both kinds of sketches.
@@ -214,7 +186,7 @@ def sketch_reduction(
         ),
         partial(prepare, feature_map, samples.dtype, device),
         uses_numbers=sample is not None,
-        require_fit=partial(require_fit, feature_map=feature_map),
+        require_fit=partial(require_fit, feature_map=feature_map, sample=sample),
         feature_map=feature_map,
     )
 

@@ -11,8 +11,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.arrays import FrozenDataclass, require_integer
 from dask_sketch.validation.device import on_device, on_host
 
 Array = NDArray[np.float64]
@@ -33,6 +34,40 @@ def default_size(n_features: int) -> int:
     (20000, 5349)
     """
     return min(DEFAULT_ROWS, max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS))
+
+
+def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> int | None:
+    """Validate ``sample``: the number of random rows that a pass carries; None for none.
+
+    Parameters
+    ----------
+    sample
+        Maximum number of rows; True or None for the default number, and False for none. None means
+        none for groups.
+    n_features
+        Number of features.
+    grouped
+        Whether there is a sketch for each of many groups, which carry no rows.
+
+    Raises
+    ------
+    InputError
+        If it is neither a boolean nor a positive integer, or groups are to carry rows.
+
+    Examples
+    --------
+    >>> sample_size(None, 12), sample_size(100, 12), sample_size(False, 12)
+    (20000, 100, None)
+    """
+    if grouped and sample not in (None, False):
+        raise InputError(
+            f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
+        )
+    if grouped or sample is False:
+        return None
+    if sample is None or sample is True:
+        return default_size(n_features)
+    return require_integer("sample", sample, 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -22,9 +22,6 @@ from dask_sketch.speech.frames import Frames
 
 __all__ = ["UniversalModel", "universal_model"]
 HOLD_OUT = 5  # every fifth recording is held out to select the number of components
-# Speech is not a mixture of so few Gaussians: components of high likelihood separate speakers
-# better than those of least squares.
-DECODING = {"method": "density", "model": "gaussian", "replicates": 2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +108,7 @@ def universal_model(
     sizes = [n_components] if isinstance(n_components, int) else list(n_components)
     rows = frames.of(names)
     feature_map = design(rows, n_frequencies, max(sizes), seed=seed)
-    settings = {**({} if "method" in decoding else DECODING), **decoding, "seed": seed}
+    settings = {**decoding, "seed": seed}
     if len(sizes) == 1:
         whole = sketch(rows, feature_map).compute(progress=progress)
         mixture = _mixture(whole, sizes[0], settings)
@@ -124,7 +121,11 @@ def universal_model(
         )
     held = names[HOLD_OUT - 1 :: HOLD_OUT]
     kept = sorted(set(names) - set(held))
-    parts = [sketch(frames.of(part), feature_map) for part in (kept, held)]
+    # random rows of one sample have different positions
+    parts = [
+        sketch(frames.of(part), feature_map, position=i << 48)
+        for i, part in enumerate((kept, held))
+    ]
     learned, heldout = dask.compute(*parts)
     models = [_mixture(learned, size, settings) for size in sizes]
     selection = select_model(models, heldout, seed)

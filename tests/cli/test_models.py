@@ -20,7 +20,7 @@ def test_centroids(data: str, here: Path) -> None:
     assert (designed["distribution"], designed["n_frequencies"]) == ("gaussian", 30)
     answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
     decoded = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "model.zarr")
-    assert (decoded["kind"], decoded["method"]) == ("centroids", "density")
+    assert (decoded["kind"], decoded["method"]) == ("centroids", "likelihood")
     assert np.sort(np.array(decoded["centers"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
     scored = answer("score", data, "model.zarr")
     model = ds.open(here / "model.zarr")

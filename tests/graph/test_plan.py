@@ -34,8 +34,10 @@ def test_the_fields(store):
     assert plan.n_tasks == 55
     assert plan.bytes_read == 1_000_000 * 12 * 4
     assert plan.largest_chunk == chunk
-    assert chunk < plan.memory_per_thread < 2 * chunk + 4e6
-    assert plan.sketch_bytes == ds.Sketch.empty(FM).moment_quanta.nbytes + 6 * 12 * 8
+    assert chunk < plan.memory_per_thread < 2 * chunk + 9e6
+    sums = ds.Sketch.empty(FM).moment_quanta.nbytes + 6 * 12 * 8
+    assert plan.sketch_bytes == sums + 20_000 * (12 * 4 + 24)
+    assert ds.plan(store, FM, chunk_size="1MB", sample=False).sketch_bytes == sums
     assert plan.n_threads >= 1
     assert plan.warnings == ()
     assert plan.source == store
