@@ -93,7 +93,7 @@ def _warn_of_mixture(
         rivals["EM on the pilot rows"] = mean_log_likelihood(rows, masses, given)
     name = max(rivals, key=lambda key: rivals[key])
     loss = rivals[name] - mean_log_likelihood(rows, masses, mixture)
-    # a rival that was fitted to these rows is too likely by half of its parameters over their number
+    # a rival fitted to these rows is too likely by half of its parameters over their number
     if loss > WARNED_NATS + mixture[1].size / len(rows):
         warnings.warn(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "

@@ -63,7 +63,7 @@ def test_a_table_of_errors_time_and_bytes(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "error_rates", partial(error_rates, n_draws=50))
     said = []
     found = run_speakers(
-        folder, n_voices=0, pictures=tmp_path, n_components=3, sizes=(250,), n_splits=2,
+        folder, n_voices=0, pictures=tmp_path, n_components=2, sizes=(250,), n_splits=2,
         say=said.append,
     )  # fmt: skip
     table = found["recordings"]
