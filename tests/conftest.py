@@ -19,16 +19,22 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import strategies`
 
 # Compiled kernels, for the processes that tests start as well. numba's index of a folder is not
 # made for two writers: each worker of xdist has a folder, which begins as a copy of what two
-# processes have compiled before.
+# processes have compiled before. It is kept for the next run, until these compile again.
 KERNELS = Path(__file__).parents[1] / ".pytest_cache" / "numba"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 os.environ["NUMBA_CACHE_DIR"] = str(KERNELS / (WORKER or "first"))
 SHARES = {"second": ("groups", "speech"), "first": ("sketches",)}  # they take about as long
 if WORKER:
-    shutil.rmtree(KERNELS / WORKER, ignore_errors=True)
-    for share in SHARES:  # what both have compiled is the same
-        if (KERNELS / share).exists():
-            shutil.copytree(KERNELS / share, KERNELS / WORKER, dirs_exist_ok=True)
+    indices = [path for share in SHARES for path in (KERNELS / share).rglob("*.nbi")]
+    compiled = str(max((path.stat().st_mtime_ns for path in indices), default=0))
+    copied = KERNELS / WORKER / "copied"
+    if not copied.exists() or copied.read_text() != compiled:
+        shutil.rmtree(KERNELS / WORKER, ignore_errors=True)
+        for share in SHARES:  # what both have compiled is the same
+            if (KERNELS / share).exists():
+                shutil.copytree(KERNELS / share, KERNELS / WORKER, dirs_exist_ok=True)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_text(compiled)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -137,7 +137,7 @@ def look_at(target, *variables):
 
 
 @of_kind("bash")
-def test_commands_run(block, here):
+def test_commands_run(block, here, forked_workers):
     if block.reason is not None:
         done = subprocess.run(
             ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False

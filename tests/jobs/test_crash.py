@@ -124,7 +124,7 @@ def test_writes_that_fail_at_random(
     job.new_ledger(ledgers)
     while failures < n_failures:
         seed += 1
-        code = forge.run(job.place.file, failing=0.02, seed=seed)
+        code = forge.run(job.place.file, failing=0.04, seed=seed)
         assert code in (0, RUN_FAILED), job.error
         failures += code == RUN_FAILED
         resumed.append(job.require_consistent())

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import struct
-import zlib
-
 import numcodecs
 import numpy as np
 import pytest
 
 from dask_sketch.storage.decompressed_size import decompressed_size
 
-
-def frame_that_states(size):
-    """A zstd frame of a few bytes that states a content size and repeats one byte."""
-    head = struct.pack("<IBQ", 0xFD2FB528, 0xE0, size)
-    return head + b"".join(
-        (int(last) | 1 << 1 | 2**17 << 3).to_bytes(3, "little") + b"\0"
-        for last in [False] * 15 + [True]
-    )
+COMPRESSORS = ["zstd", "blosc", "lz4", "gzip", "zlib", "bz2", "lzma"]
 
 
-def blosc_that_states(size):
-    return struct.pack("<BBBBIII", 2, 1, 0x21, 8, size, size, 40) + bytes(24)
-
-
-BOMBS = {
-    "zstd": (frame_that_states(4 * 10**9), {"id": "zstd", "level": 1}),
-    "blosc": (blosc_that_states(2**31 - 17), {"id": "blosc", "cname": "lz4"}),
-    "lz4": (struct.pack("<I", 2**31 - 1) + bytes(20), {"id": "lz4"}),
-    "gzip": (gzip.compress(bytes(10**8)), {"id": "gzip", "level": 1}),
-    "zlib": (zlib.compress(bytes(10**8)), {"id": "zlib", "level": 1}),
-    "bz2": (bz2.compress(bytes(10**8)), {"id": "bz2", "level": 1}),
-    "lzma": (lzma.compress(bytes(10**8)), {"id": "lzma"}),
-}
-
-
-@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib", "bz2", "lzma"])
-@pytest.mark.parametrize("n", [0, 1, 300, 10**5, 10**6])
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize("n", [0, 1, 300, 10**5])
 def test_what_honest_compressors_state(name, n):
     data = np.random.default_rng(n).integers(0, 3, n, dtype=np.uint8).tobytes()
     packed = numcodecs.get_codec({"id": name}).encode(data)
@@ -62,7 +34,7 @@ def test_frames_of_zstd_that_state_no_size():
     assert decompressed_size("zstd", memoryview(frame * 2000), 10) == 2000 * expected
 
 
-@pytest.mark.parametrize("compressor", sorted(BOMBS))
+@pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_any_bytes_may_be_asked_for_their_size(compressor, rng):
     for n in (0, 1, 3, 7, 20, 1000):
         for _ in range(20):

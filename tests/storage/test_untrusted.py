@@ -143,10 +143,10 @@ BOMBS = {
     "zstd": (frame_that_states(4 * 10**9), {"id": "zstd", "level": 1}),
     "blosc": (blosc_that_states(2**31 - 17), {"id": "blosc", "cname": "lz4"}),
     "lz4": (struct.pack("<I", 2**31 - 1) + bytes(20), {"id": "lz4"}),
-    "gzip": (gzip.compress(bytes(10**8)), {"id": "gzip", "level": 1}),
-    "zlib": (zlib.compress(bytes(10**8)), {"id": "zlib", "level": 1}),
-    "bz2": (bz2.compress(bytes(10**8)), {"id": "bz2", "level": 1}),
-    "lzma": (lzma.compress(bytes(10**8)), {"id": "lzma"}),
+    "gzip": (gzip.compress(bytes(10**6)), {"id": "gzip", "level": 1}),
+    "zlib": (zlib.compress(bytes(10**6)), {"id": "zlib", "level": 1}),
+    "bz2": (bz2.compress(bytes(10**6)), {"id": "bz2", "level": 1}),
+    "lzma": (lzma.compress(bytes(10**6)), {"id": "lzma"}),
 }
 
 
