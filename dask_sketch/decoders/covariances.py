@@ -163,7 +163,7 @@ class Covariances:
         before: Components,
         floor: float,
     ) -> Array:
-        variances = np.maximum(moments.squares / counts - means**2, 0.0) + floor
+        variances = np.maximum(moments.squares / counts - means**2, floor)
         return np.where(seen[:, None], variances, before.covariances)
 
 
@@ -194,7 +194,7 @@ class Spherical(Covariances):
         before: Components,
         floor: float,
     ) -> Array:
-        variances = np.maximum(moments.squares / counts - means**2, 0.0).mean(axis=1) + floor
+        variances = np.maximum((moments.squares / counts - means**2).mean(axis=1), floor)
         return np.where(seen, variances, before.covariances)
 
 

@@ -16,7 +16,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.pilot import Clusters, one_thread
 
 Array = NDArray[np.float64]
-_FLOOR = 1e-6  # added to variances, as a fraction of those of the rows
+_FLOOR = 1e-6  # smallest variance, as a fraction of that of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
 _MAX_RESEEDED = 3  # moves of degenerate components, per component
 _SHORT = 20  # iterations of each start before the best are continued
@@ -170,7 +170,8 @@ def fit_mixture(
     covariance_type
         ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn.
     regularization
-        Number added to variances, as a fraction of those of the rows.
+        Smallest variance, as a fraction of that of the rows. For ``"full"`` and ``"tied"``, a
+        number that is added to variances, in the same unit.
     tolerance
         Gain of an iteration below which iterations end, in nats.
     n_iterations

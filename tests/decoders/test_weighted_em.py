@@ -139,3 +139,13 @@ def test_invalid_arguments(rows: np.ndarray, arguments: dict, match: str) -> Non
     given = {"weights": None, "n_components": 3} | arguments
     with pytest.raises(InputError, match=match):
         fit_mixture(rows, **given)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
+def test_clusters_far_apart_keep_their_width(covariance_type):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(side * 800.0, 1.0, (2000, 2)) for side in (-1, 1)])
+    found = fit_mixture(rows, None, 2, covariance_type=covariance_type)
+    np.testing.assert_allclose(found.covariances, 1.0, rtol=0.1)
+    floor = fit_mixture(rows, None, 2, covariance_type=covariance_type, regularization=1e-5)
+    np.testing.assert_allclose(floor.covariances, 1e-5 * 800**2, rtol=0.01)

@@ -37,11 +37,17 @@ class Clusters:
 
 
 def spread_clusters(n_clusters: int, d: int, separation: float, *, equal: bool) -> Clusters:
-    """Clusters in random directions, the nearest two ``separation`` standard deviations apart.
+    """Clusters at random in a box, the nearest two ``separation`` standard deviations apart.
 
     Unequal weights: every second cluster has a hundredth of the weight of the others.
     """
-    means = np.random.default_rng((n_clusters, d)).standard_normal((n_clusters, d))
+    rng = np.random.default_rng((n_clusters, d))
+    side = (3 * n_clusters) ** (1 / d)
+    means = rng.uniform(0, side, (1, d))
+    while len(means) < n_clusters:
+        other = rng.uniform(0, side, d)
+        if np.linalg.norm(means - other, axis=1).min() >= 1:
+            means = np.vstack([means, other])
     means *= separation / pdist(means).min()
     weights = np.ones(n_clusters)
     if not equal:
