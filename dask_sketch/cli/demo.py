@@ -341,13 +341,9 @@ def run_demo(
             compute_together(
                 [write_frames(store, truth, n_frames, seed)], client, progress, "write"
             )
+        one_chunk = CHUNK_FRAMES * N_FEATURES * 4  # a task for each stored chunk
         fitted = pipeline.fit(
-            store,
-            n_components,
-            m,
-            client=client,
-            is_mixture=True,
-            chunk_size=CHUNK_FRAMES * N_FEATURES * 4,  # one task for each stored chunk
+            store, n_components, m, client=client, chunk_size=one_chunk, is_mixture=True
         )
         heldout = sample_frames(truth, N_HELDOUT, (seed, _HELDOUT_KEY))
         # the rows are independent, so the first ones are a random sample

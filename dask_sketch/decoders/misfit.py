@@ -15,8 +15,9 @@ from dask_sketch.sketching.sketch import Sketch
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
 _EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
+# Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
+_UNEXPLAINED = 30.0, 3e-4
 _POINTS = 10_000  # rows that a comparison uses at most
-_LIKELY = "maximum likelihood"
 
 
 def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array, Array]) -> float:
@@ -68,11 +69,27 @@ def warn_of_misfit(
         rows = GaussianMixture(pilot.weights, pilot.means, pilot.variances).sample(_POINTS, seed=0)
         masses = np.full(len(rows), 1.0 / len(rows))
     else:
+        if pilot is None and variances is not None:
+            _warn_of_cost(sketch, cost, noise_level)
         return
     if variances is None:
         _warn_of_centroids(sketch, means, rows, masses)
     else:
         _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses)
+
+
+def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float) -> None:
+    """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
+    energy = float(np.vdot(sketch.z, sketch.z).real)
+    if cost > _UNEXPLAINED[0] * noise_level and cost > _UNEXPLAINED[1] * energy:
+        warnings.warn(
+            f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
+            f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
+            f"others, or the data is no such mixture. {_remedy(sketch, 'mixture')} A feature map "
+            "of design() knows where clusters are.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _warn_of_mixture(

@@ -66,6 +66,14 @@ def test_other_data_than_that_of_the_pilot_is_not_compared():
     assert not any("below" in text for text in messages)
 
 
+def test_missing_clusters_are_noticed_without_a_pilot():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 12)) + 100.0 * rng.integers(0, 2, (20_000, 12))
+    found = partial_sketch(x, FeatureMap(12, 500, scale=1.0))
+    _, messages = caught(lambda: decode(found, 2, "cl-omp"))
+    assert any("noise levels" in text for text in messages)
+
+
 def test_a_map_without_a_pilot_has_nothing_to_compare_with():
     x = np.random.default_rng(0).normal(size=(2000, 2))
     found = partial_sketch(x, FeatureMap(2, 100, scale=1.0))

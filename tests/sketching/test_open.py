@@ -319,7 +319,7 @@ GROUPS = ("dask-sketch/sketch-group", 1)
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory):
-    """What is stored of sketches of groups."""
+    """Stored content of sketches of groups."""
     place = tmp_path_factory.mktemp("groups") / "fine.zarr"
     labels = np.array(["ann", "bob", "eve", "kim"])[np.arange(600) % 4]
     partial_sketch(draw_rows(0, 600, 3), feature_map("float32"), groups=labels).to_zarr(place)
