@@ -446,6 +446,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     def _decoding(self) -> dict[str, Any]:
         return {
             "method": self.method,
+            "model": "gaussian",
             "refine": self.refine,
             "variance_floor": self.variance_floor,
         }

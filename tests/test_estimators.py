@@ -199,3 +199,10 @@ def test_what_a_mask_hides_is_not_used():
     ):
         with pytest.raises(InputError, match="masked values"):
             refused()
+
+
+@pytest.mark.parametrize("method", ["density", "splitting", None])
+def test_any_method_fits_a_mixture(method):
+    x = np.random.default_rng(0).normal(size=(3000, 2))
+    found = SketchGaussianMixture(1, method=method, sample_size=500).fit(x)
+    assert found.means_.shape == (1, 2)

@@ -29,6 +29,10 @@ from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
 
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _EXPLAINED = 2.0  # noise levels up to which the descent from EM's solution needs no search
+# Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
+# to the sketch at all: 64 components of 12 features with m = 8000 make 1.3e7, in 5 to 20 CPU
+# seconds; 10 components of 64 features with m = 6450 make 8e6.
+_MAX_SEARCH, _MAX_DESCENT = 2e7, 1e8
 _TYPES = {"gaussian": "diag", "isotropic": "spherical"}
 
 
@@ -39,7 +43,7 @@ class Candidates:
     Attributes
     ----------
     fit
-        Fit to the sketch.
+        Fit to the sketch; None where it would take too long.
     likeliest
         Weights, means and variances of greatest likelihood.
     score
@@ -50,7 +54,7 @@ class Candidates:
         Calibrated rows.
     """
 
-    fit: Fit
+    fit: Fit | None
     likeliest: tuple[Array, Array, Array]
     score: float
     converged: bool
@@ -58,8 +62,8 @@ class Candidates:
 
     @property
     def cost(self) -> float:
-        """Cost of the fit to the sketch."""
-        return self.fit.cost
+        """Cost of the fit to the sketch; infinite if there is none."""
+        return np.inf if self.fit is None else self.fit.cost
 
 
 def fit_replicate(
@@ -74,24 +78,36 @@ def fit_replicate(
     rows, masses = calibrated.rows, calibrated.weights
     found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
     variances = _as_variances(found.covariances, found.means)
-    objective = problem.objective(threads)
-    start = Start(found.weights, found.means, variances)
-    fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), found.weights)
-    report(fit.cost)
-    if fit.cost > _EXPLAINED * objective.unit:
-        algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
-        other = search_atoms(problem, rng, report, threads, algorithm=algorithm)
-        fit = min(fit, other, key=lambda each: each.cost)
-    fit = replace(fit, n_evaluations=fit.n_evaluations + objective.n_evaluations)
+    fit = _fit_to_sketch(
+        problem, Start(found.weights, found.means, variances), rng, report, threads
+    )
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
-    means, shapes = objective.space.to_data_units(fit.theta)
-    if fit.weights.sum() > 0 and len(fit.weights) == k:
+    if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
+        means, shapes = problem.objective(threads).space.to_data_units(fit.theta)
         given = [(fit.weights / fit.weights.sum(), means, shapes)]
         again = fit_mixture(rows, masses, k, starts=given, n_starts=0, covariance_type=kind)
         if again.log_likelihood > found.log_likelihood:
             found, variances = again, _as_variances(again.covariances, again.means)
     likeliest = found.weights, found.means, variances
     return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated)
+
+
+def _fit_to_sketch(
+    problem: Problem, start: Start, rng: np.random.Generator, report: Report, threads: Threads
+) -> Fit | None:
+    """Descent from the likeliest components, and a search where it does not explain the sketch."""
+    k = problem.required_size
+    effort = k * problem.count_parameters() * problem.n_frequencies
+    if effort > _MAX_DESCENT:
+        return None
+    objective = problem.objective(threads)
+    fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
+    report(fit.cost)
+    if fit.cost > _EXPLAINED * objective.unit and effort <= _MAX_SEARCH:
+        algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
+        other = search_atoms(problem, rng, report, threads, algorithm=algorithm)
+        fit = min(fit, other, key=lambda each: each.cost)
+    return replace(fit, n_evaluations=fit.n_evaluations + objective.n_evaluations)
 
 
 def _as_variances(covariances: Array, means: Array) -> Array:
@@ -124,40 +140,63 @@ def conclude(
         Function called with the cost after each round of refinement.
     """
     calibrated = results[0].calibrated
-    nearest = conclude_search(problem, [result.fit for result in results], threads, report)
-    assert nearest.variances is not None  # of the models in the table
     best = max(results, key=lambda result: result.score)
+    fits = [result.fit for result in results if result.fit is not None]
+    if not fits:
+        return _likeliest(problem, best, threads, n_evaluations=0, gain=None)
+    with warnings.catch_warnings(record=True) as caught:  # of components that may be rejected
+        warnings.simplefilter("always")
+        nearest = conclude_search(problem, fits, threads, report)
+    assert nearest.variances is not None  # of the models in the table
     mixture = nearest.weights, nearest.means, nearest.variances
     score = mean_log_likelihood(_rows(calibrated), calibrated.weights, mixture)
-    n_parameters = problem.required_size * problem.count_parameters() - 1
     gain = best.score - score
+    if gain > _gain_by_chance(problem, calibrated):
+        if problem.refine is not None:
+            _warn_of_refinement(problem, gain)
+        return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
+    for warning in caught:
+        warnings.warn(warning.message, stacklevel=4)
+    return replace(nearest, score=score, gain=-gain)
+
+
+def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
+    """Gain of maximum likelihood that fitted noise explains, in nats."""
+    n_parameters = problem.required_size * problem.count_parameters() - 1
     by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
     if problem.refine is None:
         by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
-    if not gain > by_chance / calibrated.effective_count:
-        return replace(nearest, score=score, gain=-gain)
-    if problem.refine is not None:
-        warnings.warn(
-            f"refine={problem.refine!r}: maximum likelihood on the rows of the sample is "
-            f"{gain:.2g} nats a sample likelier than the refined fit, for the data is no mixture "
-            f"of {problem.required_size} Gaussians. It is returned, without standard errors; "
-            "method='cl-ompr' returns the refined fit.",
-            UserWarning,
-            stacklevel=5,
-        )
+    return float(by_chance / calibrated.effective_count)
+
+
+def _warn_of_refinement(problem: Problem, gain: float) -> None:
+    warnings.warn(
+        f"refine={problem.refine!r}: maximum likelihood on the rows of the sample is {gain:.2g} "
+        "nats a sample likelier than the refined fit, for the data is no mixture of "
+        f"{problem.required_size} Gaussians. It is returned, without standard errors; "
+        "method='cl-ompr' returns the refined fit.",
+        UserWarning,
+        stacklevel=6,
+    )
+
+
+def _likeliest(
+    problem: Problem, best: Candidates, threads: Threads, n_evaluations: int, gain: float | None
+) -> Solution:
+    """Solution of greatest likelihood."""
     order = np.argsort(-best.likeliest[0], kind="stable")
     weights, means, variances = (part[order] for part in best.likeliest)
     objective = problem.objective(threads)
     theta = objective.space.from_data_units(means, variances)
-    return replace(
-        nearest,
+    return Solution(
         weights=weights,
         means=means,
         variances=variances,
         cost=objective.cost(weights, theta),
+        noise_level=objective.noise_level,
         converged=best.converged,
         message="maximum likelihood on the calibrated rows",
-        standard_errors=None,
+        n_evaluations=n_evaluations,
         score=best.score,
         gain=gain,
     )
