@@ -120,6 +120,7 @@ def test_weighted_samples():
 
 
 @thin_is_fine
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_bounds_hold_means_in(sketch, truth):
     free = decode(sketch, 3)
     data = decode(sketch, 3, bounds="data")
@@ -230,6 +231,7 @@ def test_the_number_of_components_can_be_left_to_the_sketch(truth):
     assert mixture.decoding.method == "cl-omp"
 
 
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_a_warm_start_continues(truth):
     feature_map = FeatureMap(2, 150, scale=1.0, seed=6)
     first = partial_sketch(truth.sample(20_000, seed=1), feature_map)

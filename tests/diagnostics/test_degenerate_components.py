@@ -61,6 +61,7 @@ def test_components_without_width() -> None:
 
 
 @pytest.mark.parametrize("model", ["gaussian", "isotropic"])
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_components_that_the_decoder_held_at_the_floor(model: str) -> None:
     means = [[0.0, 0.0], [3.0, 3.0]]
     x = np.concatenate([np.random.default_rng(1).normal(mean, 0.01, (500, 2)) for mean in means])

@@ -58,6 +58,7 @@ def test_truth_and_fit_are_no_misfit(model: GaussianMixture) -> None:
     assert names(model) == []
 
 
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_too_few_components() -> None:
     found = diagnose(decode(SKETCH, 2), SKETCH, HELDOUT)
     assert {"misfit", "unlike held-out"} <= set(found.findings)
@@ -213,6 +214,7 @@ def test_units_and_offset_do_not_matter(unit: float, offset: float) -> None:
     assert found.misfit == pytest.approx(plain.misfit, abs=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_a_table_and_sentences() -> None:
     poor = diagnose(decode(SKETCH, 2), SKETCH, HELDOUT)
     for text in (repr(poor), poor._repr_html_()):

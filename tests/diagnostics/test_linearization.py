@@ -118,6 +118,7 @@ def test_at_the_minimum_nothing_is_left_to_reduce() -> None:
     assert linearise(off, sketch).reducible > model.decoding.noise_level
 
 
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_a_variance_at_its_floor_stays_there_but_is_not_known() -> None:
     thin = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[0.04], [1.0]])  # type: ignore[arg-type]
     sketch = partial_sketch(thin.sample(20_000, seed=1), FeatureMap(1, 60, scale=1.0))

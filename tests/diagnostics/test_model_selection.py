@@ -17,6 +17,7 @@ def sketch_of(truth: GaussianMixture, n: int, seed: int) -> Sketch:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_three_components_are_chosen_for_three(seed: int) -> None:
     truth = random_mixture(3, 2, seed=seed)
     sketch, heldout = sketch_of(truth, 100_000, seed + 1000), sketch_of(truth, 50_000, seed + 2000)
