@@ -39,6 +39,20 @@ def groups():
     partial_sketch(x, feature_map, groups=np.array([f"speaker {i}" for i in range(200)]))
 
 
+def polishing():
+    """Steps of EM and of Lloyd's algorithm."""
+    import numpy as np
+
+    from dask_sketch import Centroids, GaussianMixture, polish
+
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    for start in (
+        GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]),
+        Centroids([1.0], [[0.0, 0.0]]),
+    ):
+        polish(start, x, 1)
+
+
 def speech():
     """Compile the functions of librosa, at import and at the first file."""
     import numpy as np
@@ -53,4 +67,4 @@ def speech():
 
 if __name__ == "__main__":
     for part in sys.argv[1:]:
-        {"sketches": sketches, "groups": groups, "speech": speech}[part]()
+        globals()[part]()

@@ -13,7 +13,9 @@ from tests.benchmarks.structured.prototypes import ROWS
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: c.name)
-@pytest.mark.parametrize(("n_features", "m"), [(3, 70), (20, 65)])
+@pytest.mark.parametrize(
+    ("n_features", "m"), [(3, 70), pytest.param(20, 65, marks=pytest.mark.slow)]
+)
 def test_sums_are_those_of_the_frequencies(candidate, n_features, m, rng):
     omega, sums = candidate.make(rng.uniform(0.5, 2.0, n_features), m, 3)
     assert omega.shape == (n_features, m)

@@ -69,7 +69,7 @@ def test_the_bits_are_those_of_one_graph(kind, tmp_path, counting):
     lazy = ds.sketch(x, FM, weights, split_every=3, **options)
     whole = lazy.compute()
     computes = 1
-    for size in (1, 7, 9, 16, 40):
+    for size in (1, 7, 40) if kind == "zarr" else (9, 16):
         with small_batches(tasks=size):
             parts = lazy.compute()
         computes += -(-lazy.samples.n_chunks // size)

@@ -75,7 +75,7 @@ def peak_over_idle(path, feature_map, warm=None):
     return sketch, seen["peak"] - seen["idle"]
 
 
-def test_a_pass_holds_a_few_chunks(tmp_path):
+def test_a_pass_holds_a_few_chunks(tmp_path, forked_workers):
     path, small = str(tmp_path / "x.zarr"), str(tmp_path / "small.zarr")
     chunk = 4 * 2**20
     n = write(path, 100_000_000, chunk)
