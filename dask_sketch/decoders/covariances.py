@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _BLOCK = 1 << 18  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
+_START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Covariances:
 
     name = "diag"
     isotropic = False
+    splits = True  # whether each component has covariances of its own
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature, shape (n_features,)."""
@@ -61,6 +63,28 @@ class Covariances:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         del weights
         return variances
+
+    def from_labels(
+        self, rows: Array, weights: Array, labels: NDArray[np.intp], n_components: int
+    ) -> Components:
+        """Components of rows (n, n_features) with labels (n,)."""
+        indicator = np.zeros((len(rows), n_components))
+        indicator[np.arange(len(rows)), labels] = weights
+        counts = np.maximum(indicator.sum(axis=0), 1e-12)
+        means = indicator.T @ rows / counts[:, None]
+        variances = indicator.T @ rows**2 / counts[:, None] - means**2
+        variances = np.maximum(variances, 0.0) + _START_FLOOR
+        return Components(counts / counts.sum(), means, self.from_variances(counts, variances))
+
+    def posterior(self, components: Components, rows: Array) -> Array:
+        """Probabilities of the components given each row, shape (n, n_components)."""
+        shares = np.empty((len(rows), len(components.weights)))
+        for part in self._blocks(rows, len(components.weights)):
+            joint = self.joint(components, rows[part])
+            joint -= joint.max(axis=1)[:, None]
+            np.exp(joint, out=joint)
+            shares[part] = joint / joint.sum(axis=1)[:, None]
+        return shares
 
     def pooled(self, components: Components) -> Array:
         """Covariances of one component, with the mean variances of all."""
@@ -255,6 +279,7 @@ class Tied(Covariances):
     """One matrix for all components: covariance type ``"tied"``."""
 
     name = "tied"
+    splits = False
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature."""

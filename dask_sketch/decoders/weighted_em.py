@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances
+from dask_sketch.decoders.relocation import relocations
 from dask_sketch.errors import InputError
 from dask_sketch.features.pilot import Clusters, one_thread
 
@@ -19,10 +21,13 @@ Array = NDArray[np.float64]
 _FLOOR = 1e-6  # smallest variance, as a fraction of that of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
 _MAX_RESEEDED = 3  # moves of degenerate components, per component
-_SHORT = 20  # iterations of each start before the best are continued
-_CONTINUED = 3  # starts that are continued to convergence
+_START_WORK, _MOVE_WORK = 4e6, 2e7  # components times rows of all starts, and of all moves
+_FIRST = 20  # iterations of each start before the best are continued
+_CONTINUED = 2  # starts that are continued to convergence
+_TRIAL = 15  # iterations of a mixture with a moved component before it is compared
+_MAX_FAILED = 4  # moves in a row without gain that end the moves
+_MIN_GAIN = 1e-4  # smallest gain of a move, in nats
 _KMEANS_ITERATIONS = 30  # of k-means before EM starts
-_START_FLOOR = 1e-3  # added to the variances of clusters, as a fraction of those of the rows
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,20 @@ class _Run:
     n_reseeded: int = 0
 
 
+def _best(runs: list[_Run], n_runs: int) -> list[_Run]:
+    """Runs of the largest likelihoods, the best one first."""
+    return sorted(runs, key=lambda run: -run.log_likelihood)[:n_runs]
+
+
+def _distinct(runs: list[_Run]) -> list[_Run]:
+    """Runs that have not reached the likelihood of a run before them, the best one first."""
+    kept: list[_Run] = []
+    for run in _best(runs, len(runs)):
+        if all(abs(run.log_likelihood - each.log_likelihood) > _MIN_GAIN for each in kept):
+            kept.append(run)
+    return kept
+
+
 class _Rows:
     """Rows in standard units, with their weights, and iterations on them."""
 
@@ -120,6 +139,34 @@ class _Rows:
             elif len(few):
                 run.components = self.family.widened(run.components, few)
 
+    def relocate(
+        self,
+        run: _Run,
+        n_moves: int,
+        n_iterations: int,
+        tolerance: float,
+        regularization: float,
+    ) -> None:
+        """Remove one component and split another, as long as the likelihood grows."""
+        if not self.family.splits or len(run.components.weights) < 2:
+            return
+        while n_moves > 0:
+            moves = relocations(
+                self.family, run.components, self.rows, self.weights, regularization
+            )
+            for moved in islice(moves, min(_MAX_FAILED, n_moves)):
+                n_moves -= 1
+                trial = _Run(moved, run.start)
+                self.iterate(trial, _TRIAL, tolerance, regularization)
+                if trial.log_likelihood > run.log_likelihood + _MIN_GAIN:
+                    break
+            else:
+                return
+            self.iterate(trial, n_iterations, tolerance, regularization)
+            run.components, run.converged = trial.components, trial.converged
+            run.log_likelihood = trial.log_likelihood
+            run.n_iterations += trial.n_iterations
+
     def _reseed(self, run: _Run, degenerate: NDArray[np.intp]) -> None:
         """Move components to rows whose likelihood is poorest, with the pooled covariance."""
         density = self.family.log_density(run.components, self.rows)
@@ -138,19 +185,23 @@ def fit_mixture(
     n_components: int,
     *,
     starts: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]] = (),
-    n_starts: int = 10,
+    n_starts: int | None = None,
     seed: int = 0,
     covariance_type: str = "diag",
     regularization: float = _FLOOR,
     tolerance: float = 1e-5,
     n_iterations: int = 500,
+    n_moves: int | None = None,
 ) -> FittedMixture:
     """Fit a mixture to weighted rows by expectation-maximisation.
 
-    A few iterations are made from every start, and the best are continued to convergence. Rows are
-    standardised, so that the result does not depend on their units. Components that hold fewer than
-    three effective rows are moved to where the likelihood is poorest, and if they lose their rows
-    again, they get the mean covariances of all components: their likelihood would have no bound.
+    A few iterations are made from every start, and the best two are continued to convergence. Then
+    components move: one is removed and another one split, as long as the likelihood grows
+    (:func:`~dask_sketch.decoders.relocation.relocations`), which takes the solution out of poor
+    local maxima. Rows are standardised, so that the result does not depend on their units.
+    Components that hold fewer than three effective rows are moved to where the likelihood is
+    poorest, and if they lose their rows again, they get the mean covariances of all components:
+    their likelihood would have no bound.
 
     Parameters
     ----------
@@ -164,7 +215,7 @@ def fit_mixture(
         Other starts: weights (n_components,), means and variances (n_components, n_features), or
         covariances of the shape of the type.
     n_starts
-        Number of starts from k-means.
+        Number of starts from k-means; by default 4, or fewer for many components and rows.
     seed
         Seed of the starts, ``>= 0``.
     covariance_type
@@ -176,6 +227,9 @@ def fit_mixture(
         Gain of an iteration below which iterations end, in nats.
     n_iterations
         Largest number of iterations of each start.
+    n_moves
+        Largest number of moves of components that are tried; by default 40, or fewer for many
+        components and rows.
 
     Returns
     -------
@@ -200,23 +254,29 @@ def fit_mixture(
             f"covariance_type={covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
         )
     require_components(n_components, len(values))
+    work = n_components * len(values)
+    if n_starts is None:
+        n_starts = min(max(round(_START_WORK / work), 1), 4)
+    if n_moves is None:
+        n_moves = min(max(round(_MOVE_WORK / work), 2), 40)
     if not starts and n_starts < 1:
         raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
     family = COVARIANCES[covariance_type]
     with one_thread():
         data = _Rows(values, masses, family)
-        begun = [data.inward(*_given(start, family)) for start in starts]
-        begun += [
-            _kmeans_start(data, n_components, np.random.SeedSequence([seed, k]))
-            for k in range(n_starts)
+        runs = [_Run(data.inward(*_given(start, family)), k) for k, start in enumerate(starts)]
+        runs += [
+            _Run(_kmeans_start(data, n_components, seed_of), len(starts) + k)
+            for k, seed_of in enumerate(np.random.SeedSequence(seed).spawn(n_starts))
         ]
-        runs = [_Run(components, k) for k, components in enumerate(begun)]
         for run in runs:
-            data.iterate(run, min(_SHORT, n_iterations), tolerance, regularization)
-        ranked = sorted(runs, key=lambda run: -run.log_likelihood)
-        for run in ranked[:_CONTINUED]:
+            data.iterate(run, min(_FIRST, n_iterations), tolerance, regularization)
+        continued = _best(runs, _CONTINUED)
+        for run in continued:
             data.iterate(run, n_iterations - run.n_iterations, tolerance, regularization)
-        best = max(ranked[:_CONTINUED], key=lambda run: run.log_likelihood)
+        for run in _distinct(continued):
+            data.relocate(run, n_moves, n_iterations, tolerance, regularization)
+        best = _best(continued, 1)[0]
     shift = float(np.log(data.scale).sum())
     order = np.argsort(-best.components.weights, kind="stable")
     covariances = family.rescaled(best.components.covariances, data.scale)
@@ -286,12 +346,7 @@ def _kmeans_start(data: _Rows, n_components: int, seed: np.random.SeedSequence) 
     state = int(seed.generate_state(1)[0])
     found = KMeans(n_components, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=state)
     found.fit(rows, sample_weight=weights * len(rows))
-    indicator = np.zeros((len(rows), n_components))
-    indicator[np.arange(len(rows)), found.labels_] = weights
-    counts = np.maximum(indicator.sum(axis=0), 1e-12)
-    means = indicator.T @ rows / counts[:, None]
-    variances = np.maximum(indicator.T @ rows**2 / counts[:, None] - means**2, 0.0) + _START_FLOOR
-    return Components(counts / counts.sum(), means, data.family.from_variances(counts, variances))
+    return data.family.from_labels(rows, weights, found.labels_, n_components)
 
 
 def fit_centroids(

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_sketch.decoders.covariances import COVARIANCES, Components
+from dask_sketch.decoders.relocation import relocations
+from dask_sketch.decoders.weighted_em import fit_mixture
+
+CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0], [0.0, -8.0]])
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return CENTERS[rng.integers(4, size=2000)] + rng.normal(size=(2000, 2))
+
+
+@pytest.fixture(scope="module")
+def poor() -> Components:
+    """Two components on one cluster, and one on two clusters."""
+    means = np.array([[-6.2, 0.0], [-5.8, 0.0], [3.0, 4.0], [0.0, -8.0]])
+    variances = np.array([[1.0, 1.0], [1.0, 1.0], [10.0, 17.0], [1.0, 1.0]])
+    return Components(np.array([0.125, 0.125, 0.5, 0.25]), means, variances)
+
+
+def test_first_move_leaves_the_local_maximum(rows: np.ndarray, poor: Components) -> None:
+    weights = np.full(len(rows), 1 / len(rows))
+    moved = next(relocations(COVARIANCES["diag"], poor, rows, weights, 1e-6))
+    distance = np.linalg.norm(moved.means[:, None] - CENTERS, axis=2)
+    assert distance.min(axis=0).max() < 0.5
+    assert moved.weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+def test_moves_raise_the_likelihood(
+    rows: np.ndarray, poor: Components, covariance_type: str
+) -> None:
+    start = (poor.weights, poor.means, poor.covariances)
+    without, found = (
+        fit_mixture(
+            rows, None, 4, starts=[start], n_starts=0, n_moves=n, covariance_type=covariance_type
+        )
+        for n in (0, 10)
+    )
+    assert found.log_likelihood > without.log_likelihood + 0.1
+    assert found.weights.min() > 0.2
+
+
+def test_too_few_rows_are_not_split() -> None:
+    rows = np.random.default_rng(1).normal(size=(12, 2))
+    components = Components(np.full(2, 0.5), rows[:2], np.ones((2, 2)))
+    weights = np.full(12, 1 / 12)
+    assert list(relocations(COVARIANCES["diag"], components, rows, weights, 1e-6)) == []
