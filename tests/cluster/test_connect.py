@@ -127,10 +127,11 @@ def test_a_local_cluster_computes_what_threads_do(local):
     np.testing.assert_array_equal(there.z, here.z)
 
 
-def test_workers_have_the_settings_and_keep_them_after_a_restart(local):
+@pytest.mark.parametrize("restarted", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_workers_have_the_settings_and_keep_them_after_a_restart(restarted, local):
     told = {"concurrency": "4", "blas": "1", "spill": False, "profile": "100ms"}
-    assert list(local.run(on_a_worker).values()) == [told]
-    local.restart()
+    if restarted:
+        local.restart()
     assert list(local.run(on_a_worker).values()) == [told]
     (worker,) = local.scheduler_info()["workers"].values()
     assert worker["memory_limit"] == 2**30
