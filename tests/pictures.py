@@ -1,7 +1,7 @@
-"""The pictures of the README, made anew: ``make pictures``; those of pages need Chromium.
+"""Pictures of the README and of the documentation: ``make pictures``; those of pages need Chromium.
 
-A model over the samples it never saw, the report of the demo, and the page on Dask's dashboard
-during a pass.
+A model over held-out samples, the report of the demo, and the page on Dask's dashboard during a
+pass.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def mixture() -> None:
     model.plot.ellipses(rows[:100_000], ax=left)
     left.set_title(f"decoded from {sketch.moment_quanta.nbytes / 1000:.0f} kB")
     sketch.plot.moduli(model, ax=right)
-    right.set_title("the sketch, and that of the model")
+    right.set_title("moduli of the sketch and of the model")
     figure.savefig(FOLDER / "mixture.png", dpi=110, metadata={"Software": None})
 
 
