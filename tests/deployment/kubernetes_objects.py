@@ -10,6 +10,7 @@ import dask_kubernetes
 import pytest
 import yaml
 from deployment.local_processes import DEPLOY
+from jsonschema import Draft202012Validator
 
 FOLDER = DEPLOY / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -50,12 +51,18 @@ def closed(schema: Any) -> Any:
     return schema
 
 
-def of_dask(item: dict[str, Any]) -> dict[str, Any]:
-    """The schema by which the operator's resource definition judges an object."""
-    return definition_of(item["kind"])
+def validate_as_dask(item: dict[str, Any]) -> None:
+    """Check an object by the schema of the operator's resource definition."""
+    validator_of(item["kind"]).validate(item)
 
 
 @cache
+def validator_of(kind: str) -> Draft202012Validator:
+    schema = definition_of(kind)
+    Draft202012Validator.check_schema(schema)  # once: it takes longer than to check an object
+    return Draft202012Validator(schema)
+
+
 def definition_of(kind: str) -> dict[str, Any]:
     text = (CRDS / f"{kind.lower()}.yaml").read_text()
     definition = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -12,7 +12,15 @@ import jsonschema
 import kubernetes_validate
 import pytest
 from deployment.api_server import Cluster, serving
-from deployment.kubernetes_objects import FILES, KUBERNETES, documents, objects, of_dask, one, pods
+from deployment.kubernetes_objects import (
+    FILES,
+    KUBERNETES,
+    documents,
+    objects,
+    one,
+    pods,
+    validate_as_dask,
+)
 
 
 @pytest.mark.parametrize("item", objects())
@@ -21,7 +29,7 @@ def test_an_object_has_the_form_that_its_kind_asks_for(item):
         None if item["kind"] == "Namespace" else "dask-sketch"
     )
     if item["apiVersion"] == "kubernetes.dask.org/v1":
-        jsonschema.validate(item, of_dask(item))
+        validate_as_dask(item)
         for name, spec in pods(item):  # by rules of today; the definition's are of 1.21
             meta = {"name": re.sub(r"\W+", "-", name).strip("-").lower()}
             spec = {"restartPolicy": "Always"} | spec
@@ -52,7 +60,7 @@ def test_the_schema_of_a_job_refuses_what_is_wrong(path, change):
         place = place[part]
     place.update(change)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(item, of_dask(item))
+        validate_as_dask(item)
 
 
 def test_the_schemas_of_kubernetes_refuse_what_is_wrong():

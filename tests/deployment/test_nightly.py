@@ -41,7 +41,7 @@ def start(config, tmp_path, changed: dict[str, str] | None = None) -> subprocess
     )
 
 
-@pytest.mark.parametrize("code", [0, 5])
+@pytest.mark.parametrize("code", [5, pytest.param(0, marks=pytest.mark.slow)])
 def test_it_ends_as_the_job_ends(code, tmp_path):
     """The pod is made after a while, one question is not answered, the job runs and ends."""
     cluster = Cluster([404, PENDING, RUNNING, 503, RUNNING, ended(code)], log="sketched\ndrift\n")
@@ -81,9 +81,14 @@ def test_it_ends_as_the_job_ends(code, tmp_path):
             {"OPERATOR_SECONDS = 600.0": "OPERATOR_SECONDS = 0.5"},
             "Dask operator",
         ),
-        ([RUNNING, 404], {}, "its pod was deleted"),
+        pytest.param([RUNNING, 404], {}, "its pod was deleted", marks=pytest.mark.slow),
         ([RUNNING, 500], {"SILENCE_SECONDS = 600.0": "SILENCE_SECONDS = 0.5"}, "does not answer"),
-        ([{"phase": "Failed", "reason": "Evicted"}], {}, "did not terminate (Evicted)"),
+        pytest.param(
+            [{"phase": "Failed", "reason": "Evicted"}],
+            {},
+            "did not terminate (Evicted)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_job_without_an_end_is_a_failure(states, changed, told, tmp_path):
