@@ -17,7 +17,7 @@ from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (4, 18),
+    (5, 36),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
@@ -124,7 +124,7 @@ def test_writes_that_fail_at_random(
     job.new_ledger(ledgers)
     while failures < n_failures:
         seed += 1
-        code = forge.run(job.place.file, failing=0.04, seed=seed)
+        code = forge.run(job.place.file, failing=0.02, seed=seed)
         assert code in (0, RUN_FAILED), job.error
         failures += code == RUN_FAILED
         resumed.append(job.require_consistent())
