@@ -86,6 +86,34 @@ class Covariances:
             shares[part] = joint / joint.sum(axis=1)[:, None]
         return shares
 
+    def merged(self, components: Components, k: int) -> tuple[Array, Array, Array]:
+        """Means and covariances of component ``k`` merged with each other one; log-determinants.
+
+        Shapes (n_components, n_features), that of the covariances, and (n_components,); of the
+        merged components the moments are those of both.
+        """
+        share = components.weights[k] / np.maximum(
+            components.weights[k] + components.weights, _TINY
+        )
+        offsets = components.means[k] - components.means
+        means = components.means + share[:, None] * offsets
+        extra = self._outer(offsets) * self._per_component(share * (1.0 - share))
+        mixed = self._per_component(share) * components.covariances[k]
+        mixed = mixed + self._per_component(1.0 - share) * components.covariances + extra
+        return means, mixed, self.log_determinants(mixed, means.shape[1])
+
+    def log_determinants(self, covariances: Array, n_features: int) -> Array:
+        """Logarithms of the determinants, shape (n_components,)."""
+        del n_features
+        return np.asarray(np.log(covariances).sum(axis=1))
+
+    def _outer(self, offsets: Array) -> Array:
+        return offsets**2
+
+    @staticmethod
+    def _per_component(values: Array) -> Array:
+        return values[:, None]
+
     def pooled(self, components: Components) -> Array:
         """Covariances of one component, with the mean variances of all."""
         return components.weights @ components.covariances
@@ -205,6 +233,17 @@ class Spherical(Covariances):
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return np.asarray(variances.mean(axis=1))
 
+    def log_determinants(self, covariances: Array, n_features: int) -> Array:
+        """Logarithms of the determinants, shape (n_components,)."""
+        return np.asarray(n_features * np.log(covariances))
+
+    def _outer(self, offsets: Array) -> Array:
+        return np.asarray((offsets**2).mean(axis=1))
+
+    @staticmethod
+    def _per_component(values: Array) -> Array:
+        return values
+
     def _variances(self, components: Components) -> Array:
         d = components.means.shape[1]
         return np.repeat(components.covariances[:, None], d, axis=1)
@@ -234,6 +273,18 @@ class Full(Covariances):
     def from_variances(self, weights: Array, variances: Array) -> Array:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return variances[:, :, None] * np.eye(variances.shape[1])
+
+    def log_determinants(self, covariances: Array, n_features: int) -> Array:
+        """Logarithms of the determinants, shape (n_components,)."""
+        del n_features
+        return np.asarray(np.linalg.slogdet(covariances)[1])
+
+    def _outer(self, offsets: Array) -> Array:
+        return offsets[:, :, None] * offsets[:, None, :]
+
+    @staticmethod
+    def _per_component(values: Array) -> Array:
+        return values[:, None, None]
 
     def pooled(self, components: Components) -> Array:
         """Covariances of one component, with the mean covariances of all."""
@@ -271,7 +322,7 @@ class Full(Covariances):
         floor: float,
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
-        matrices = _positive(matrices) + floor * np.eye(means.shape[1])
+        matrices = _at_least(matrices, floor)
         return np.where(seen[:, None, None], matrices, before.covariances)
 
 
@@ -321,16 +372,16 @@ class Tied(Covariances):
         floor: float,
     ) -> Array:
         matrix = moments.squares - (means * moments.counts[:, None]).T @ means
-        return _positive(matrix) + floor * np.eye(means.shape[1])
+        return _at_least(matrix, floor)
 
 
-def _positive(matrices: Array) -> Array:
-    """Symmetric part, with negative eigenvalues of rounding set to zero."""
+def _at_least(matrices: Array, floor: float) -> Array:
+    """Symmetric part, with eigenvalues that are at least the floor."""
     matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
     values, vectors = np.linalg.eigh(matrices)
-    if (values >= 0).all():
+    if (values >= floor).all():
         return np.asarray(matrices)
-    values = np.maximum(values, 0.0)
+    values = np.maximum(values, floor)
     return np.asarray((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))
 
 

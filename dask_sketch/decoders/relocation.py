@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from dask_sketch.decoders.covariances import Components, Covariances
 
 Array = NDArray[np.float64]
+_ALMOST = 1.0 - 1e-15  # probability beyond which a row has no other component
 _MIN_SHARE = 0.05  # rows below this probability of a component do not decide how it is split
 _MAX_ROWS = 4000  # rows that a split is fitted to
 _N_ITERATIONS = 10  # of EM of two components on the rows of one
-_MIN_ROWS = 5.0  # effective rows of each half, and one more for each feature
+_MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
+_FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
 
 
 def relocations(
@@ -21,9 +23,11 @@ def relocations(
 ) -> Iterator[Components]:
     """Mixtures with one component removed and another one split, the most promising first.
 
-    The loss of a removal is the likelihood that the other components leave to the rows. The gain of
-    a split is that of EM with two components on the rows of one, weighted by its probabilities.
-    After split and merge EM (Ueda, Nakano, Ghahramani and Hinton 2000), with other criteria.
+    A component is removed by leaving its rows to all others, or by merging it with one of them. The
+    loss of the former is the likelihood that the others leave to the rows, that of the latter is
+    bounded by Runnalls (2007, eq. 23). The gain of a split is that of EM with two components on the
+    rows of one, weighted by its probabilities. After split and merge EM (Ueda, Nakano, Ghahramani
+    and Hinton 2000), with other criteria.
 
     Parameters
     ----------
@@ -34,10 +38,14 @@ def relocations(
     rows, weights
         Rows in standard units, shape (n_rows, n_features), and their weights, shape (n_rows,).
     floor
-        Number added to variances.
+        Smallest variance.
     """
     shares = family.posterior(components, rows)
-    losses = -(weights @ np.log1p(-np.minimum(shares, 1.0 - 1e-15)))
+    removals = [
+        _removal(family, components, k, float(-(weights @ np.log1p(-np.minimum(share, _ALMOST)))))
+        for k, share in enumerate(shares.T)
+    ]
+    losses = np.array([loss for loss, _ in removals])
     splits = [
         _split(family, components, k, shares[:, k], rows, weights, floor)
         for k in range(len(components.weights))
@@ -55,7 +63,35 @@ def relocations(
         used.add(k)
         halves = splits[k][1]
         assert halves is not None  # its gain is positive
-        yield _replace(components, k, removed, halves)
+        partner = removals[removed][1]
+        whole = components if partner in (None, k) else _merge(family, components, removed, partner)
+        yield _replace(whole, k, removed, halves)
+
+
+def _removal(
+    family: Covariances, components: Components, k: int, loss: float
+) -> tuple[float, int | None]:
+    """Loss of the likelihood without a component, and the component that it is merged with."""
+    determinants = family.log_determinants(components.covariances, components.means.shape[1])
+    merged = family.merged(components, k)[2]
+    weights = components.weights
+    bounds = 0.5 * (
+        (weights[k] + weights) * merged - weights[k] * determinants[k] - weights * determinants
+    )
+    bounds[k] = np.inf
+    partner = int(np.argmin(bounds))
+    return (float(bounds[partner]), partner) if bounds[partner] < loss else (loss, None)
+
+
+def _merge(family: Covariances, components: Components, k: int, partner: int) -> Components:
+    """Mixture whose component ``partner`` has the moments of both, and ``k`` no weight."""
+    weights, means = components.weights.copy(), components.means.copy()
+    covariances = components.covariances.copy()
+    merged_means, merged_covariances, _ = family.merged(components, k)
+    means[partner], covariances[partner] = merged_means[partner], merged_covariances[partner]
+    weights[partner] += weights[k]
+    weights[k] = 0.0
+    return Components(weights, means, covariances)
 
 
 def _replace(components: Components, k: int, removed: int, halves: Components) -> Components:
@@ -79,7 +115,7 @@ def _split(
     """Gain of the likelihood by splitting a component in two, and its halves."""
     kept = np.flatnonzero(share > _MIN_SHARE)
     kept = kept[:: max(len(kept) // _MAX_ROWS, 1)]
-    n_min = _MIN_ROWS + rows.shape[1]
+    n_min = _MIN_ROWS + rows.shape[1] / 4.0
     if len(kept) < 2 * n_min:
         return -np.inf, None
     x, w = rows[kept], weights[kept] * share[kept]
@@ -109,6 +145,8 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
     along = standard @ vectors[:, -1]
     distance = (standard**2).sum(axis=1)
     odd = standard[:, int(np.argmax(np.abs(w @ standard**4 - 3.0)))]
-    for divided in (along > 0.0, distance > np.quantile(distance, 0.7), odd > 0.0):
+    far = standard[int(np.argsort(distance, kind="stable")[int(_FAR * (len(x) - 1))])]
+    nearer = standard @ far > 0.5 * (far @ far)
+    for divided in (along > 0.0, distance > np.quantile(distance, 0.7), odd > 0.0, nearer):
         if divided.any() and not divided.all():
             yield divided

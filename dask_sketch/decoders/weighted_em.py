@@ -221,8 +221,8 @@ def fit_mixture(
     covariance_type
         ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn.
     regularization
-        Smallest variance, as a fraction of that of the rows. For ``"full"`` and ``"tied"``, a
-        number that is added to variances, in the same unit.
+        Smallest variance, as a fraction of that of the rows; for ``"full"`` and ``"tied"``, the
+        smallest eigenvalue of the covariances of standardised rows.
     tolerance
         Gain of an iteration below which iterations end, in nats.
     n_iterations

@@ -48,7 +48,18 @@ def test_moves_raise_the_likelihood(
 
 
 def test_too_few_rows_are_not_split() -> None:
-    rows = np.random.default_rng(1).normal(size=(12, 2))
+    rows = np.random.default_rng(1).normal(size=(8, 2))
     components = Components(np.full(2, 0.5), rows[:2], np.ones((2, 2)))
-    weights = np.full(12, 1 / 12)
+    weights = np.full(8, 1 / 8)
     assert list(relocations(COVARIANCES["diag"], components, rows, weights, 1e-6)) == []
+
+
+def test_halves_of_one_cluster_are_merged_for_a_small_one() -> None:
+    # without its half, a component loses more likelihood than the small clusters gain
+    rng = np.random.default_rng(2)
+    centers = np.array([[0.0, 0.0], [100.0, 0.0], [110.0, 0.0]])
+    rows = centers[rng.choice(3, size=4000, p=[0.99, 0.005, 0.005])] + rng.normal(size=(4000, 2))
+    halves = [[-0.5, 0.0], [0.5, 0.0], [105.0, 0.0]]
+    start = ([0.5, 0.49, 0.01], halves, [[0.8, 1.0], [0.8, 1.0], [26.0, 1.0]])
+    found = fit_mixture(rows, None, 3, starts=[start], n_starts=0)
+    np.testing.assert_allclose(np.sort(found.means[:, 0]), centers[:, 0], atol=1.0)
