@@ -164,7 +164,7 @@ def test_clusters_have_the_separation_and_the_weights():
     truth = spread_clusters(8, 12, 30, equal=False)
     assert pdist(truth.means).min() == pytest.approx(30)
     assert truth.weights.max() / truth.weights.min() == pytest.approx(100)
-    assert len(cases(quick=True)) == 19
+    assert len(cases(quick=True)) == 18
     x = truth.sample(4000, seed=0)
     em = fit(methods_of(truth)["EM from the truth"], x, x, 8, 0)
     bound = -(truth.weights * np.log(truth.weights)).sum() + 6 * math.log(2 * math.pi * math.e)

@@ -28,7 +28,7 @@ GROUPS = {"development": False, "judged": True}  # names of many sets
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--quick", is_flag=True, help="One split of at most 6,000 rows, K=10; few clusters.")
+@click.option("--quick", is_flag=True, help="One split of at most 5,000 rows, K=10; few clusters.")
 @click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="Folder with mnist.npz, mnist_spectral.npz and fsdd.")  # fmt: skip
 @click.option("--components", "-k", "sizes", multiple=True, type=click.IntRange(min=1),
@@ -68,7 +68,7 @@ def main(
         sizes or ((10,) if quick else (3, 10, 30, 64)),
         n_splits or (1 if quick else 3),
         (*REFERENCES, *(each for each in methods or METHODS if each not in REFERENCES)),
-        max_rows or (6_000 if quick else None),
+        max_rows or (5_000 if quick else None),
         quick,
         say,
     )
