@@ -17,6 +17,7 @@ WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
 _EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
+_OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _POINTS = 10_000  # rows that a comparison uses at most
 
 
@@ -61,6 +62,8 @@ def warn_of_misfit(
         return
     pilot = pilot_mixture(sketch)
     found = sketch.sample
+    if found is None and variances is None:
+        _warn_of_outliers(sketch)
     if found is not None and len(found) >= 10 * len(weights):
         rows, masses = found.rows.astype(np.float64), found.weights
         if len(rows) > _POINTS:  # by ascending keys, which are random
@@ -76,6 +79,26 @@ def warn_of_misfit(
         _warn_of_centroids(sketch, means, rows, masses)
     else:
         _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses)
+
+
+def _warn_of_outliers(sketch: Sketch) -> None:
+    """Warn of rows so far away that they rule the squared error, which a sketch hardly sees."""
+    pilot = sketch.feature_map.pilot
+    if pilot is None:
+        return
+    away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)
+    varies = pilot.variance > 0
+    if not varies.any():
+        return
+    reach = float((away[varies] / np.sqrt(pilot.variance[varies])).max())
+    if reach > _OUTLYING:
+        warnings.warn(
+            f"values lie up to {reach:.3g} standard deviations of the pilot rows from the mean: "
+            "so few rows hardly change the sketch, but they rule the squared error of centroids. "
+            "Sketch with sample=True where rows may be kept; otherwise clip the values.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float) -> None:

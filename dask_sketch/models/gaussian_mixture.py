@@ -171,6 +171,9 @@ class GaussianMixture(Model):
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters, from their standard errors.
 
+        They hold for large samples. With ten thousand samples of components that overlap, they are
+        too short: see the coverage in ``tests/benchmarks/README.md``.
+
         Parameters
         ----------
         level

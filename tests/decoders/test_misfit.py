@@ -58,6 +58,16 @@ def test_bad_centroids_are_named_with_the_ratio():
     assert "times that of k-means" in messages[0]
 
 
+def test_outliers_are_named_where_no_row_is_kept():
+    x = np.random.default_rng(0).normal(size=(20_000, 2))
+    feature_map = design(x, n_components=2, task="clustering")
+    x[7] = 1e4
+    for sample, n_messages in ((1000, 0), (False, 1)):
+        found = sketch(x, feature_map, sample=sample)
+        _, messages = caught(lambda found=found: decode(found, 2, model="dirac"))
+        assert sum("standard deviations" in text for text in messages) == n_messages
+
+
 def test_other_data_than_that_of_the_pilot_is_not_compared():
     x = skewed()
     feature_map = design(x, n_components=2)
