@@ -14,6 +14,7 @@ from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import OPTIONAL, START, Method, rows_of
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS
+from dask_sketch.decoders.pilot_start import pilot_mixture
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
@@ -72,7 +73,8 @@ def check_problem(
     if method is None and start is None and all(value is None for value in optional):
         method = _method_of_sample(sketch, model, n_components)
     row, model = _row(method, model, n_components, start)
-    if row.name == "likelihood" and sketch.sample is None:
+    without_rows = row.name == "likelihood" and sketch.sample is None
+    if without_rows and (model == "dirac" or pilot_mixture(sketch) is None):
         raise DecodeError(
             "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
             "choose another method."
@@ -110,12 +112,14 @@ def check_problem(
 
 
 def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | None) -> str | None:
-    """The method for a sketch that carries enough rows; None for any other."""
-    if sketch.sample is None or sketch.privacy is not None or n_components is None:
+    """The method for a sketch with enough rows, or with a pilot; None for any other."""
+    if sketch.privacy is not None or n_components is None or model == "known":
         return None
-    if len(sketch.sample) < _ROWS_PER_COMPONENT * n_components or model == "known":
-        return None
-    return "likelihood"
+    if sketch.sample is not None:
+        enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
+    else:
+        enough = model != "dirac" and pilot_mixture(sketch) is not None
+    return "likelihood" if enough else None
 
 
 def require_content(sketch: Any) -> None:

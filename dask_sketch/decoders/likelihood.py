@@ -4,7 +4,8 @@ Real data is no mixture of a few Gaussians, and the mixture that is nearest in t
 sketch is not the likeliest one. Expectation-maximisation on the calibrated rows is as good there as
 on all rows. If the data is such a mixture, on the other hand, the sketch of all rows determines it
 better than a sample can. Both are fitted, each is a start of the other, and the likelihood of the
-calibrated rows decides.
+calibrated rows decides. Where no rows are kept, the mixture that was fitted to the pilot rows of
+the feature map takes their place, unless noise explains the cost of the fit to the sketch.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.misfit import mean_log_likelihood
-from dask_sketch.decoders.pilot_start import pilot_start
+from dask_sketch.decoders.pilot_start import pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
 
+_SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
+_N_STARTS = 10  # starts of EM from k-means
+_NEAR = 3.0  # noise levels up to which a fit to the sketch is preferred to simulated rows
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _EXPLAINED = 2.0  # noise levels up to which the descent from EM's solution needs no search
 # Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
@@ -71,18 +77,22 @@ def fit_replicate(
 ) -> Candidates:
     """Fits of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
     k, seed = problem.required_size, int(rng.integers(2**31))
-    calibrated = calibrate(problem.sketch)
+    calibrated = _rows_of(problem.sketch, seed)
+    rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     pilot = pilot_start(problem.sketch, k, seed)
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
-    kind = _TYPES[problem.model]
-    rows, masses = calibrated.rows, calibrated.weights
-    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
+    kind, has_rows = _TYPES[problem.model], problem.sketch.sample is not None
+    # simulated rows have no more to tell than the mixture that they are from
+    found = fit_mixture(
+        rows, masses, k, starts=begun, n_starts=_N_STARTS if has_rows else 0,
+        n_iterations=500 if has_rows else 1, seed=seed, covariance_type=kind,
+    )  # fmt: skip
     variances = _as_variances(found.covariances, found.means)
     fit = _fit_to_sketch(
         problem, Start(found.weights, found.means, variances), rng, report, threads
     )
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
-    if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
+    if has_rows and fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
         means, shapes = problem.objective(threads).space.to_data_units(fit.theta)
         given = [(fit.weights / fit.weights.sum(), means, shapes)]
         again = fit_mixture(rows, masses, k, starts=given, n_starts=0, covariance_type=kind)
@@ -90,6 +100,18 @@ def fit_replicate(
             found, variances = again, _as_variances(again.covariances, again.means)
     likeliest = found.weights, found.means, variances
     return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated)
+
+
+def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
+    """Calibrated rows of the sample; without one, rows simulated from the mixture of the pilot."""
+    if sketch.sample is not None:
+        return calibrate(sketch)
+    pilot = pilot_mixture(sketch)
+    assert pilot is not None  # the arguments were checked
+    mixture = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    rows = mixture.sample(_SIMULATED, seed=seed)
+    equal, nan = np.full(len(rows), 1.0 / len(rows)), float("nan")
+    return CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
 
 
 def _fit_to_sketch(
@@ -151,7 +173,10 @@ def conclude(
     mixture = nearest.weights, nearest.means, nearest.variances
     score = mean_log_likelihood(_rows(calibrated), calibrated.weights, mixture)
     gain = best.score - score
-    if gain > _gain_by_chance(problem, calibrated):
+    # simulated rows say less than a sketch that is explained
+    simulated = problem.sketch.sample is None
+    explained = simulated and nearest.cost <= _NEAR * nearest.noise_level
+    if not explained and gain > _gain_by_chance(problem, calibrated):
         if problem.refine is not None:
             _warn_of_refinement(problem, gain)
         return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
@@ -164,6 +189,10 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
     """Gain of maximum likelihood that fitted noise explains, in nats."""
     n_parameters = problem.required_size * problem.count_parameters() - 1
     by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    if problem.sketch.sample is None:
+        pilot = problem.sketch.feature_map.pilot
+        assert pilot is not None
+        return float(by_chance / pilot.n_rows)
     if problem.refine is None:
         by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     return float(by_chance / calibrated.effective_count)
@@ -195,7 +224,8 @@ def _likeliest(
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,
-        message="maximum likelihood on the calibrated rows",
+        message="maximum likelihood on "
+        + ("the calibrated rows" if problem.sketch.sample else "the pilot rows of the feature map"),
         n_evaluations=n_evaluations,
         score=best.score,
         gain=gain,

@@ -112,3 +112,20 @@ def test_a_problem_too_large_for_a_fit_to_the_sketch_is_decoded_from_the_rows():
     model = decode(found, 14)
     assert model.decoding.gain is None
     assert model.score(x) > best_of_em(x, 1).score(x) - 2.0
+
+
+def test_without_rows_the_pilot_takes_their_place(skewed):
+    x, found = skewed
+    heldout = log_normal(20_000, seed=1)
+    model = decode(found.without_sample(), 4)
+    assert model.decoding.method == "likelihood"
+    assert "pilot" in model.decoding.message
+    assert model.score(heldout) > best_of_em(x, 4).score(heldout) - 0.1
+
+
+def test_without_rows_a_mixture_is_decoded_from_the_sums():
+    truth = random_mixture(n_components=3, n_features=4, seed=3)
+    x = truth.sample(100_000, seed=4)
+    model = decode(sketch(x, design(x, n_components=3), sample=False), 3)
+    assert "pilot" not in model.decoding.message
+    assert abs(model.score(x) - truth.score(x)) < 2e-3
