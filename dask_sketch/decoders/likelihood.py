@@ -31,7 +31,6 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
-_N_STARTS = 10  # starts of EM from k-means
 _NEAR = 3.0  # noise levels up to which a fit to the sketch is preferred to simulated rows
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _EXPLAINED = 2.0  # noise levels up to which the descent from EM's solution needs no search
@@ -83,10 +82,8 @@ def fit_replicate(
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     kind, has_rows = _TYPES[problem.model], problem.sketch.sample is not None
     # simulated rows have no more to tell than the mixture that they are from
-    found = fit_mixture(
-        rows, masses, k, starts=begun, n_starts=_N_STARTS if has_rows else 0,
-        n_iterations=500 if has_rows else 1, seed=seed, covariance_type=kind,
-    )  # fmt: skip
+    effort = {} if has_rows else {"n_starts": 0, "n_iterations": 1, "n_moves": 0}
+    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind, **effort)
     variances = _as_variances(found.covariances, found.means)
     fit = _fit_to_sketch(
         problem, Start(found.weights, found.means, variances), rng, report, threads
