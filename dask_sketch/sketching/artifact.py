@@ -111,7 +111,7 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
         quanta = getattr(sketch, attribute)
         variables[f"{name}_high"] = (dimensions, quanta.high)
         variables[f"{name}_low"] = (dimensions, quanta.low)
-    found, pilot = sketch.sample, sketch.feature_map.pilot
+    found = sketch.sample
     if found is not None:
         variables["sample_rows"] = (("row", "feature"), found.rows)
         for name in SAMPLE:
@@ -132,7 +132,7 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             "tight_bounds": int(sketch.tight_bounds),
         }
         | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))})
-        | ({} if pilot is None else {"pilot": json.dumps(pilot.as_dict())})
+        | _pilot_of(sketch.feature_map)
         | (
             {}
             if found is None
@@ -209,8 +209,14 @@ def stored_group(group: Any) -> xr.Dataset:
             "label_type": label_type,
             "dim": group.dim,
             "unlabelled": group.unlabelled,
-        },
+        }
+        | _pilot_of(group.feature_map),
     )
+
+
+def _pilot_of(feature_map: Any) -> dict[str, str]:
+    """Stored record of the pilot, if there is one."""
+    return {} if feature_map.pilot is None else {"pilot": json.dumps(feature_map.pilot.as_dict())}
 
 
 def _as_numbers(labels: NDArray[Any]) -> tuple[NDArray[Any], str]:

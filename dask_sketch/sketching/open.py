@@ -144,12 +144,6 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             attribute: int(attrs[name]) for name, attribute in WEIGHTS.items()
         } | {name: int(attrs[name]) for name in ("count", "omitted")}
         privacy = attrs.get("privacy")
-        pilot = attrs.get("pilot")
-        if pilot is not None:
-            found = Pilot.from_dict(parse_object(pilot), d)
-            feature_map = FeatureMap.from_spec(
-                feature_map.spec, feature_map.digest, feature_map.frequencies, found
-            )
         sketch = Sketch(
             feature_map=feature_map,
             tight_bounds=bool(attrs["tight_bounds"]),
@@ -249,9 +243,12 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
 
 def _feature_map(dataset: xr.Dataset) -> FeatureMap:
     attrs = dataset.attrs
-    return FeatureMap.from_spec(
+    found = FeatureMap.from_spec(
         attrs["feature_map"], attrs["digest"], dataset["frequencies"].values
     )
+    if "pilot" not in attrs:
+        return found
+    return found.with_pilot(Pilot.from_dict(parse_object(attrs["pilot"]), found.n_features))
 
 
 def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,10 +101,13 @@ def test_other_methods_are_used_where_they_are_asked_for(skewed):
         assert decode(found, 2, bounds=bounds).decoding.method == "cl-ompr"
 
 
-def test_a_sketch_without_rows_is_refused(skewed):
+def test_a_sketch_with_neither_rows_nor_a_pilot_is_refused(skewed):
     _, found = skewed
+    bare = replace(found.without_sample(), feature_map=found.feature_map.with_pilot(None))
     with pytest.raises(DecodeError, match="method='likelihood'"):
-        decode(found.without_sample(), 2, "likelihood")
+        decode(bare, 2, "likelihood")
+    with pytest.raises(DecodeError, match="method='likelihood'"):
+        decode(found.without_sample(), 2, "likelihood", "dirac")
 
 
 def test_a_problem_too_large_for_a_fit_to_the_sketch_is_decoded_from_the_rows():
