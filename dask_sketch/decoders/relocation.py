@@ -1,4 +1,4 @@
-"""Moves of mixture components out of local maxima of the likelihood: merge here, split there."""
+"""Moves of components and centroids out of local optima: merge here, split there."""
 
 from __future__ import annotations
 
@@ -150,3 +150,55 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
     for divided in (along > 0.0, distance > np.quantile(distance, 0.7), odd > 0.0, nearer):
         if divided.any() and not divided.all():
             yield divided
+
+
+def centroid_relocations(
+    rows: Array, weights: Array, centers: Array, labels: NDArray[np.intp]
+) -> Iterator[Array]:
+    """Centroids one of which is moved to split the cluster of another, the most promising first.
+
+    Parameters
+    ----------
+    rows, weights
+        Rows, shape (n_rows, n_features), and their weights, shape (n_rows,).
+    centers, labels
+        Centroids, shape (n_components, n_features), and that of each row, shape (n_rows,).
+    """
+    k = len(centers)
+    losses, gains, halves = np.zeros(k), np.full(k, -np.inf), np.zeros((k, 2, rows.shape[1]))
+    for index in range(k):
+        kept = labels == index
+        x, w = rows[kept], weights[kept]
+        if len(x) < 2:
+            continue
+        squares = (x * x).sum(axis=1)[:, None] - 2.0 * x @ centers.T + (centers**2).sum(axis=1)
+        own = squares[:, index].copy()
+        squares[:, index] = np.inf
+        losses[index] = w @ (squares.min(axis=1) - own)
+        gains[index], halves[index] = _best_halves(x, w)
+    expected = gains[:, None] - losses
+    np.fill_diagonal(expected, -np.inf)
+    for split in np.argsort(-expected.max(axis=1), kind="stable"):
+        removed = int(np.argmax(expected[split]))
+        if not np.isfinite(expected[split, removed]):
+            return
+        moved = centers.copy()
+        moved[[split, removed]] = halves[split]
+        yield moved
+
+
+def _best_halves(x: Array, w: Array) -> tuple[float, Array]:
+    """Squared error that two centroids save, and the two, shape (2, n_features)."""
+    share = w / w.sum()
+    best, halves = -np.inf, np.zeros((2, x.shape[1]))
+    for upper in _divisions(x, share):
+        for _ in range(3):
+            mass = np.array([share[~upper].sum(), share[upper].sum()])
+            if not mass.min() > 0.0:
+                break
+            means = np.stack([share[~upper] @ x[~upper], share[upper] @ x[upper]]) / mass[:, None]
+            gain = float(w.sum() * mass.prod() * ((means[1] - means[0]) ** 2).sum())
+            if gain > best:
+                best, halves = gain, means
+            upper = (x - means.mean(axis=0)) @ (means[1] - means[0]) > 0.0
+    return best, halves

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances
-from dask_sketch.decoders.relocation import relocations
+from dask_sketch.decoders.relocation import centroid_relocations, relocations
 from dask_sketch.errors import InputError
 from dask_sketch.features.pilot import Clusters, one_thread
 
@@ -360,6 +360,9 @@ def fit_centroids(
 ) -> Clusters:
     """Fit centroids to weighted rows by k-means.
 
+    From the best of all starts, one centroid at a time is moved to split the cluster of another, as
+    long as the error falls.
+
     Parameters
     ----------
     rows
@@ -407,6 +410,18 @@ def fit_centroids(
         for each in found:
             each.fit(values, sample_weight=scaled)
         best = min(found, key=lambda each: float(each.inertia_))
+        n_moves = min(max(round(_MOVE_WORK / (n_components * len(values))), 2), 40)
+        while n_moves > 0 and len(best.cluster_centers_) > 1:
+            moves = centroid_relocations(values, scaled, best.cluster_centers_, best.labels_)
+            for centers in islice(moves, min(_MAX_FAILED, n_moves)):
+                n_moves -= 1
+                trial = KMeans(len(centers), init=centers, n_init=1)
+                trial.fit(values, sample_weight=scaled)
+                if trial.inertia_ < best.inertia_ * (1.0 - _MIN_GAIN):
+                    best = trial
+                    break
+            else:
+                break
     mass: Array = np.zeros(len(best.cluster_centers_))
     np.add.at(mass, best.labels_, masses)
     return Clusters(best.cluster_centers_, mass, float(best.inertia_) / len(values))

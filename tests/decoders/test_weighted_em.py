@@ -120,6 +120,15 @@ def test_centroids_agree_with_scikit_learn(rows: np.ndarray) -> None:
     assert found.weights.sum() == pytest.approx(1.0)
 
 
+def test_centroids_leave_a_local_minimum() -> None:
+    rng = np.random.default_rng(6)
+    centers = np.array([[0.0, 0.0], [50.0, 0.0], [80.0, 0.0]])
+    rows = centers[rng.choice(3, size=3000, p=[0.98, 0.01, 0.01])] + rng.normal(size=(3000, 2))
+    start = [[-0.5, 0.0], [0.5, 0.0], [65.0, 0.0]]  # two on the large cluster
+    found = fit_centroids(rows, None, 3, starts=[start], n_starts=0)
+    np.testing.assert_allclose(np.sort(found.centers[:, 0]), centers[:, 0], atol=1.0)
+
+
 def test_centroids_from_a_given_start(rows: np.ndarray) -> None:
     best = fit_centroids(rows, None, 3)
     found = fit_centroids(rows, None, 3, starts=[rows[:3], best.centers], n_starts=0)
