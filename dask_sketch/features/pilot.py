@@ -146,6 +146,10 @@ class Pilot:
                 )
         if (out.variance < 0).any() or (found is not None and (found.variances <= 0).any()):
             raise InputError("pilot holds variances that are not positive.")
+        if found is not None and not (
+            (found.weights >= 0).all() and abs(found.weights.sum() - 1.0) < 1e-8
+        ):
+            raise InputError("pilot holds weights that are negative, or do not sum to one.")
         return out
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.pilot import fit_pilot, kmeans
+from dask_sketch.features.pilot import Pilot, fit_pilot, kmeans, record_pilot
 from dask_sketch.models import GaussianMixture, random_mixture
 
 
@@ -83,3 +83,24 @@ def test_fewer_distinct_points_than_clusters():
     np.testing.assert_array_equal(found.centers, np.zeros((3, 2)))
     assert found.inertia == 0.0
     assert found.weights.sum() == pytest.approx(1.0)
+
+
+def test_the_record_of_a_pilot_is_read_back_and_checked():
+    rows = random_mixture(2, 3, seed=0).sample(1000, seed=1)
+    rows[:, 1] = 4.0  # a feature that does not vary
+    pilot = record_pilot(rows, 2)
+    assert pilot.mixture.score > pilot.gaussian_score
+    assert pilot.mixture.variances[0, 1] > 0
+    found = Pilot.from_dict(pilot.as_dict(), 3)
+    assert found.as_dict() == pilot.as_dict()
+    assert record_pilot(rows, None).mixture is None
+    for change in (
+        {"variance": [1.0]},
+        {"variance": [1.0, -1.0, 1.0]},
+        {"n_rows": "many"},
+        {"mixture": {}},
+        {"mixture": pilot.as_dict()["mixture"] | {"weights": [2.0, -1.0]}},
+        {"mixture": pilot.as_dict()["mixture"] | {"variances": [[0.0] * 3] * 2}},
+    ):
+        with pytest.raises(InputError, match="pilot"):
+            Pilot.from_dict(pilot.as_dict() | change, 3)

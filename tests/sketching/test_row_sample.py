@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap, merge, partial_sketch, privatise
 from dask_sketch import open as open_artifact
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.design import design_from_pilot
+from dask_sketch.sketching.open import sketch_from_dataset
 from dask_sketch.sketching.row_sample import RowSample, Sampling, default_size
 
 RNG = np.random.default_rng(0)
@@ -115,6 +116,19 @@ def test_it_is_stored_and_opened_with_the_pilot(tmp_path):
     assert found.identical(sketch)
     assert found.sample.identical(sketch.sample)
     assert found.feature_map.pilot.as_dict() == MAP.pilot.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("sample_keys", 2.0), ("sample_importance", -1.0), ("sample_row_weights", np.nan)],
+)
+def test_edited_rows_are_refused(name, value):
+    dataset = chunk(0, 3000).to_xarray()
+    values = dataset[name].values.copy()
+    values[0] = value
+    dataset[name] = dataset[name].dims, values
+    with pytest.raises(ArtifactError, match="sample_rows"):
+        sketch_from_dataset(dataset)
 
 
 def test_a_private_sketch_has_neither_rows_nor_pilot():
