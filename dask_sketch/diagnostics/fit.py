@@ -374,10 +374,10 @@ def diagnose(
 
     Examples
     --------
-    >>> from dask_sketch import FeatureMap, decode, partial_sketch
+    >>> from dask_sketch import decode, design, partial_sketch
     >>> from dask_sketch.models import random_mixture
     >>> x = random_mixture(3, 2, seed=5).sample(20_000, seed=2)
-    >>> sketch = partial_sketch(x, FeatureMap(2, 150, scale=1.0))
+    >>> sketch = partial_sketch(x, design(x, n_frequencies=150, n_components=3))
     >>> dict(diagnose(decode(sketch, 3), sketch).findings)
     {}
     >>> list(diagnose(decode(sketch, 2), sketch).findings)

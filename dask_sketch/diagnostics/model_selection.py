@@ -159,10 +159,10 @@ def select_model(
 
     Examples
     --------
-    >>> from dask_sketch import FeatureMap, decode, partial_sketch
+    >>> from dask_sketch import decode, design, partial_sketch
     >>> from dask_sketch.models import random_mixture
     >>> x = random_mixture(2, 2, seed=1).sample(20_000, seed=2)
-    >>> feature_map = FeatureMap(2, 100, scale=1.0)
+    >>> feature_map = design(x, n_frequencies=100, n_components=3)
     >>> sketch, heldout = (partial_sketch(x[part::2], feature_map) for part in (0, 1))
     >>> select_model([decode(sketch, k) for k in (1, 2, 3)], heldout).model.n_components
     2

@@ -28,7 +28,7 @@ def test_every_object_has_its_pictures():
     assert SKETCH.plot.moduli().get_yscale() == "log"
     assert len(SKETCH.plot.moduli(MODEL).lines) == 4
     assert len(MODEL.plot.ellipses(ROWS, features=(0, 1)).collections) == 3
-    assert MODEL.plot.trace().get_xlabel() == "iteration of cl-ompr"
+    assert MODEL.plot.trace().get_xlabel() == "iteration of likelihood"
     with pytest.raises(InputError, match="fit=None"):
         FeatureMap(2, 10, scale=1.0).plot.scale_fit()
 
