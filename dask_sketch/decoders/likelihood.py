@@ -28,6 +28,7 @@ from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.model import LIKELIEST
 from dask_sketch.sketching.sketch import Sketch
 
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
@@ -221,7 +222,7 @@ def _likeliest(
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,
-        message="maximum likelihood on "
+        message=LIKELIEST
         + ("the calibrated rows" if problem.sketch.sample else "the pilot rows of the feature map"),
         n_evaluations=n_evaluations,
         score=best.score,

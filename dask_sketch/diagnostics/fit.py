@@ -108,12 +108,17 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
         found["misfit"] = (
             f"The cost is {fit.cost_ratio:.3g} noise levels, where the true model leaves "
             f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is no such "
-            f"mixture of {fit.n_components} components, or the decoder stopped at a poor minimum. "
-            "A sketch with sample=True decodes to the likeliest mixture even so. Where rows must "
-            "not be kept, take more components, or method='density' with four times the "
-            "frequencies."
+            f"mixture of {fit.n_components} components, "
+            + (
+                "and this one is the likeliest that was found. More components are closer to it."
+                if fit.is_likeliest
+                else "or the decoder stopped at a poor minimum. A sketch with sample=True decodes "
+                "to the likeliest mixture even so. Where rows must not be kept, take more "
+                "components, or method='density' with four times the frequencies."
+            )
         )
-    if at.reducible > max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level):
+    least = max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level)
+    if at.reducible > least and not fit.is_likeliest:
         found["unfinished"] = (
             f"One more least-squares step would reduce the cost by {at.reducible / fit.cost:.0%}: "
             "the descent stopped early. Continue with decode(sketch, start=model)."
@@ -231,6 +236,8 @@ class FitDiagnostics:
         known labels, shape (n_features,); nan where no variance is fitted.
     heldout
         Discrepancy from a held-out sketch, if one was given.
+    is_likeliest
+        Whether the likelihood of rows was preferred to the fit to the sketch.
     """
 
     cost: float
@@ -246,6 +253,7 @@ class FitDiagnostics:
     feature_widths: NDArray[np.float64]
     feature_losses: NDArray[np.float64]
     heldout: Discrepancy | None
+    is_likeliest: bool = False
 
     @property
     def cost_ratio(self) -> float:
@@ -428,4 +436,5 @@ def _measured(
         feature_widths=widths,
         feature_losses=losses,
         heldout=None if heldout is None else discrepancy(model, heldout, seed),
+        is_likeliest=model.decoding is not None and model.decoding.is_likeliest,
     )

@@ -132,13 +132,15 @@ def _can_start(table: DecodeTable, last: Model | None) -> bool:
     """Whether the decoder can start at the last model.
 
     It cannot if the number of components is unknown. It need not for centroids, because their
-    decoder is more precise than a descent from the last ones.
+    decoder is more precise than a descent from the last ones. It must not where the likelihood
+    decided, because a descent towards the sketch would lose it.
     """
     return (
         table.warm
         and table.n_components is not None
         and isinstance(last, GaussianMixture)
         and last.decoding is not None
+        and not last.decoding.is_likeliest
         and last.decoding.model == (table.model or "gaussian")
         and table.method not in ("density", "sketch-shift")
     )

@@ -55,6 +55,7 @@ def check_means(name: str, means: Array, weights: Array) -> None:
 
 
 SHOWN_FEATURES = 8  # columns of a table
+LIKELIEST = "maximum likelihood on "  # begins the message of models that rows decided
 
 
 class Model(FrozenDataclass):
@@ -243,6 +244,11 @@ class Decoding:
     score: float | None = None
     gain: float | None = None
     feature_names: tuple[str, ...] | None = None
+
+    @property
+    def is_likeliest(self) -> bool:
+        """Whether maximum likelihood on rows was preferred to the fit to the sketch."""
+        return self.message.startswith(LIKELIEST)
 
     @property
     def steps(self) -> str:

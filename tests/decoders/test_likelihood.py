@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, sketch
+from dask_sketch import decode, design, diagnose, sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import random_mixture
 
@@ -40,6 +40,10 @@ def test_data_that_is_no_mixture_is_fitted_as_well_as_by_em_on_all_rows(skewed):
     assert model.decoding.method == "likelihood"
     assert model.score(heldout) > best_of_em(x, 4).score(heldout) - 0.02
     assert model.decoding.gain > 0.1  # over the fit to the sketch
+    assert model.decoding.is_likeliest
+    findings = diagnose(model, found).findings  # no advice to descend towards the sketch
+    assert "unfinished" not in findings
+    assert "sample" not in findings["misfit"]
     assert model.decoding.score == pytest.approx(model.score(x), abs=0.05)
 
 
