@@ -74,7 +74,7 @@ def check_problem(
         method = _method_of_sample(sketch, model, n_components)
     row, model = _row(method, model, n_components, start)
     without_rows = row.name == "likelihood" and sketch.sample is None
-    if without_rows and (model == "dirac" or pilot_mixture(sketch) is None):
+    if without_rows and (model != "gaussian" or pilot_mixture(sketch) is None):
         raise DecodeError(
             "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
             "choose another method."
@@ -118,7 +118,7 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
     if sketch.sample is not None:
         enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
     else:
-        enough = model != "dirac" and pilot_mixture(sketch) is not None
+        enough = model in (None, "gaussian") and pilot_mixture(sketch) is not None
     return "likelihood" if enough else None
 
 

@@ -80,20 +80,22 @@ def fit_replicate(
     calibrated = _rows_of(problem.sketch, seed)
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     pilot = pilot_start(problem.sketch, k, seed)
+    if problem.sketch.sample is None:  # simulated rows tell no more than the mixture they are from
+        assert pilot is not None  # the arguments were checked
+        given = pilot.weights, pilot.means, pilot.variances
+        fit = _fit_to_sketch(problem, pilot, rng, report, threads)
+        return Candidates(fit, given, mean_log_likelihood(rows, masses, given), True, calibrated)
+    kind = _TYPES[problem.model]
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
-    kind, has_rows = _TYPES[problem.model], problem.sketch.sample is not None
-    # simulated rows have no more to tell than the mixture that they are from
-    effort = {} if has_rows else {"n_starts": 0, "n_iterations": 1, "n_moves": 0}
-    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind, **effort)
+    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
     variances = _as_variances(found.covariances, found.means)
-    fit = _fit_to_sketch(
-        problem, Start(found.weights, found.means, variances), rng, report, threads
-    )
+    start = Start(found.weights, found.means, variances)
+    fit = _fit_to_sketch(problem, start, rng, report, threads)
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
-    if has_rows and fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
+    if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
         means, shapes = problem.objective(threads).space.to_data_units(fit.theta)
-        given = [(fit.weights / fit.weights.sum(), means, shapes)]
-        again = fit_mixture(rows, masses, k, starts=given, n_starts=0, covariance_type=kind)
+        near = [(fit.weights / fit.weights.sum(), means, shapes)]
+        again = fit_mixture(rows, masses, k, starts=near, n_starts=0, covariance_type=kind)
         if again.log_likelihood > found.log_likelihood:
             found, variances = again, _as_variances(again.covariances, again.means)
     likeliest = found.weights, found.means, variances
