@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
 import dask
@@ -43,7 +44,7 @@ def is_lazy(x: Any) -> bool:
     return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
 
 
-class SketchEstimator(BaseEstimator):
+class SketchEstimator(BaseEstimator, ABC):
     """Base class of the estimators: a mergeable sketch, and a model decoded from it.
 
     Input in memory is validated by scikit-learn. Lazy input (Dask array, DataFrame or bag, xarray,
@@ -155,17 +156,17 @@ class SketchEstimator(BaseEstimator):
         )
         return rows
 
+    @abstractmethod
     def _design(self) -> dict[str, Any]:
         """Additional arguments of :func:`dask_sketch.design`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _decoding(self) -> dict[str, Any]:
         """Additional arguments of :func:`dask_sketch.decode`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _set_fitted(self, model: GaussianMixture | Centroids, x: Any) -> None:
         """Set the fitted attributes; ``x`` are the samples of the last fit."""
-        raise NotImplementedError
 
 
 class SketchKMeans(

@@ -19,7 +19,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
-from dask_sketch.decoders.misfit import mean_log_likelihood
+from dask_sketch.decoders.misfit import EXPLAINED, mean_log_likelihood
 from dask_sketch.decoders.pilot_start import pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import conclude_search, search_atoms
@@ -32,9 +32,8 @@ from dask_sketch.models.model import LIKELIEST
 from dask_sketch.sketching.sketch import Sketch
 
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
-_NEAR = 3.0  # noise levels up to which a fit to the sketch is preferred to simulated rows
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
-_EXPLAINED = 2.0  # noise levels up to which the descent from EM's solution needs no search
+_NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no search
 # Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
 # to the sketch at all: 64 components of 12 features with m = 8000 make 1.3e7, in 5 to 20 CPU
 # seconds; 10 components of 64 features with m = 6450 make 8e6.
@@ -125,11 +124,13 @@ def _fit_to_sketch(
     objective = problem.objective(threads)
     fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     report(fit.cost)
-    if fit.cost > _EXPLAINED * objective.unit and effort <= _MAX_SEARCH:
+    n_evaluations = objective.n_evaluations
+    if fit.cost > _NEAR * objective.unit and effort <= _MAX_SEARCH:
         algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
-        other = search_atoms(problem, rng, report, threads, algorithm=algorithm)
+        other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)
+        n_evaluations += other.n_evaluations
         fit = min(fit, other, key=lambda each: each.cost)
-    return replace(fit, n_evaluations=fit.n_evaluations + objective.n_evaluations)
+    return replace(fit, n_evaluations=n_evaluations)
 
 
 def _as_variances(covariances: Array, means: Array) -> Array:
@@ -171,11 +172,11 @@ def conclude(
         nearest = conclude_search(problem, fits, threads, report)
     assert nearest.variances is not None  # of the models in the table
     mixture = nearest.weights, nearest.means, nearest.variances
-    score = mean_log_likelihood(_rows(calibrated), calibrated.weights, mixture)
+    score = mean_log_likelihood(calibrated.rows.astype(np.float64), calibrated.weights, mixture)
     gain = best.score - score
     # simulated rows say less than a sketch that is explained
     simulated = problem.sketch.sample is None
-    explained = simulated and nearest.cost <= _NEAR * nearest.noise_level
+    explained = simulated and nearest.cost <= EXPLAINED * nearest.noise_level
     if not explained and gain > _gain_by_chance(problem, calibrated):
         if problem.refine is not None:
             _warn_of_refinement(problem, gain)
@@ -200,9 +201,9 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
 
 def _warn_of_refinement(problem: Problem, gain: float) -> None:
     warnings.warn(
-        f"refine={problem.refine!r}: maximum likelihood on the rows of the sample is {gain:.2g} "
-        "nats a sample likelier than the refined fit, for the data is no mixture of "
-        f"{problem.required_size} Gaussians. It is returned, without standard errors; "
+        f"refine={problem.refine!r}: {_likeliest_on(problem)} is {gain:.2g} nats a sample likelier "
+        f"than the refined fit, for the data is no mixture of {problem.required_size} Gaussians. "
+        "It is returned, without standard errors; "
         "method='cl-ompr' returns the refined fit.",
         UserWarning,
         stacklevel=6,
@@ -224,16 +225,17 @@ def _likeliest(
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,
-        message=LIKELIEST
-        + ("the calibrated rows" if problem.sketch.sample else "the pilot rows of the feature map"),
+        message=_likeliest_on(problem),
         n_evaluations=n_evaluations,
         score=best.score,
         gain=gain,
     )
 
 
-def _rows(calibrated: CalibratedSample) -> Array:
-    return np.asarray(calibrated.rows, dtype=np.float64)
+def _likeliest_on(problem: Problem) -> str:
+    """Maximum likelihood, with the rows that it is of."""
+    has_rows = problem.sketch.sample is not None
+    return LIKELIEST + ("the calibrated rows" if has_rows else "the pilot rows of the feature map")
 
 
 def fit_points(

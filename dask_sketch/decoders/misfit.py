@@ -14,7 +14,7 @@ from dask_sketch.sketching.sketch import Sketch
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
-_EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
+EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
@@ -68,7 +68,7 @@ def warn_of_misfit(
         rows, masses = found.rows.astype(np.float64), found.weights
         if len(rows) > _POINTS:  # by ascending keys, which are random
             rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
-    elif pilot is not None and (variances is None or cost > _EXPLAINED * noise_level):
+    elif pilot is not None and (variances is None or cost > EXPLAINED * noise_level):
         rows = GaussianMixture(pilot.weights, pilot.means, pilot.variances).sample(_POINTS, seed=0)
         masses = np.full(len(rows), 1.0 / len(rows))
     else:

@@ -40,6 +40,7 @@ def search_atoms(
     *,
     algorithm: Algorithm,
     coarse: bool = True,
+    from_pilot: bool = True,
 ) -> Fit:
     """Fit of one replicate by an algorithm that searches for atoms.
 
@@ -57,6 +58,8 @@ def search_atoms(
         Function ``(objective, n_components, rng, report)`` that returns a fit.
     coarse
         Whether the algorithm runs on part of the frequencies if there are many.
+    from_pilot
+        Whether the components of the pilot are a start as well.
     """
 
     def run(used: Objective) -> Fit:
@@ -64,7 +67,7 @@ def search_atoms(
 
     objective = problem.objective(threads)
     fit = _coarse_to_fine(objective, problem.size if coarse else None, run, report)
-    return _from_pilot(problem, objective, fit)
+    return _from_pilot(problem, objective, fit) if from_pilot else fit
 
 
 def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:
@@ -76,9 +79,11 @@ def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:
     start = pilot_start(problem.sketch, problem.size, problem.seed)
     if start is None or problem.model == "known":
         return fit
+    before = objective.n_evaluations
     found = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     best = found if found.cost < fit.cost else fit
-    return replace(best, n_evaluations=fit.n_evaluations + found.n_evaluations)
+    more = objective.n_evaluations - before
+    return replace(best, n_evaluations=fit.n_evaluations + more)
 
 
 def search_from_start(

@@ -63,8 +63,8 @@ def map_chunks(
         partition; without ``combine`` its partitions are iterators over the results of the blocks.
     """
     if samples.is_bag:
-        return _map_partitions(samples, chunk, name, chosen, (with_groups, with_numbers), combine)
-    return _map_blocks(samples, chunk, name, chosen, (with_groups, with_numbers))
+        return _map_partitions(samples, chunk, name, chosen, with_groups, with_numbers, combine)
+    return _map_blocks(samples, chunk, name, chosen, with_groups, with_numbers)
 
 
 # Chunks of Dask arrays.
@@ -75,9 +75,9 @@ def _map_blocks(
     chunk: ChunkFunction | Delayed,
     name: str,
     chosen: Sequence[int] | None,
-    given_too: tuple[bool, bool],
+    with_groups: bool,
+    with_numbers: bool,
 ) -> da.Array:
-    with_groups, with_numbers = given_too
     blocks = samples.blocks
     assert isinstance(blocks, da.Array)
     labels = None if samples.groups is None else samples.groups.labels
@@ -197,7 +197,8 @@ def _map_partitions(
     chunk: ChunkFunction | Delayed,
     name: str,
     chosen: Sequence[int] | None,
-    given_too: tuple[bool, bool],
+    with_groups: bool,
+    with_numbers: bool,
     combine: Combine | None,
 ) -> db.Bag:
     bag = samples.blocks
@@ -216,8 +217,8 @@ def _map_partitions(
         token=name,
         label=samples.label,
         fields=fields_of(samples),
-        with_groups=given_too[0],
-        with_numbers=given_too[1],
+        with_groups=with_groups,
+        with_numbers=with_numbers,
         chunk=chunk,
         combine=combine,
         **given,
