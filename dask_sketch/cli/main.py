@@ -182,7 +182,6 @@ def design(
 
     Sketches can only be merged if they have the same feature map.
     """
-    from dask_sketch.cli.describe import values
     from dask_sketch.features.artifact import write_feature_map
     from dask_sketch.graph.design import design as make_map
 
@@ -201,7 +200,7 @@ def design(
         )
     write_feature_map(output, feature_map, options)
     shown = describe(feature_map.as_dict()) | {"written to": output}
-    run.answer(values(feature_map) | {"output": output}, shown)
+    run.answer(feature_map.as_dict() | {"output": output}, shown)
 
 
 @cli.command(
@@ -248,7 +247,6 @@ def sketch(
     Uses the feature map of --map, which `design` wrote, or designs one for -k components first.
     With --by, makes one sketch for each label, in the same pass.
     """
-    from dask_sketch.cli.describe import values
     from dask_sketch.features.artifact import open_feature_map
     from dask_sketch.graph.design import design as make_map
     from dask_sketch.graph.sketch import sketch as make_sketch
@@ -278,7 +276,7 @@ def sketch(
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
     shown = describe(result.as_dict() | {"feature_map": None})
     shown |= {"seconds": f"{seconds:.1f}", "written to": output}
-    run.answer(values(result) | {"seconds": seconds, "output": output}, shown)
+    run.answer(result.as_dict() | {"seconds": seconds, "output": output}, shown)
 
 
 @cli.command(epilog=examples("merge monday.zarr tuesday.zarr -o both.zarr"))
@@ -297,7 +295,7 @@ def merge(
 
     Sketches of groups are added label by label.
     """
-    from dask_sketch.cli.describe import open_any, values
+    from dask_sketch.cli.open import open_any
     from dask_sketch.sketching.merge import merge as add
 
     refuse_existing(output, overwrite, storage_options)
@@ -306,7 +304,7 @@ def merge(
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     shown = {"sketches": str(len(sketches))} | describe(result.as_dict() | {"feature_map": None})
     shown |= {"written to": output}
-    run.answer({"sketches": len(sketches)} | values(result) | {"output": output}, shown)
+    run.answer({"sketches": len(sketches)} | result.as_dict() | {"output": output}, shown)
 
 
 @cli.command(epilog=examples("info sketch.zarr"))
@@ -315,10 +313,10 @@ def merge(
 @run_options
 def info(run: Run, path: str, opening: dict[str, Any]) -> None:
     """Describe the sketch, model, feature map or data at PATH."""
-    from dask_sketch.cli.describe import fields, open_any, values
+    from dask_sketch.cli.open import open_any
 
     found = open_any(path, **opening)
-    run.answer(values(found), fields(found))
+    run.answer(found.as_dict(), describe(found.as_dict()))
 
 
 @cli.command(epilog=examples("demo"))

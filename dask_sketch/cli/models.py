@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -25,6 +24,7 @@ from dask_sketch.cli.options import (
     storage_option,
 )
 from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
+from dask_sketch.display.text import describe
 
 
 @click.command(
@@ -99,7 +99,7 @@ def decode(
       known      a mean; the variances of all components are those of --covariance
       dirac      a point, for centroids; the default of their methods
     """  # noqa: D301  (the backslash tells click to keep the line breaks)
-    from dask_sketch.cli.describe import fields, open_one, values
+    from dask_sketch.cli.open import open_one
     from dask_sketch.decoders.decode import decode as find_model
     from dask_sketch.models.open import open_model
 
@@ -111,7 +111,9 @@ def decode(
         choices["variance_floor"] = variance_floor
     model = find_model(source, n_components, progress=run.progress, **choices)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    run.answer(values(model) | {"output": output}, fields(model) | {"written to": output})
+    run.answer(
+        model.as_dict() | {"output": output}, describe(model.as_dict()) | {"written to": output}
+    )
 
 
 @click.command(
@@ -153,7 +155,6 @@ def polish(
     centroids. The result never fits the rows worse than MODEL, and has the same bits for every
     number of workers.
     """
-    from dask_sketch.cli.describe import fields, values
     from dask_sketch.graph.polish import CONVERGED
     from dask_sketch.graph.polish import polish as improve
     from dask_sketch.models.open import open_model
@@ -171,7 +172,9 @@ def polish(
             **opening,
         )
     found.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
-    run.answer(values(found) | {"output": output}, fields(found) | {"written to": output})
+    run.answer(
+        found.as_dict() | {"output": output}, describe(found.as_dict()) | {"written to": output}
+    )
 
 
 @click.command(epilog=examples("score heldout.zarr model.zarr"))
@@ -237,7 +240,7 @@ def diagnose(
 
     Ends with exit code 0 even if the fit is poor.
     """
-    from dask_sketch.cli.describe import open_one
+    from dask_sketch.cli.open import open_one
     from dask_sketch.diagnostics.fit import diagnose as examine
     from dask_sketch.models.open import open_model
     from dask_sketch.sketching.open import open_sketch
@@ -248,11 +251,4 @@ def diagnose(
     if heldout is not None:
         unseen = open_sketch(heldout, storage_options=for_url(heldout, storage_options))
     found = examine(fitted, seen, unseen)
-    result = asdict(found) | {
-        "cost_ratio": found.cost_ratio,
-        "misfit": found.misfit,
-        "findings": dict(found.findings),
-    }
-    if found.heldout is not None:
-        result["heldout"]["squared"] = found.heldout.squared
-    run.answer(result, repr(found))
+    run.answer(found.as_dict(), repr(found))

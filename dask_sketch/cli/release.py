@@ -66,7 +66,7 @@ def privatise(
     """
     import numpy as np
 
-    from dask_sketch.cli.describe import open_one, values
+    from dask_sketch.cli.open import open_one
     from dask_sketch.sketching.privatise import privatise
 
     if (low is None) != (high is None):
@@ -85,7 +85,7 @@ def privatise(
     assert result.privacy is not None
     shown = describe(result.as_dict() | {"feature_map": None})
     shown |= {"note": " ".join(result.privacy.notes()), "written to": output}
-    run.answer(values(result) | {"output": output}, shown)
+    run.answer(result.as_dict() | {"output": output}, shown)
 
 
 @click.command(

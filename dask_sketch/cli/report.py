@@ -122,7 +122,7 @@ def report_run(
         from dask_sketch.jobs.report import report_last_run
 
         return report_last_run(run, output)
-    from dask_sketch.cli.describe import open_any
+    from dask_sketch.cli.open import open_any
     from dask_sketch.diagnostics.report import write_report
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.gaussian_mixture import GaussianMixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -289,6 +289,14 @@ class FitDiagnostics:
     def findings(self) -> Mapping[str, str]:
         """Problems and their remedies, one sentence for each name; empty for a good fit."""
         return findings(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes and properties, the nested ones as plain values."""
+        names = ("cost_ratio", "misfit", "expected_heldout", "findings")
+        values = asdict(self) | {name: getattr(self, name) for name in names}
+        if self.heldout is not None:
+            values["heldout"] |= {"squared": self.heldout.squared}
+        return values
 
     def _fields(self) -> dict[str, str]:
         """Main measurements, as text."""

@@ -53,6 +53,7 @@ class Centroids(Model):
 
     _arrays = ("weights", "centers")
     _schema = CENTROIDS
+    _kind = "centroids"
 
     weights: Array
     centers: Array

@@ -117,6 +117,7 @@ class GaussianMixture(Model):
 
     _arrays = ("weights", "means", "covariances")
     _schema = MIXTURE
+    _kind = "mixture"
 
     weights: Array
     means: Array
@@ -333,6 +334,11 @@ class GaussianMixture(Model):
             block *= deviations[k]
             block += self.means[k]
         return x
+
+    def as_dict(self) -> dict[str, Any]:
+        """Sizes, parameters, standard errors, and the records of decoding and polishing."""
+        errors = None if self.stderr is None else self.stderr.as_dict()
+        return super().as_dict() | {"stderr": errors}
 
     def _repr_html_(self) -> str:
         rows, errors = [], self.stderr

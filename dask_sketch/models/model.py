@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.display.html import card, html_table
+from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.plots import ModelPlots
+from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import write_dataset
@@ -66,6 +67,7 @@ class Model(FrozenDataclass):
     """
 
     _arrays: ClassVar[tuple[str, ...]]
+    _kind: ClassVar[str]  # as_dict()["kind"]
     _schema: ClassVar[str]  # name of its stored layout
     weights: Array
     decoding: Decoding | None
@@ -153,16 +155,21 @@ class Model(FrozenDataclass):
         covariances = getattr(self, "covariances", None)  # points have none
         return ModelPlots(self.weights, self._locations, covariances, self.decoding)
 
-    def _fields(self) -> dict[str, str]:
-        """Main attributes, as text."""
-        out = {"components": f"{self.n_components}", "features": f"{self.n_features}"}
-        for record in (self.decoding, self.polishing):
-            out |= {} if record is None else record._fields()
-        return out
+    def as_dict(self) -> dict[str, Any]:
+        """Sizes, parameters, and the records of the decoding and the polishing."""
+        records = {"decoding": self.decoding, "polishing": self.polishing}
+        return {
+            "kind": self._kind,
+            "n_components": self.n_components,
+            "n_features": self.n_features,
+            **{name: getattr(self, name) for name in self._arrays},
+            **{name: None if made is None else made.as_dict() for name, made in records.items()},
+        }
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {value}" for name, value in self._fields().items())
-        return f"<{type(self).__name__}: {shown}>"
+        sizes = {"n_components": self.n_components, "n_features": self.n_features}
+        records = [made for made in (self.decoding, self.polishing) if made is not None]
+        return f"<{type(self).__name__}: {'; '.join([one_line(sizes), *map(repr, records)])}>"
 
     def _card(self, heading: str, header: list[str], rows: list[list[str]]) -> str:
         """HTML with a table of the components, which folds out."""
@@ -174,7 +181,11 @@ class Model(FrozenDataclass):
         record = self.decoding if self.polishing is None else self.polishing
         summary += "" if record is None else f", {record._fit()}"
         more = {heading: html_table(header, rows)}
-        return card(type(self).__name__, self._fields(), summary=summary, notes=notes, more=more)
+        for name in ("decoding", "polishing"):
+            made = getattr(self, name)
+            more |= {} if made is None else {name: fields_table(describe(made.as_dict()))}
+        sizes = describe({"n_components": k, "n_features": d})
+        return card(type(self).__name__, sizes, summary=summary, notes=notes, more=more)
 
     def _feature_header(self) -> list[str]:
         """Names of the first features, for a table."""
@@ -184,7 +195,7 @@ class Model(FrozenDataclass):
         return names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decoding:
     """Record of the decoding of a model, and its distance from the sketch.
 
@@ -255,23 +266,20 @@ class Decoding:
         """Name of the steps of the trace."""
         return f"{'level' if self.method == 'splitting' else 'iteration'} of {self.method}"
 
-    def _fields(self) -> dict[str, str]:
-        """Main attributes, as text."""
-        refined = "" if self.refine is None else f", {self.refine} refinement"
-        return {
-            "decoded by": f"{self.method}{refined} in {self.seconds:.2f} s",
-            "cost": f"{self.cost:.3g} (noise level {self.noise_level:.3g})",
-        }
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes but the names of the features; the trace as an array."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["feature_names"]
+        return values | {"trace": np.array(self.trace)}
+
+    def __repr__(self) -> str:
+        names = ("method", "model", "refine", "cost", "noise_level", "score", "seconds")
+        values = self.as_dict()
+        return f"<Decoding: {one_line({name: values[name] for name in names})}>"
 
     def _repr_html_(self) -> str:
-        fields = self._fields() | {
-            "model": self.model,
-            "evaluations": f"{self.n_evaluations:,}",
-            "last descent": "converged" if self.converged else self.message,
-            "seed": f"{self.seed}",
-            "replicates": f"{self.replicates}",
-        }
-        return card("Decoding", fields, summary=self._fit(), notes=self._notes())
+        shown = describe(self.as_dict())
+        return card("Decoding", shown, summary=self._fit(), notes=self._notes())
 
     def _fit(self) -> str:
         if not self.noise_level > 0:
@@ -282,7 +290,7 @@ class Decoding:
         return [] if self.converged else [f"The last descent stopped early: {self.message}"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Polishing:
     """Record of the passes of :func:`dask_sketch.polish`.
 
@@ -323,9 +331,15 @@ class Polishing:
         """Number of passes over the samples."""
         return len(self.trace)
 
-    def _fields(self) -> dict[str, str]:
-        """Main attributes, as text."""
-        return {"polished by": f"{self.passes} pass{'es' * (self.passes != 1)}, {self._fit()}"}
+    def as_dict(self) -> dict[str, Any]:
+        """Number of passes, and all attributes; the trace as an array."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"passes": self.passes} | values | {"trace": np.array(self.trace)}
+
+    def __repr__(self) -> str:
+        names = ("passes", "objective", "bound", "n_samples", "seconds")
+        values = self.as_dict()
+        return f"<Polishing: {one_line({name: values[name] for name in names})}>"
 
     def _fit(self) -> str:
         if self.objective == "log-likelihood":
@@ -333,12 +347,7 @@ class Polishing:
         return f"mean squared error at most {self.bound:.4g}"
 
     def _repr_html_(self) -> str:
-        fields = self._fields() | {
-            f"{self.objective} before each pass": ", ".join(f"{x:.6g}" for x in self.trace),
-            "samples": f"{self.n_samples:,}",
-            "seconds": f"{self.seconds:.1f}",
-        }
-        return card("Polishing", fields, summary=self._fit(), notes=[])
+        return card("Polishing", describe(self.as_dict()), summary=self._fit())
 
 
 _BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB
@@ -428,6 +437,15 @@ class StandardErrors:
     weights: Array
     means: Array
     covariances: Array
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes, and the largest value of each."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
+            "max_weight_error": float(self.weights.max()),
+            "max_mean_error": float(self.means.max()),
+            "max_covariance_error": float(self.covariances.max()),
+        }
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -20,7 +20,7 @@ def test_centroids(data: str, here: Path) -> None:
     assert (designed["distribution"], designed["n_frequencies"]) == ("gaussian", 30)
     answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
     decoded = answer("decode", "sketch.zarr", "-k", 2, "--model", "dirac", "-o", "model.zarr")
-    assert (decoded["kind"], decoded["method"]) == ("centroids", "likelihood")
+    assert (decoded["kind"], decoded["decoding"]["method"]) == ("centroids", "likelihood")
     assert np.sort(np.array(decoded["centers"])[:, 0]) == pytest.approx([-5, 5], abs=0.3)
     scored = answer("score", data, "model.zarr")
     model = ds.open(here / "model.zarr")
@@ -34,8 +34,8 @@ def test_centroids(data: str, here: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method: str, sketched: Path) -> None:
     decoded = answer("decode", "sketch.zarr", "-k", 2, "--method", method, "-o", "model.zarr")
-    assert decoded["method"] == method
-    places = decoded["centers" if decoded["model"] == "dirac" else "means"]
+    assert decoded["decoding"]["method"] == method
+    places = decoded["centers" if decoded["decoding"]["model"] == "dirac" else "means"]
     assert np.sort(np.array(places)[:, 0]) == pytest.approx([-5, 5], abs=0.5)
 
 
@@ -78,10 +78,10 @@ def test_refinement_gives_standard_errors(sketched: Path) -> None:
         assert told["stderr"][name] == getattr(model.stderr, name).tolist()
     # a mean is known to a deviation of one over the root of 3000
     assert told["stderr"]["means"] == pytest.approx(np.full((2, 2), 3000**-0.5), rel=0.2)
-    assert f"{model.stderr.means.max():.2g} of means" in call("info", "model.zarr").stdout
+    assert f"{model.stderr.means.max():,.6g}" in call("info", "model.zarr").stdout
     plain = answer("decode", "sketch.zarr", "-k", 2, "-o", "plain.zarr")
-    assert (plain["refine"], plain["stderr"]) == (None, None)
-    assert "standard errors" not in call("info", "plain.zarr").stdout
+    assert (plain["decoding"]["refine"], plain["stderr"]) == (None, None)
+    assert "max_mean_error" not in call("info", "plain.zarr").stdout
 
 
 def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path)
     for start in ("model.zarr", url):
         out = ("-o", "new.zarr", "--overwrite")
         decoded = answer("decode", "grown.zarr", "--start", start, *out)
-        assert (decoded["method"], decoded["n_components"]) == ("start", 2)
+        assert (decoded["decoding"]["method"], decoded["n_components"]) == ("start", 2)
     # also in its place
     answer("decode", "grown.zarr", "--start", "model.zarr", "-o", "model.zarr", "--overwrite")
     assert ds.open("model.zarr").decoding.method == "start"
@@ -106,7 +106,7 @@ def test_polish(data: str, sketched: Path) -> None:
     assert (model.covariances == expected.covariances).all()
     assert told["polishing"]["trace"] == list(expected.polishing.trace)
     assert answer("info", "model.zarr")["polishing"] is None
-    assert "polished by  2 passes, at least" in call("info", "better.zarr").stdout
+    assert "passes          2\n" in call("info", "better.zarr").stdout
     again = ("polish", "better.zarr", data, "-o", "best.zarr")
     assert answer(*again, "--until-converged", "--tolerance", 1e-3)["polishing"]["converged"]
     answer(*again, "--passes", 1, "--overwrite", "--variance-floor", 0.5, "--nan-policy", "omit")

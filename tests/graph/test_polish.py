@@ -206,10 +206,8 @@ def test_a_decoded_model_keeps_its_names_and_record():
 
 def test_the_record_is_shown_and_stored(tmp_path):
     found = ds.polish(START, X, 2)
-    assert f"polished by 2 passes, at least {found.polishing.bound:.6g} nats a sample" in repr(
-        found
-    )
-    assert "polished by 1 pass, mean squared error" in repr(ds.polish(POINTS, X, 1))
+    assert f"passes=2, objective=log-likelihood, bound={found.polishing.bound:.6g}" in repr(found)
+    assert "passes=1, objective=mean squared error" in repr(ds.polish(POINTS, X, 1))
     assert "nats a sample" in found._repr_html_()
     assert "1,200" in found.polishing._repr_html_()
     for number, model in enumerate((found, ds.polish(POINTS, X, "until converged"))):

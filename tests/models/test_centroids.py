@@ -118,10 +118,13 @@ def test_is_immutable_and_pickles(centroids):
 
 
 def test_shows_itself(centroids):
-    assert repr(centroids) == "<Centroids: components 3, features 2>"
+    assert repr(centroids) == "<Centroids: n_components=3, n_features=2>"
     record = Decoding("sketch-shift", "dirac", 1e-5, 3e-5, (1e-5,), 0.25, 0, 1, 9, True, "ok")
     decoded = Centroids(np.full(12, 1 / 12), np.zeros((12, 5)), record)
-    assert "decoded by sketch-shift in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
+    assert "method=sketch-shift, model=dirac, cost=1e-05, noise_level=3e-05, seconds=0.25" in repr(
+        decoded
+    )
+    assert decoded.as_dict()["decoding"]["replicates"] == 1
     html = decoded._repr_html_()
     assert "12 components in 5 features, cost 0.333 noise levels" in html
     many = Centroids(np.full(60, 1 / 60), np.arange(60.0)[:, None])

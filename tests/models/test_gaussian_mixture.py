@@ -8,6 +8,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 from dask_sketch.models import Decoding, GaussianMixture, random_mixture
 
@@ -188,14 +189,20 @@ def test_is_immutable_and_pickles(mixture):
 
 
 def test_shows_itself(mixture):
-    assert repr(mixture) == "<GaussianMixture: components 4, features 3>"
+    assert repr(mixture) == "<GaussianMixture: n_components=4, n_features=3>"
     record = Decoding("splitting", "gaussian", 1e-5, 3e-5, (2e-5, 1e-5), 0.25, 0, 1, 9, True, "ok")
     decoded = random_mixture(12, 5)
     decoded = GaussianMixture(decoded.weights, decoded.means, decoded.covariances, record)
-    assert "decoded by splitting in 0.25 s, cost 1e-05 (noise level 3e-05)" in repr(decoded)
+    assert "method=splitting, model=gaussian, cost=1e-05, noise_level=3e-05, seconds=0.25" in repr(
+        decoded
+    )
     html = decoded._repr_html_()
     assert "12 components in 5 features, cost 0.333 noise levels" in html
-    assert html.count("<tr") == 1 + 12 + len(decoded._fields())
+    assert html.count("<tr") == 1 + 12 + 2 + len(describe(record.as_dict()))
+    values = decoded.as_dict()
+    assert (values["means"] == decoded.means).all()
+    assert values["decoding"]["cost"] == 1e-5
+    assert values["stderr"] is None
     many = random_mixture(60, 12)
     assert "and 40 more" in many._repr_html_()
     assert "of 12" in many._repr_html_()

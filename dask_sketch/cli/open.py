@@ -1,25 +1,17 @@
-"""Open any artifact or data by its path, and describe it as fields."""
+"""Open any artifact or data by its path."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import asdict
 from typing import Any
 
 import zarr
 
-from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
-from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.artifact import GROUP
-from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.open import ALL_VERSIONS, is_feature_map, open_group, open_sketch
 from dask_sketch.sketching.open import open as open_artifact
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
-from dask_sketch.sources.samples import Samples
 from dask_sketch.storage.untrusted import guarded
 
 
@@ -107,83 +99,3 @@ def _schema(path: str, options: dict[str, Any] | None) -> str | None:
     except (OSError, KeyError, ValueError, TypeError):
         return None  # no Zarr store: open_samples explains why it cannot be read
     return str(root.attrs.get("schema"))
-
-
-@functools.singledispatch
-def values(found: Any) -> dict[str, Any]:
-    """Describe an artifact or data as plain values, for programs."""
-    raise InputError(f"{type(found).__name__} has no description.")
-
-
-@values.register(FeatureMap)
-@values.register(Sketch)
-@values.register(SketchGroup)
-@values.register(Samples)
-def _(found: FeatureMap | Sketch | SketchGroup | Samples) -> dict[str, Any]:
-    return found.as_dict()
-
-
-@values.register
-def _(found: GaussianMixture) -> dict[str, Any]:
-    return _values_of_model("mixture", found) | {
-        "weights": found.weights,
-        "means": found.means,
-        "covariances": found.covariances,
-        "stderr": None if found.stderr is None else asdict(found.stderr),
-    }
-
-
-@values.register
-def _(found: Centroids) -> dict[str, Any]:
-    return _values_of_model("centroids", found) | {
-        "weights": found.weights,
-        "centers": found.centers,
-    }
-
-
-def _values_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, Any]:
-    names = ("method", "model", "refine", "cost", "noise_level", "converged", "seconds")
-    polishing = None if found.polishing is None else asdict(found.polishing)
-    return {
-        "kind": kind,
-        "n_components": found.n_components,
-        "n_features": found.n_features,
-        **{name: getattr(found.decoding, name) if found.decoding else None for name in names},
-        "polishing": polishing,
-    }
-
-
-@functools.singledispatch
-def fields(found: Any) -> dict[str, str]:
-    """Describe an artifact or data as texts, for people."""
-    raise InputError(f"{type(found).__name__} has no description.")
-
-
-@fields.register(FeatureMap)
-@fields.register(Sketch)
-@fields.register(SketchGroup)
-@fields.register(Samples)
-def _(found: FeatureMap | Sketch | SketchGroup | Samples) -> dict[str, str]:
-    return describe(found.as_dict())
-
-
-@fields.register
-def _(found: GaussianMixture) -> dict[str, str]:
-    out = _fields_of_model("mixture", found)
-    if found.stderr is not None:
-        largest = {name: error.max() for name, error in asdict(found.stderr).items()}
-        out["standard errors"] = (
-            f"up to {largest['weights']:.2g} of weights, {largest['means']:.2g} of means, "
-            f"{largest['covariances']:.2g} of variances"
-        )
-    return out
-
-
-@fields.register
-def _(found: Centroids) -> dict[str, str]:
-    return _fields_of_model("centroids", found)
-
-
-def _fields_of_model(kind: str, found: GaussianMixture | Centroids) -> dict[str, str]:
-    model = {"model": found.decoding.model} if found.decoding else {}
-    return {"kind": kind} | model | found._fields()

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 import dask_sketch as ds
-from dask_sketch.cli.describe import open_any
+from dask_sketch.cli.open import open_any
 from dask_sketch.errors import SketchError
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
