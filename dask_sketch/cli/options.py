@@ -202,6 +202,11 @@ def input_options(function: Command) -> Command:
     @click.option(
         "--chunk-size", metavar="SIZE", help="Size of the data that one task reads, such as 64MiB."
     )
+    @click.option(
+        "--missing-chunks",
+        type=click.Choice(["raise", "fill"]),
+        help="Stop where a chunk of a Zarr store is missing (default), or use its fill value.",
+    )
     @storage_option
     @functools.wraps(function)
     def wrapper(
@@ -210,6 +215,7 @@ def input_options(function: Command) -> Command:
         columns: tuple[str, ...],
         array: str | None,
         chunk_size: str | None,
+        missing_chunks: str | None,
         storage_options: dict[str, Any] | None,
         **rest: Any,
     ) -> None:
@@ -220,6 +226,7 @@ def input_options(function: Command) -> Command:
                 "columns": names or None,
                 "array": array,
                 "chunk_size": chunk_size,
+                "missing_chunks": missing_chunks,
                 "storage_options": storage_options,
             },
             **rest,

@@ -156,6 +156,9 @@ class DataTable(Table):
         Arguments of ``open_samples``.
     chunk_size
         Number of bytes of one partition.
+    missing_chunks
+        ``"raise"``: a chunk of a Zarr store that is missing cannot be read. ``"fill"``: it holds
+        the fill value.
     """
 
     path: Location
@@ -163,6 +166,7 @@ class DataTable(Table):
     columns: Names | None = None
     weights: Text | None = None
     chunk_size: Size = 32 * 2**20
+    missing_chunks: Literal["raise", "fill"] | None = None
     storage_options: StorageOptions = Field(default_factory=dict)
 
 
@@ -351,8 +355,12 @@ class LimitsTable(Table):
     backoff
         Seconds before the second attempt.
     deleted
-        Largest fraction of the partitions of the ledger that may be gone from the sources. A run
-        that misses more is refused, because it looks like an unreachable store.
+        Largest fraction of the partitions of the ledger that may be gone from the sources, or have
+        no stored byte left. A run that misses more is refused, because it looks like an
+        unreachable store.
+    changed
+        Largest fraction of the partitions of the ledger that may have changed. One partition of
+        each source always may.
     commit_partitions, commit_seconds
         Number of partitions and of seconds after which finished work is committed.
     stale_lock
@@ -365,6 +373,7 @@ class LimitsTable(Table):
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     backoff: Annotated[float, Field(ge=0, le=1e7)] = 1.0
     deleted: Annotated[float, Field(ge=0, le=1)] = 0.5
+    changed: Annotated[float, Field(ge=0, le=1)] = 0.5
     commit_partitions: Annotated[int, Field(ge=1, le=100_000)] = 256
     commit_seconds: Annotated[float, Field(ge=0.1, le=1e6)] = 60.0
     stale_lock: Annotated[float, Field(ge=1, le=1e7)] = 3600.0

@@ -66,6 +66,7 @@ def open_source(job: Job, table: SourceTable) -> OpenSource:
         columns=table.columns,
         weights=table.weights,
         chunk_size=table.chunk_size,
+        missing_chunks=table.missing_chunks,
         storage_options=job.options(table.storage_options, table.path),
     )
     partitions = partitions_of(samples, f"{table.name}/", table.fingerprint)

@@ -45,6 +45,8 @@ class JobPlan:
         Number of frequencies of the feature map.
     new, changed, deleted, forgotten, same
         Numbers of partitions that the run reads, reads again, subtracts, leaves out and keeps.
+    lost
+        Number of changed partitions of which no stored byte is left.
     examples
         Some keys of each kind.
     n_samples
@@ -73,6 +75,7 @@ class JobPlan:
     deleted: int
     forgotten: int
     same: int
+    lost: int
     examples: dict[str, tuple[str, ...]]
     n_samples: int | None
     bytes_read: int | None
@@ -178,6 +181,7 @@ def plan_run(
         deleted=len(changes.deleted),
         forgotten=len(changes.skipped),
         same=len(changes.same),
+        lost=len(changes.lost),
         examples={
             "new": _keys(changes.new),
             "changed": _keys(changes.changed),
@@ -228,12 +232,19 @@ def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
             f"at {plan.ledger}: use a larger chunk_size, fewer frequencies or another disk."
         )
     known = 0 if ledger is None else len(ledger.entries)
-    if plan.deleted > job.limits.deleted * known:
+    gone = plan.deleted + plan.lost
+    if gone > job.limits.deleted * known:
         raise PlanError(
-            f"limits.deleted = {job.limits.deleted:g}: {plan.deleted:,} of {known:,} partitions of "
-            "the ledger are gone from the sources. The store may be unreachable or moved, or a "
-            "name "
+            f"limits.deleted = {job.limits.deleted:g}: {gone:,} of {known:,} partitions of the "
+            "ledger are gone from the sources. The store may be unreachable or moved, or a name "
             "or chunk_size changed. If this is right, raise the limit for one run."
+        )
+    # an array that grows changes its last partition
+    if plan.changed > max(job.limits.changed * known, len(job.sources)):
+        raise PlanError(
+            f"limits.changed = {job.limits.changed:g}: {plan.changed:,} of {known:,} partitions of "
+            "the ledger have changed. The sources may be incomplete or others. If this is right, "
+            "raise the limit for one run."
         )
 
 

@@ -320,6 +320,7 @@ class Results:
                 columns=table.columns,
                 weights=table.weights,
                 chunk_size=table.chunk_size,
+                missing_chunks=table.missing_chunks,
                 storage_options=self.job.options(table.storage_options, table.path),
             ).compute()
             key = "mean_squared_distance" if points else "score"

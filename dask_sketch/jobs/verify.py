@@ -117,16 +117,16 @@ def verify_job(
                 f"there is no ledger at {job.place(job.job.ledger)}: run the job first."
             )
         sources = open_sources(job)
-        entries = ledger.entries
+        partitions = [part for source in sources for part in source.partitions]
+        changes = ledger.compare(partitions)
+        same, lost = {part.key for part in changes.same}, frozenset(changes.lost)
         unchanged = {
-            part.key: source
-            for source in sources
-            for part in source.partitions
-            if part.key in entries and entries[part.key].fingerprint == part.fingerprint
+            part.key: source for source in sources for part in source.partitions if part.key in same
         }
 
         def resketch(keys: list[str]) -> Mapping[str, Sketch]:
             made: dict[str, Sketch] = {}
+            unreadable.extend(lost.intersection(keys))
             for source in sources:
                 wanted = [key for key in keys if unchanged.get(key) is source]
                 if not wanted:

@@ -39,6 +39,7 @@ def open_samples(
     feature_dim: str | None = None,
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
+    missing_chunks: str | None = None,
 ) -> Samples:
     """Open any supported input as lazy samples.
 
@@ -73,6 +74,10 @@ def open_samples(
     chunk_size
         Number of bytes that one task reads, for stores and arrays in memory; the setting
         ``sketch.chunk-size`` by default.
+    missing_chunks
+        For Zarr stores, whether to ``"raise"`` an error where a chunk is not stored (default), or
+        to ``"fill"`` in the fill value. Zarr leaves out chunks that hold only the fill value, but
+        chunks are also missing from an unmounted disk or an incomplete copy.
 
     Returns
     -------
@@ -96,7 +101,7 @@ def open_samples(
         for key, value in (
             ("weights", weights), ("groups", groups), ("columns", columns), ("array", array),
             ("feature_dim", feature_dim), ("storage_options", storage_options),
-            ("chunk_size", chunk_size),
+            ("chunk_size", chunk_size), ("missing_chunks", missing_chunks),
         )
         if value is not None
     }  # fmt: skip
@@ -161,7 +166,8 @@ def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
         _require_effect(given, "a Dataset", ("weights", "groups", "columns", "feature_dim"))
         return dataset_samples(x, **given)
     if module == "zarr" or name in ("LocalStore", "FsspecStore", "MemoryStore", "ObjectStore"):
-        _require_effect(given, "a Zarr store", ("weights", "groups", "array", "chunk_size"))
+        options = ("weights", "groups", "array", "chunk_size", "missing_chunks")
+        _require_effect(given, "a Zarr store", options)
         return zarr_samples(x, **given)
     if not is_dask_collection(x) or not hasattr(x, "npartitions"):
         return None
@@ -193,7 +199,9 @@ def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
 
 
 def _path_samples(path: str, given: dict[str, Any]) -> Samples:
-    options = ("weights", "groups", "columns", "array", "storage_options", "chunk_size")
+    options = (
+        "weights", "groups", "columns", "array", "storage_options", "chunk_size", "missing_chunks",
+    )  # fmt: skip
     _require_effect(given, "a path", options)
     plain = path.rstrip("/").lower()
     if not plain:
@@ -216,6 +224,8 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
         raise InputError(
             f"array={given['array']!r}: {path} has Parquet files; name columns with columns=."
         )
+    if given.pop("missing_chunks", "raise") == "fill":
+        raise InputError(f"missing_chunks='fill': {path} has Parquet files; leave it out.")
     return parquet_samples(path, **given)
 
 

@@ -29,7 +29,8 @@ from dask_sketch.sources.group_labels import (
     sent_table,
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
-from dask_sketch.storage.untrusted import MAX_CHUNK, GuardedStore, guarded
+from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore
+from dask_sketch.storage.untrusted import MAX_CHUNK, guarded
 
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
@@ -137,6 +138,7 @@ def zarr_samples(
     groups: Any = None,
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
+    missing_chunks: str = "raise",
     label: str | None = None,
 ) -> Samples:
     """Make samples of a Zarr array, or of one array of a group.
@@ -155,6 +157,8 @@ def zarr_samples(
         Options of the file system of a URL.
     chunk_size
         Target size of one task in bytes.
+    missing_chunks
+        ``"raise"`` an error where a chunk is not stored, or ``"fill"`` in the fill value.
     label
         Name of the samples for messages.
 
@@ -164,7 +168,9 @@ def zarr_samples(
         If there is no store, no such array, or the array is not two-dimensional.
     """
     label = label or _label(store)
-    root = _open(store, storage_options, label)
+    if missing_chunks not in ("raise", "fill"):
+        raise InputError(f"missing_chunks={missing_chunks!r}: choose 'raise' or 'fill'.")
+    root = _open(store, storage_options, label, missing_chunks == "raise")
     rows = _select(root, array, label)
     label = label if rows is root else f"{label.rstrip('/')}/{rows.path.split('/')[-1]}"
     if rows.ndim != 2:
@@ -360,13 +366,18 @@ def _blocks(array: zarr.Array[Any], label: str, step: int, chunks: range) -> da.
     )  # fmt: skip
 
 
-def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any:
-    if isinstance(store, (zarr.Array, zarr.Group)):
+def _open(store: Any, storage_options: dict[str, Any] | None, label: str, complete: bool) -> Any:
+    is_open = isinstance(store, (zarr.Array, zarr.Group))
+    if is_open and not complete:
         return store
     if isinstance(store, (str, os.PathLike)) and "://" not in str(store):
         store = Path(store).absolute()  # workers run in other folders
     try:
-        return zarr.open(guarded(store, storage_options), mode="r")
+        # an open array is as trusted as it was opened
+        path, found = (
+            (store.path, store.store) if is_open else ("", guarded(store, storage_options))
+        )
+        return zarr.open(CompleteStore(found) if complete else found, path=path, mode="r")
     except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path, "
@@ -376,7 +387,9 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str) -> Any
 
 def _files_of(store: Any, root: Any) -> Path | str | None:
     """Path or URL of the files of a store, or None."""
-    inner = root.store.store if isinstance(root.store, GuardedStore) else root.store
+    inner = root.store
+    while isinstance(inner, ReadOnlyStore):
+        inner = inner.store
     if isinstance(inner, LocalStore):
         return Path(inner.root)
     return store if isinstance(store, str) else None

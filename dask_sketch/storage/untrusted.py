@@ -13,7 +13,7 @@ import json
 import math
 import re
 import stat
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,11 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, Wrappe
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.decompressed_size import decompressed_size
+from dask_sketch.storage.read_only import ReadOnlyStore, is_document
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype
+    from zarr.core.buffer import Buffer
 
 MAX_METADATA = 2**26  # bytes of one document
 MAX_CHUNK = 2**32  # bytes of one decompressed chunk or shard
@@ -38,7 +39,6 @@ _MAX_FOLDERS = 4096  # folders of a store that are remembered
 # one byte more than the limit, so that longer documents are noticed
 _WHOLE_DOCUMENT = RangeByteRequest(0, MAX_METADATA + 1)
 _SLACK = 2**16  # bytes of checksums and headers of codecs in a chunk
-_DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 # compressors: the size of their output is determined before they decompress
 _COMPRESSORS = {"zstd", "blosc", "gzip", "zlib", "lz4", "bz2", "lzma"}
 _CODECS = _COMPRESSORS | {
@@ -87,12 +87,8 @@ class Layout:
         return max(self.n_inner, 1) * self.max_chunk_bytes + self.index_bytes
 
 
-class GuardedStore(Store):
+class GuardedStore(ReadOnlyStore):
     """Read-only store that checks every key and every value.
-
-    The class derives from Zarr's abstract store and not from its wrapper store: a wrapper hands
-    each method that a newer release of Zarr adds on to the wrapped store, past the checks, whereas
-    the abstract store builds it on the methods below.
 
     Parameters
     ----------
@@ -100,169 +96,35 @@ class GuardedStore(Store):
         Store to read from.
     """
 
-    supports_writes = False
-    supports_deletes = False
-
     def __init__(self, store: Store) -> None:
-        super().__init__(read_only=True)
-        self._store: Any = store  # some methods exist only in newer releases of Zarr
+        super().__init__(store)
         self._root = _local_root(store)
         self._layouts: dict[str, Layout] = {}
         self._folders: set[Path] = set()  # folders that are known to be in the store
 
-    @property
-    def store(self) -> Store:
-        """Store that is read from, without checks."""
-        return self._store  # type: ignore[no-any-return, unused-ignore]
-
-    async def _open(self) -> None:
-        await self._store._ensure_open()
-        self._is_open = True
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
-        super().close()
-
-    def with_read_only(self, read_only: bool = False) -> GuardedStore:
-        """Return another reader of the same store; writing is refused."""
-        if not read_only:
-            raise ArtifactError(f"{self} is read-only: write to the store itself.")
-        return GuardedStore(self._store)
-
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Value of a key, or a range of the value, checked."""
-        layout = self._admit(key)
-        part = byte_range if layout else _WHOLE_DOCUMENT
-        return self._checked(key, layout, part, await self._store.get(key, prototype, part))
-
-    def get_sync(
-        self,
-        key: str,
-        *,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Value of a key, or a range of the value, checked; without an event loop."""
-        layout = self._admit(key)
-        part = byte_range if layout else _WHOLE_DOCUMENT
-        found = self._store.get_sync(key, prototype=prototype, byte_range=part)
-        return self._checked(key, layout, part, found)
-
-    @property
-    def _supports_sync_io(self) -> bool:
-        """Whether Zarr may call ``get_sync``: only if the store itself can."""
-        return hasattr(self._store, "get_sync") and getattr(self._store, "_supports_sync_io", True)
-
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        """Several ranges, each checked."""
-        return [await self.get(key, prototype, part) for key, part in key_ranges]
-
-    async def get_ranges(
-        self,
-        key: str,
-        byte_ranges: Sequence[ByteRequest | None],
-        *,
-        prototype: BufferPrototype,
-        **limits: Any,
-    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
-        """Ranges of one value, each checked; the store may fetch neighbours in one request."""
-        layout = self._layout_of(key, self._require_inside(key))
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
-        ranges = self._store.get_ranges(key, byte_ranges, prototype=prototype, **limits)
-        async for batch in ranges:
-            yield [
-                (number, self._checked(key, layout, byte_ranges[number], found))
-                for number, found in batch
-            ]
-
-    def get_ranges_sync(
-        self,
-        key: str,
-        byte_ranges: Sequence[ByteRequest | None],
-        *,
-        prototype: BufferPrototype,
-        **limits: Any,
-    ) -> Sequence[tuple[int, Buffer | None]]:
-        """Ranges of one value, each checked; without an event loop."""
-        layout = self._layout_of(key, self._require_inside(key))
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
-        return [
-            (number, self._checked(key, layout, byte_ranges[number], found))
-            for number, found in self._store.get_ranges_sync(
-                key, byte_ranges, prototype=prototype, **limits
-            )
-        ]
-
-    async def exists(self, key: str) -> bool:
-        """Whether there is such a key."""
-        self._require_inside(key)
-        return bool(await self._store.exists(key))
-
-    async def getsize(self, key: str) -> int:
-        """Size of a stored value in bytes."""
-        self._require_inside(key)
-        return int(await self._store.getsize(key))
-
-    @property
-    def supports_listing(self) -> bool:
-        """Whether the store can list its keys."""
-        return bool(self._store.supports_listing)
-
-    async def list(self) -> AsyncIterator[str]:
-        """All keys."""
-        async for key in self._store.list():
-            yield key
-
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Keys that begin with a prefix."""
-        self._require_inside(prefix)
-        async for key in self._store.list_prefix(prefix):
-            yield key
-
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Names directly below a prefix."""
-        self._require_inside(prefix)
-        async for name in self._store.list_dir(prefix):
-            yield name
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """Refuse to write: the store is read-only."""
-        raise ArtifactError(f"{self} is read-only: write to the store itself.")
-
-    async def delete(self, key: str) -> None:
-        """Refuse to write: the store is read-only."""
-        raise ArtifactError(f"{self} is read-only: write to the store itself.")
-
-    def set_sync(self, key: str, value: Buffer) -> None:
-        """Refuse to write: the store is read-only."""
-        raise ArtifactError(f"{self} is read-only: write to the store itself.")
-
-    def delete_sync(self, key: str) -> None:
-        """Refuse to write: the store is read-only."""
-        raise ArtifactError(f"{self} is read-only: write to the store itself.")
-
-    def _admit(self, key: str) -> Layout | None:
-        """Check a key before it is read; return the layout of its array, None for a document."""
+    def _admit(self, key: str) -> None:
         size = self._require_inside(key)
-        return None if key.rpartition("/")[2] in _DOCUMENTS else self._layout_of(key, size)
+        if not is_document(key):
+            self._layout_of(key, size)
+
+    def _admit_listing(self, prefix: str) -> None:
+        self._require_inside(prefix)
+
+    def _part(self, key: str, byte_range: ByteRequest | None) -> ByteRequest | None:
+        return _WHOLE_DOCUMENT if is_document(key) else byte_range
 
     def _checked(
-        self, key: str, layout: Layout | None, byte_range: ByteRequest | None, found: Buffer | None
+        self, key: str, byte_range: ByteRequest | None, found: Buffer | None
     ) -> Buffer | None:
-        """Check a value that was read, and return it."""
         if found is None:
             return None
-        if layout is None:
+        if is_document(key):
+            if byte_range != _WHOLE_DOCUMENT:
+                raise ArtifactError(f"{self}: the document {key!r} is only read as a whole.")
             self._read(key, key.rpartition("/")[0], found.to_bytes())
-        elif layout.compressors:
+            return found
+        layout = self._layout_of(key, 0)
+        if layout.compressors:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
                 _require_stated_size(piece, layout, key)
         return found
@@ -341,19 +203,6 @@ class GuardedStore(Store):
     def __reduce__(self) -> Any:
         # tasks contain the store: values that can be computed again are not pickled
         return _restore, (self._store, self._layouts)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both read the same store."""
-        return isinstance(other, GuardedStore) and self.store == other.store
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __str__(self) -> str:
-        return str(self.store)
-
-    def __repr__(self) -> str:
-        return f"GuardedStore({str(self.store)!r})"
 
 
 def _restore(store: Store, layouts: dict[str, Layout]) -> GuardedStore:

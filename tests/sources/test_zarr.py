@@ -49,8 +49,6 @@ def test_a_store_that_is_not_two_dimensional(shape, tmp_path):
 @pytest.mark.parametrize("how", ["truncated", "emptied", "overwritten"])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_corrupt_chunk_names_its_rows_and_its_store(how, sharded, tmp_path):
-    if sharded and how == "emptied":
-        pytest.skip("Zarr takes an empty shard for one that was never written")
     path = tmp_path / "x.zarr"
     chunks = {"chunks": (5, 3), "shards": (20, 3)} if sharded else {"chunks": (20, 3)}
     zarr.create_array(str(path), data=X, **chunks)
@@ -60,6 +58,47 @@ def test_a_corrupt_chunk_names_its_rows_and_its_store(how, sharded, tmp_path):
     file.write_bytes(damaged[how])
     with pytest.raises(ChunkError, match=r"rows 20 to 40 .*x\.zarr \(stored object c/1/0\)"):
         run(path, chunk_size=1)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("given", ["path", "store", "array", "group"])
+def test_a_missing_chunk_is_an_error_and_not_zeros(given, sharded, tmp_path):
+    path = tmp_path / "x.zarr"
+    group = zarr.open_group(path, mode="w")
+    chunks = {"chunks": (5, 3), "shards": (20, 3)} if sharded else {"chunks": (20, 3)}
+    array = group.create_array("x", data=X, **chunks)
+    (path / "x" / "c" / "1" / "0").unlink()
+    x = {"path": path, "store": zarr.storage.LocalStore(path), "array": array, "group": group}
+    with pytest.raises(ChunkError, match=r"object x/c/1/0\) .*missing_chunks=\"fill\""):
+        run(x[given], chunk_size=1)
+    with pytest.raises(ChunkError, match="missing_chunks"):
+        ds.design(x[given], 8, n_components=2, chunk_size=1)
+    filled = X.copy()
+    filled[20:40] = 0
+    assert_same_sketch(
+        run(x[given], chunk_size=1, missing_chunks="fill"), partial_sketch(filled, FM)
+    )
+
+
+def test_missing_chunks_of_weights_and_labels(tmp_path):
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    group.create_array("x", data=X, chunks=(20, 3))
+    group.create_array("w", data=np.zeros(60), chunks=(20,))  # zeros are not written
+    group.create_array("g", data=np.zeros(60, int), chunks=(20,))
+    with pytest.raises(ChunkError, match=r"w/c/0.*missing_chunks"):
+        run(tmp_path / "x.zarr", "w")
+    with pytest.raises(ChunkError, match=r"g/c/0.*missing_chunks"):
+        ds.sketch(tmp_path / "x.zarr", FM, groups="g").compute(scheduler="sync")
+    labelled = ds.sketch(tmp_path / "x.zarr", FM, groups="g", missing_chunks="fill")
+    assert labelled.compute(scheduler="sync")[0].count == 60
+
+
+def test_missing_chunks_are_refused_where_they_have_no_effect(tmp_path):
+    with pytest.raises(InputError, match="missing_chunks"):
+        ds.open_samples(X, missing_chunks="fill")
+    zarr.create_array(str(tmp_path / "x.zarr"), data=X)
+    with pytest.raises(InputError, match="missing_chunks='omit'"):
+        ds.open_samples(tmp_path / "x.zarr", missing_chunks="omit")
 
 
 def test_flipped_bytes_are_seen_where_the_store_has_checksums(tmp_path):

@@ -27,6 +27,7 @@ from dask_sketch import open_samples
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
 from dask_sketch.storage import untrusted as guarded
 from dask_sketch.storage.artifact_reader import MAX_BYTES
+from dask_sketch.storage.read_only import ReadOnlyStore
 from dask_sketch.storage.untrusted import GuardedStore
 
 
@@ -387,13 +388,13 @@ BUILT_ON_OTHERS = {
 
 
 def unchecked_methods(*stores):
-    """Public methods of stores that the guarded store neither defines nor inherits on purpose."""
+    """Public methods of stores that read-only stores neither define nor inherit on purpose."""
     public = {name for store in stores for name in vars(store) if not name.startswith("_")}
-    return public - set(vars(GuardedStore)) - BUILT_ON_OTHERS
+    return public - set(vars(ReadOnlyStore)) - BUILT_ON_OTHERS
 
 
 def test_zarr_has_no_reading_method_that_is_not_checked():
-    # a newer Zarr may add one: define it in GuardedStore, with its checks
+    # a newer Zarr may add one: define it in ReadOnlyStore, with its checks
     assert unchecked_methods(zarr.storage.WrapperStore, zarr.abc.store.Store) == set()
     assert zarr.storage.WrapperStore not in GuardedStore.__mro__
 

@@ -88,6 +88,8 @@ class Changes:
         same one, and that are forgotten, in the given order.
     deleted
         Keys in the ledger of partitions that no longer exist, sorted.
+    lost
+        Keys of the changed partitions of which no stored byte is left.
     """
 
     new: tuple[Partition, ...]
@@ -95,6 +97,7 @@ class Changes:
     deleted: tuple[str, ...]
     same: tuple[Partition, ...]
     skipped: tuple[Partition, ...]
+    lost: tuple[str, ...] = ()
 
 
 def compare(
@@ -147,8 +150,13 @@ def compare(
         found[kind].append(partition)
     return Changes(
         deleted=tuple(sorted(key for key in entries if key not in seen)),
+        lost=tuple(part.key for part in found["changed"] if _is_lost(part, entries[part.key])),
         **{kind: tuple(those) for kind, those in found.items()},
     )
+
+
+def _is_lost(partition: Partition, entry: Entry) -> bool:
+    return partition.n_bytes == 0 and bool(entry.n_bytes)
 
 
 @dataclass(frozen=True)
