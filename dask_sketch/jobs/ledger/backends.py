@@ -2,6 +2,8 @@
 
 An object is written completely or not at all, never changed under its name (except the lock), and
 is on the disk when the call returns. Reading takes a limit, so that nothing larger is allocated.
+Names lead to objects below the root only, and symbolic links below the root are refused: a ledger
+of another author must neither be read from nor be cleaned up in other places.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.storage.overwrite import local_path
@@ -59,6 +62,9 @@ class Backend(Protocol):
     def remove(self, name: str) -> None:
         """Remove an object or a folder with its content, if it exists."""
 
+    def require_no_links(self) -> None:
+        """Refuse a root in which a folder is a symbolic link, if the file system has links."""
+
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Exclude other processes for a moment, if the file system can."""
 
@@ -94,6 +100,8 @@ def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Bac
         fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except (OSError, ImportError, ValueError, TypeError) as error:
         raise LedgerError(f"no file system for {url}: {type(error).__name__}: {error}") from error
+    if isinstance(fs, LocalFileSystem):
+        return _Local(Path(root))
     return _Remote(fs, root.rstrip("/"), url)
 
 
@@ -111,6 +119,14 @@ def _errors(operation: str, label: str, kinds: type[Exception]) -> Iterator[None
         ) from error
 
 
+def _require_name(name: str, label: str) -> str:
+    """Refuse a name that leads out of the ledger."""
+    parts = name.split("/") if name else []
+    if any(part in ("", ".", "..") or set(part) & {"\\", "\0"} for part in parts):
+        raise LedgerError(f"{label} holds no object {name!r}: the name leads out of the ledger.")
+    return name
+
+
 def _require(content: bytes, limit: int, name: str) -> bytes:
     if len(content) > limit:
         raise LedgerError(f"{name} has more than the {limit:,} bytes that are expected.")
@@ -124,8 +140,20 @@ class _Local:
         self.root = root
         self.label = str(root)
 
+    def _path(self, name: str) -> Path:
+        """Path of an object, none of whose folders is a symbolic link."""
+        path = self.root
+        for part in filter(None, _require_name(name, self.label).split("/")):
+            path /= part
+            if path.is_symlink():
+                raise LedgerError(
+                    f"{path} is a symbolic link, and a ledger holds none: it was edited. Replace "
+                    "the link by what it leads to."
+                )
+        return path
+
     def read(self, name: str, limit: int) -> bytes:
-        path = self.root / name
+        path = self._path(name)
         with _errors("read", str(path), OSError), path.open("rb") as handle:
             return _require(handle.read(limit + 1), limit, str(path))
 
@@ -135,7 +163,7 @@ class _Local:
     def write(self, objects: Mapping[str, bytes]) -> None:
         folders: set[Path] = set()
         for name, content in objects.items():
-            path = self.root / name
+            path = self._path(name)
             with _errors("written", str(path), OSError):
                 folders |= _make_folders(path.parent)
                 folders.add(path.parent)
@@ -146,7 +174,7 @@ class _Local:
                 _sync_folder(folder)
 
     def write_new(self, name: str, content: bytes) -> None:
-        path = self.root / name
+        path = self._path(name)
         with _errors("written", str(path), OSError):
             folders = _make_folders(path.parent)
             with _temporary(path, content) as scratch:
@@ -158,7 +186,7 @@ class _Local:
         self.write({name: content})
 
     def names(self, folder: str) -> list[str]:
-        path = self.root / folder
+        path = self._path(folder)
         with _errors("listed", str(path), OSError):
             try:
                 return sorted(entry.name for entry in path.iterdir())
@@ -166,19 +194,23 @@ class _Local:
                 return []
 
     def find(self, folder: str) -> list[str]:
-        path = self.root / folder
+        path = self._path(folder)
         with _errors("listed", str(path), OSError):
             return sorted(
                 found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file()
             )
 
     def remove(self, name: str) -> None:
-        path = self.root / name
+        path = self._path(name)
         with _errors("removed", str(path), OSError), contextlib.suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+    def require_no_links(self) -> None:
+        for name in self.names(""):
+            self._path(name)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -246,7 +278,7 @@ class _Remote:
         self.label = label
 
     def _path(self, name: str) -> str:
-        return f"{self.root}/{name}"
+        return f"{self.root}/{_require_name(name, self.label)}"
 
     def _label(self, name: str) -> str:
         return f"{self.label.rstrip('/')}/{name}"
@@ -322,6 +354,9 @@ class _Remote:
         ):
             self.fs.invalidate_cache(path)
             self.fs.rm(path, recursive=True)
+
+    def require_no_links(self) -> None:
+        pass  # object stores have none
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

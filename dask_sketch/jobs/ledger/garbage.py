@@ -9,6 +9,7 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import batch, history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.manifest import Manifest, commit_name, commit_numbers, read_commit
+from dask_sketch.jobs.ledger.objects import is_object_name
 
 KEEP_COMMITS = 3  # readers of one of these can continue to read
 _FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLDER)
@@ -16,6 +17,8 @@ _FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLD
 
 def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
     """Remove all but the last commits, and the objects that none of these refers to.
+
+    Objects whose names no ledger makes are left alone.
 
     Only the holder of the lock may call this, because the uncommitted objects of another writer
     look like garbage.
@@ -49,5 +52,5 @@ def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -
     needed = set(models_kept).union(*(state.names() for state in kept.values()))
     for folder in _FOLDERS:
         for name in backend.names(folder):
-            if f"{folder}/{name}" not in needed:
+            if f"{folder}/{name}" not in needed and is_object_name(f"{folder}/{name}"):
                 backend.remove(f"{folder}/{name}")

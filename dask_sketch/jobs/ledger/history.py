@@ -11,7 +11,13 @@ from zarr.buffer import cpu
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.backends import Backend
-from dask_sketch.jobs.ledger.objects import Reference, fresh_name, read_attributes, write_group
+from dask_sketch.jobs.ledger.objects import (
+    Reference,
+    fresh_name,
+    is_object_name,
+    read_attributes,
+    write_group,
+)
 from dask_sketch.models.open import open_model
 
 if TYPE_CHECKING:
@@ -125,6 +131,8 @@ def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
     LedgerError, ArtifactError
         If the model is missing, edited or damaged.
     """
+    if not is_object_name(name):
+        raise LedgerError(f"{backend.label} holds no model {name!r}: the record was edited.")
     names = backend.find(name)
     if not names or len(names) > _MAX_OBJECTS:
         raise LedgerError(f"{backend.label}/{name} is not a model: it has {len(names)} objects.")

@@ -166,6 +166,7 @@ class Ledger(LedgerReader):
             raise LedgerLocked(
                 f"{self.label} is already locked by this object: use its `with` block."
             )
+        self.backend.require_no_links()
         lock = Lock(self.backend, stale_after)
         try:
             self._lock = lock

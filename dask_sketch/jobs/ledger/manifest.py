@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ SCHEMA = "dask-sketch/ledger-commit"
 VERSION = 1
 ROOT_SCHEMA = "dask-sketch/ledger"
 FEATURE_MAP_FOLDER = "feature_map"
+_NUMBER = re.compile(r"[0-9]{10}")
 _MAX_ROOT = 2**20  # bytes of the root object
 
 
@@ -130,7 +132,7 @@ def commit_name(number: int) -> str:
 
 def commit_numbers(backend: Backend) -> list[int]:
     """Numbers of all commits, complete or not."""
-    return sorted(int(name) for name in backend.names(FOLDER) if name.isdecimal())
+    return sorted(int(name) for name in backend.names(FOLDER) if _NUMBER.fullmatch(name))
 
 
 def read_commit(backend: Backend, number: int) -> Manifest:
@@ -251,6 +253,7 @@ def read_root(backend: Backend) -> FeatureMap:
         raise LedgerError(
             f"there is no ledger at {backend.label}: create it with create_ledger, or run its job."
         ) from error
+    backend.require_no_links()
     content = checked_content(found, ROOT_SCHEMA, VERSION, backend.label)
     try:
         reference = Reference.from_json(content["feature_map"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = "zarr.json"
 MAX_METADATA = 64 * 2**20  # bytes of the metadata of one group
+_OBJECT_NAME = re.compile(r"[a-z_]+/[0-9]{10}-[0-9a-f]{12}")
 _ARRAY_METADATA = 16 * 2**10  # bytes of the metadata of one array
 
 
@@ -52,8 +54,7 @@ class Reference:
     def from_json(cls, found: Any) -> Reference:
         """Restore from :meth:`to_json`; ``ValueError`` for anything else."""
         name, size, checksum = found
-        parts = name.split("/") if isinstance(name, str) else [""]
-        if any(not part or part.startswith(".") for part in parts) or "\\" in name:
+        if not is_object_name(name):
             raise ValueError(f"{name!r} is not the name of an object")
         if not isinstance(size, int) or not 0 < size <= MAX_METADATA or len(checksum) != 64:
             raise ValueError(f"{found!r} is not a reference")
@@ -63,6 +64,17 @@ class Reference:
 def fresh_name(folder: str, number: int) -> str:
     """Make a new name for an object of the commit ``number``."""
     return f"{folder}/{number:010d}-{secrets.token_hex(6)}"
+
+
+def is_object_name(name: Any) -> bool:
+    """Whether a name has the form of :func:`fresh_name`; only such objects are ever removed.
+
+    Examples
+    --------
+    >>> is_object_name(fresh_name("models", 3)), is_object_name("models/../x")
+    (True, False)
+    """
+    return isinstance(name, str) and _OBJECT_NAME.fullmatch(name) is not None
 
 
 def write_group(
