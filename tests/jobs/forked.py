@@ -101,7 +101,9 @@ def run(path: str, failing: float, seed: int, kill_at: int | None) -> int:
 
 
 def serve() -> None:
+    import distributed  # noqa: F401
     import numpy as np
+    import sklearn.mixture  # noqa: F401
 
     import dask_sketch.jobs.results
     import dask_sketch.jobs.run  # noqa: F401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ class Job:
     def __init__(self, folder: Path, forge: Forge, n_partitions: int):
         self.place = Place(folder)
         self.n_partitions = n_partitions
-        self._forge = forge
+        self._forge, self._n_ledgers = forge, 0
         self._text = JOB.format(
             max(3, n_partitions // 18)
         )  # commits are what a run is disturbed in
@@ -56,11 +56,11 @@ class Job:
         path = self.place.file.with_suffix(".error")
         return path.read_text() if path.exists() else ""
 
-    def new_ledger(self, number: int) -> None:
+    def new_ledger(self) -> None:
         """Start from nothing; the sources stay."""
-        self.ledger = self.place.folder / f"ledger-{number}.zarr"
+        self._n_ledgers += 1
         self.place.write(self._text)
-        text = self.place.file.read_text().replace("ledger.zarr", f"ledger-{number}.zarr")
+        text = self.place.file.read_text().replace("ledger.zarr", f"ledger-{self._n_ledgers}.zarr")
         self.place.file.write_text(text)
 
     def require_consistent(self) -> int:
@@ -83,6 +83,20 @@ class Job:
         assert ledger.model(name="model") is not None
 
 
+@pytest.fixture(scope="module")
+def job_of(forge: Forge, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Job]:
+    """Return the job of a number of partitions, which has run once without disturbance."""
+    made: dict[int, Job] = {}
+
+    def job_of(n_partitions: int) -> Job:
+        if n_partitions not in made:
+            made[n_partitions] = Job(tmp_path_factory.mktemp("job"), forge, n_partitions)
+        made[n_partitions].new_ledger()
+        return made[n_partitions]
+
+    return job_of
+
+
 def between(resumed: list[int], job: Job) -> int:
     """Number of different states, neither the first nor the last, that were resumed from."""
     return len({n for n in resumed if 0 < n < job.n_partitions})
@@ -94,12 +108,11 @@ def wanted(n_disturbed: int) -> int:
 
 @pytest.mark.parametrize(("n_kills", "n_partitions"), COUNTS)
 def test_killed_at_random_writes(
-    n_kills: int, n_partitions: int, forge: Forge, tmp_path: Path
+    n_kills: int, n_partitions: int, forge: Forge, job_of: Callable[[int], Job]
 ) -> None:
-    job = Job(tmp_path, forge, n_partitions)
+    job = job_of(n_partitions)
     draw = random.Random(20180701)
-    kills, ledgers, resumed = 0, 1, []
-    job.new_ledger(ledgers)
+    kills, resumed = 0, []
     while kills < n_kills:
         at = draw.randint(1, job.n_writes // 2)
         code = forge.run(job.place.file, kill_at=at)
@@ -108,8 +121,7 @@ def test_killed_at_random_writes(
         resumed.append(job.require_consistent())
         if code == 0:
             job.require_same()
-            ledgers += 1
-            job.new_ledger(ledgers)
+            job.new_ledger()
     job.run()
     job.require_same()
     assert between(resumed, job) >= wanted(n_kills)
@@ -117,11 +129,10 @@ def test_killed_at_random_writes(
 
 @pytest.mark.parametrize(("n_failures", "n_partitions"), COUNTS)
 def test_writes_that_fail_at_random(
-    n_failures: int, n_partitions: int, forge: Forge, tmp_path: Path
+    n_failures: int, n_partitions: int, forge: Forge, job_of: Callable[[int], Job]
 ) -> None:
-    job = Job(tmp_path, forge, n_partitions)
-    failures, ledgers, seed, resumed = 0, 1, 0, []
-    job.new_ledger(ledgers)
+    job = job_of(n_partitions)
+    failures, seed, resumed = 0, 0, []
     while failures < n_failures:
         seed += 1
         code = forge.run(job.place.file, failing=0.02, seed=seed)
@@ -130,15 +141,14 @@ def test_writes_that_fail_at_random(
         resumed.append(job.require_consistent())
         if code == 0:
             job.require_same()
-            ledgers += 1
-            job.new_ledger(ledgers)
+            job.new_ledger()
     job.run()
     job.require_same()
     assert between(resumed, job) >= wanted(n_failures)
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge, 36)
+    job = Job(tmp_path, forge, 18)
     draw = random.Random(7)
     for night in range(4):
         job.place.append(rows_of(9 * ROWS, seed=night + 1))
@@ -147,5 +157,5 @@ def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) 
         job.require_consistent()
     job.run()
     ledger = job.place.ledger()
-    assert len(ledger.entries) == 72
+    assert len(ledger.entries) == 54
     assert ledger.total().identical(job.place.scratch())
