@@ -47,6 +47,8 @@ class JobPlan:
         Numbers of partitions that the run reads, reads again, subtracts, leaves out and keeps.
     lost
         Number of changed partitions of which no stored byte is left.
+    divided
+        Number of deleted partitions whose rows other partitions hold now.
     examples
         Some keys of each kind.
     n_samples
@@ -76,6 +78,7 @@ class JobPlan:
     forgotten: int
     same: int
     lost: int
+    divided: int
     examples: dict[str, tuple[str, ...]]
     n_samples: int | None
     bytes_read: int | None
@@ -182,6 +185,7 @@ def plan_run(
         forgotten=len(changes.skipped),
         same=len(changes.same),
         lost=len(changes.lost),
+        divided=len(changes.divided),
         examples={
             "new": _keys(changes.new),
             "changed": _keys(changes.changed),
@@ -232,19 +236,20 @@ def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
             f"at {plan.ledger}: use a larger chunk_size, fewer frequencies or another disk."
         )
     known = 0 if ledger is None else len(ledger.entries)
-    gone = plan.deleted + plan.lost
+    gone = plan.deleted + plan.lost - plan.divided
     if gone > job.limits.deleted * known:
         raise PlanError(
             f"limits.deleted = {job.limits.deleted:g}: {gone:,} of {known:,} partitions of the "
             "ledger are gone from the sources. The store may be unreachable or moved, or a name "
             "or chunk_size changed. If this is right, raise the limit for one run."
         )
+    changed = plan.changed + plan.divided
     # an array that grows changes its last partition
-    if plan.changed > max(job.limits.changed * known, len(job.sources)):
+    if changed > max(job.limits.changed * known, len(job.sources)):
         raise PlanError(
-            f"limits.changed = {job.limits.changed:g}: {plan.changed:,} of {known:,} partitions of "
-            "the ledger have changed. The sources may be incomplete or others. If this is right, "
-            "raise the limit for one run."
+            f"limits.changed = {job.limits.changed:g}: {changed:,} of {known:,} partitions of the "
+            "ledger have changed. The sources may be incomplete or others, or chunk_size changed. "
+            "If this is right, raise the limit for one run."
         )
 
 

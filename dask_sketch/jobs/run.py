@@ -191,7 +191,9 @@ class _Run:
     def _update(self, ledger: Ledger, sources: list[OpenSource], changes: Changes) -> None:
         """Update the ledger to the sources, in atomic commits."""
         # deletions first, so that a renamed file is never counted twice
-        ledger.commit(removed=changes.deleted)
+        present = {partition.key for source in sources for partition in source.partitions}
+        left = set(ledger.quarantined).difference(present, changes.deleted)
+        ledger.commit(removed=[*changes.deleted, *sorted(left)])
         wanted = {partition.key for partition in (*changes.new, *changes.changed)}
         for source in sources:
             keys = [part.key for part in source.partitions if part.key in wanted]

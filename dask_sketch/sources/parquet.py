@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 SUFFIXES = (".parquet", ".parq", ".pq")
 # Largest size of the rows of one part in bytes: a few bytes on disk can state any number of rows.
 MAX_BYTES = 2**32
+# Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
+# footers of smaller files are not read.
+_GROWTH = 8
+_READERS = 16  # footers that are read at once
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
 
 
@@ -91,7 +97,8 @@ def parquet_samples(
     """Make samples of a Parquet file, a directory of files or a glob.
 
     Files are not opened to count rows: only the footer of the largest file is read, for the
-    columns, and those of files larger than a task, to divide them between row groups.
+    columns, and those of files that may be larger than a task. Such a file is divided between row
+    groups. The division depends on that file alone, so that keys of partitions last.
 
     Parameters
     ----------
@@ -150,19 +157,19 @@ def parquet_samples(
         group = _column(groups, meta, path, "groups")
     names = feature_columns(columns, meta.dtypes, weight, path, group)
     chosen = (*names, *([weight] if weight else []))
-    width = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
-    if group is not None:
-        width += _LABEL_BYTES
+    width = _row_bytes(meta, chosen, group is not None)
     needed = tuple(dict.fromkeys([*chosen, *([group] if group else [])]))
     # ratio of decoded to stored size; sizes in the footer are of encoded columns
     growth = max(n_rows * width, 1) / max(sizes[first], 1)
     target = target_bytes(chunk_size)
     parts: list[FilePart] = []
     largest = 0
+    long = [file for file, size in sizes.items() if size * _GROWTH > target]
+    split = partial(_split, fs, target, chosen, group is not None)
+    with ThreadPoolExecutor(_READERS) as pool:
+        pieces_of = dict(zip(long, pool.map(split, long, map(sizes.get, long)), strict=True))
     for file, size in sizes.items():
-        pieces = {FilePart(file, None): int(size * growth)}
-        if size * growth > target:
-            pieces = _split(fs, file, target, width)
+        pieces = pieces_of.get(file, {FilePart(file, None): int(size * growth)})
         parts += pieces
         largest = max(largest, *pieces.values())
     reader = PartReader(needed, fs)
@@ -203,20 +210,36 @@ def _files(fs: Any, found: str) -> dict[str, int]:
     }
 
 
-def _split(fs: Any, file: str, target: int, width: int) -> dict[FilePart, int]:
+def _row_bytes(meta: pd.DataFrame, chosen: Sequence[str], labelled: bool) -> int:
+    """Size of one row in memory in bytes."""
+    size = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
+    return size + _LABEL_BYTES * labelled
+
+
+def _split(
+    fs: Any, target: int, chosen: Sequence[str], labelled: bool, file: str, stored: int
+) -> dict[FilePart, int]:
     """Divide one large file into runs of row groups near the target size; return their sizes."""
     import pyarrow.parquet as pq
 
     try:
         with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
+            meta = parquet.schema_arrow.empty_table().to_pandas().reset_index(drop=True)
+            # a file without these columns is an error of the task that reads it
+            readable = set(chosen) <= set(meta)
+            width = _row_bytes(meta, chosen, labelled) if readable else 8 * len(chosen)
             sizes = [
                 parquet.metadata.row_group(g).num_rows * width
                 for g in range(parquet.metadata.num_row_groups)
             ]
     except (OSError, ValueError) as error:
+        if stored <= target:  # hardly ever divided, and its task reports the error
+            return {FilePart(file, None): stored}
         raise ChunkError(
             f"{file} could not be read: {type(error).__name__}: {error}. Restore it."
         ) from error
+    if sum(sizes) <= target:
+        return {FilePart(file, None): sum(sizes)}
     parts: dict[FilePart, int] = {}
     run: list[int] = []
     held = 0

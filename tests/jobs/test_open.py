@@ -87,7 +87,7 @@ def test_other_ways_to_read_a_store_make_other_partitions_and_count_once(make_pl
     place = make_place(10)
     place.run()
     source = '[[sources]]\npath = "x.zarr"\nchunk_size = 320\n'
-    place.write("[limits]\ndeleted = 1\n", sources=source)
+    place.write("[limits]\nchanged = 1\n", sources=source)
     outcome = place.run()
     assert (outcome.new, outcome.deleted, outcome.samples) == (5, 10, 200)
     assert place.ledger().total().identical(place.scratch())

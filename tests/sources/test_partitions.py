@@ -303,3 +303,26 @@ def test_what_is_refused(tmp_path):
     for fingerprint in ("auto", "checksum"):
         with pytest.raises(ChunkError, match=r"array .*x\.zarr"):
             partitions_of(samples, fingerprint=fingerprint)
+
+
+def test_keys_of_a_file_do_not_depend_on_other_files(tmp_path):
+    options = {"chunk_size": 300 * 24}
+    for i in range(10):
+        parquet(tmp_path / f"big{i}.parquet", n=200, seed=i, row_group_size=100)
+    before = partitions_of(open_samples(tmp_path, **options))
+    assert keys(before) == [f"big{i}.parquet" for i in range(10)]
+    # a larger file, which is compressed better: ten times as many rows to a stored byte
+    zeros = pd.DataFrame(np.zeros((50_000, 2)), columns=["a", "b"]).assign(w=1.0)
+    pd.concat([zeros, zeros + np.random.default_rng(0).random((50_000, 1)).round(1)]).to_parquet(
+        tmp_path / "large.parquet", row_group_size=10_000
+    )
+    after = partitions_of(open_samples(tmp_path, **options))
+    assert changed(before, after) == [f"large.parquet[{i}:{i + 1}]" for i in range(10)]
+
+
+def test_a_damaged_file_of_middle_size_is_one_partition(tmp_path):
+    for i in range(3):
+        parquet(tmp_path / f"{i}.parquet", n=200, seed=i)
+    (tmp_path / "1.parquet").write_bytes((tmp_path / "1.parquet").read_bytes()[:-20])
+    found = partitions_of(open_samples(tmp_path, chunk_size=300 * 24))
+    assert keys(found) == ["0.parquet", "1.parquet", "2.parquet"]

@@ -26,6 +26,7 @@ from dask_sketch.jobs.ledger.batch import (
     write_batch,
     write_total,
 )
+from dask_sketch.jobs.ledger.forgotten import Rows, file_of
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
 from dask_sketch.jobs.ledger.manifest import Manifest
 from dask_sketch.jobs.ledger.objects import fresh_name
@@ -123,8 +124,9 @@ class Change:
     ) -> None:
         """Apply the arguments of :meth:`Ledger.commit`."""
         entries, state = self._index.entries, self._state
+        erased = Rows(state.erased)
         for partition, sketch in added:
-            if partition.key in state.forgotten:
+            if erased.overlap(partition.key, partition.fingerprint):
                 raise LedgerError(
                     f"{partition.key!r} was forgotten, and is not sketched again: allow it by "
                     "forget(..., undo=True)."
@@ -152,12 +154,23 @@ class Change:
                 raise LedgerError(f"{name} contains {twice[0]!r} twice: give each key once.")
         leaving = set(out)
         replaced = [key for key in keys if key in entries and key not in leaving]
+        only_quarantined = leaving & set(state.quarantined) - set(entries)
+        out = [key for key in out if key not in only_quarantined]
         self._leaving = self._index.rows([*out, *replaced])
-        resolved = {*new, *out}
+        resolved = new | leaving
         kept = {key: why for key, why in state.quarantined.items() if key not in resolved}
         gone = {key: runs for key, runs in state.gone.items() if key not in new}
         gone |= {key: (entries[key].since, state.last_run) for key in out if key not in new}
-        self._state = replace(state, quarantined=kept | dict(quarantined), gone=gone)
+        marks = {
+            key: tuple(sorted({*state.fingerprints.get(key, ()), entries[key].fingerprint}))
+            for key in out
+        }
+        self._state = replace(
+            state,
+            quarantined=kept | dict(quarantined),
+            gone=gone,
+            fingerprints={**state.fingerprints, **marks},
+        )
 
     def record(self, run: RunRecord) -> None:
         """Record a run that ends with this change."""
@@ -176,12 +189,9 @@ class Change:
             self._state = replace(state, forgotten=state.forgotten - wanted)
             return
         wanted -= state.forgotten
-        since: dict[str, int] = {key: state.gone[key][0] for key in wanted & set(state.gone)}
-        for members in self._index.members.values():
-            for key, entry in members:
-                if key in wanted:
-                    since[key] = min(entry.since, since.get(key, entry.since))
-        unknown = wanted - set(since) - set(state.quarantined)
+        members = [member for those in self._index.members.values() for member in those]
+        known = {key for key, _ in members} | set(state.gone) | set(state.quarantined)
+        unknown = wanted - known - {file_of(key) for key in known}
         if unknown:
             raise LedgerError(
                 f"the ledger never held the partition {min(unknown)!r}, so nothing was forgotten: "
@@ -189,16 +199,30 @@ class Change:
             )
         if not wanted:
             return
-        self._erased = frozenset(wanted)
-        self._leaving = self._index.rows(wanted & set(self._index.entries))
-        first = min(
-            since.values(), default=state.last_run + 1
-        )  # no total of an earlier run contains them
+        found = {key: set(state.fingerprints.get(key, ())) for key in wanted}
+        for key, entry in members:
+            if key in wanted:
+                found[key].add(entry.fingerprint)
+        # the same rows may have been read under other keys too
+        rows = Rows(found)
+        since = {
+            key: runs[0]
+            for key, runs in state.gone.items()
+            if rows.overlap(key, *state.fingerprints.get(key, ()))
+        }
+        for key, entry in members:
+            if rows.overlap(key, entry.fingerprint):
+                since[key] = min(entry.since, since.get(key, entry.since))
+        self._erased = frozenset(wanted | set(since))
+        self._leaving = self._index.rows(self._erased & set(self._index.entries))
+        # no total of an earlier run contains them
+        first = min(since.values(), default=state.last_run + 1)
         self._state = replace(
             state,
             forgotten=state.forgotten | wanted,
-            quarantined={k: why for k, why in state.quarantined.items() if k not in wanted},
-            gone={key: runs for key, runs in state.gone.items() if key not in wanted},
+            fingerprints={**state.fingerprints, **{k: tuple(sorted(v)) for k, v in found.items()}},
+            quarantined={k: why for k, why in state.quarantined.items() if not rows.overlap(k)},
+            gone={key: runs for key, runs in state.gone.items() if key not in since},
             states=tuple((run, ref) for run, ref in state.states if run < first),
             oldest=state.number,
         )
@@ -247,7 +271,9 @@ class Change:
             for key, (since, last) in state.gone.items()
             if last + KEEP_STATES >= state.last_run
         }
-        return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone)
+        named = state.forgotten.union(gone)
+        marks = {key: those for key, those in state.fingerprints.items() if key in named}
+        return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone, fingerprints=marks)
 
     def _mark(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
         """Mark the leaving rows as dead, and drop batches without live members."""

@@ -194,7 +194,7 @@ class Ledger(LedgerReader):
         added
             Partitions and their sketches. A partition of the same key is replaced.
         removed
-            Keys of partitions that no longer exist.
+            Keys of partitions that no longer exist, in the ledger or in quarantine.
         quarantined
             Keys of partitions that cannot be read, with the reasons. A key leaves the quarantine
             when it is added or removed. An earlier sketch of it stays, unless it is removed too.
@@ -226,6 +226,9 @@ class Ledger(LedgerReader):
     def forget(self, keys: Iterable[str], undo: bool = False) -> None:
         """Erase partitions at once, and never read them again.
 
+        The erasure is that of the rows: partitions that hold any of them are erased, or are not
+        read, under every key, if a file is divided otherwise or a source is renamed.
+
         Their sketches are subtracted from the total and removed from all objects of the ledger:
         batches that contain them are rewritten, and earlier commits and totals of earlier runs that
         contain them are removed. There remain the keys, here and in records of runs, models that
@@ -235,7 +238,8 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         keys
-            Keys of partitions that the ledger holds or once held.
+            Keys of partitions that the ledger holds or once held, or of files that were divided
+            into several of them.
         undo
             Whether the next run may read them again. This does not restore the sketches.
 

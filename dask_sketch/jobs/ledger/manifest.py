@@ -55,6 +55,8 @@ class Manifest:
         Keys of partitions that could not be read, with the reasons.
     gone
         Keys of removed partitions, with the first and the last run whose totals contain them.
+    fingerprints
+        Fingerprints of the forgotten and the removed partitions, by key.
     runs
         Segments of the history.
     last_run
@@ -72,10 +74,16 @@ class Manifest:
     forgotten: frozenset[str] = frozenset()
     quarantined: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    fingerprints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runs: tuple[Reference, ...] = ()
     last_run: int = 0
     states: tuple[tuple[int, Reference], ...] = ()
     oldest: int = 0
+
+    @property
+    def erased(self) -> dict[str, tuple[str, ...]]:
+        """Fingerprints of the forgotten partitions, by key."""
+        return {key: self.fingerprints.get(key, ()) for key in self.forgotten}
 
     def names(self) -> set[str]:
         """Folders of all objects of this state, except models."""
@@ -93,6 +101,7 @@ class Manifest:
             "forgotten": sorted(self.forgotten),
             "quarantined": dict(self.quarantined),
             "gone": dict(self.gone),
+            "fingerprints": dict(self.fingerprints),
             "runs": [ref.to_json() for ref in self.runs],
             "last_run": self.last_run,
             "states": [[run, ref.to_json()] for run, ref in self.states],
@@ -109,6 +118,7 @@ class Manifest:
             If ``found`` is not a manifest.
         """
         try:
+            marks = found.get("fingerprints", {})  # earlier versions stored none
             return cls(
                 number=int(found["number"]),
                 batches=tuple(map(Batch.from_json, found["batches"])),
@@ -116,6 +126,7 @@ class Manifest:
                 forgotten=frozenset(map(str, found["forgotten"])),
                 quarantined={str(k): str(v) for k, v in found["quarantined"].items()},
                 gone={str(k): (int(a), int(b)) for k, (a, b) in found["gone"].items()},
+                fingerprints={str(k): tuple(map(str, those)) for k, those in marks.items()},
                 runs=tuple(map(Reference.from_json, found["runs"])),
                 last_run=int(found["last_run"]),
                 states=tuple((int(r), Reference.from_json(ref)) for r, ref in found["states"]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
+from dask_sketch.jobs.ledger.forgotten import Rows
 from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
 
 _TAGS = ("md5Hash", "ETag", "etag", "content_md5")
@@ -88,6 +89,8 @@ class Changes:
         same one, and that are forgotten, in the given order.
     deleted
         Keys in the ledger of partitions that no longer exist, sorted.
+    divided
+        Keys among ``deleted`` whose rows other partitions hold now.
     lost
         Keys of the changed partitions of which no stored byte is left.
     """
@@ -98,10 +101,13 @@ class Changes:
     same: tuple[Partition, ...]
     skipped: tuple[Partition, ...]
     lost: tuple[str, ...] = ()
+    divided: tuple[str, ...] = ()
 
 
 def compare(
-    partitions: Sequence[Partition], entries: Mapping[str, Entry], forgotten: Collection[str]
+    partitions: Sequence[Partition],
+    entries: Mapping[str, Entry],
+    forgotten: Mapping[str, Iterable[str]],
 ) -> Changes:
     """Compare the partitions of the sources with those in a ledger.
 
@@ -112,7 +118,7 @@ def compare(
     entries
         Entries of the ledger, by key.
     forgotten
-        Keys that must not be read again.
+        Partitions whose rows must not be read again under any key: their fingerprints, by key.
 
     Returns
     -------
@@ -127,13 +133,13 @@ def compare(
     --------
     >>> known = Entry("1", None, None, count=10, batch="", run=1, since=1)
     >>> entries = {"a": known, "b": known}
-    >>> changes = compare([Partition("a", "2"), Partition("c", "1")], entries, ())
+    >>> changes = compare([Partition("a", "2"), Partition("c", "1")], entries, {})
     >>> [p.key for p in changes.new], [p.key for p in changes.changed], changes.deleted
     (['c'], ['a'], ('b',))
     """
     seen: set[str] = set()
     found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
-    forgotten = frozenset(forgotten)
+    erased = Rows(forgotten)
     for partition in partitions:
         if partition.key in seen:
             raise LedgerError(
@@ -141,15 +147,18 @@ def compare(
             )
         seen.add(partition.key)
         entry = entries.get(partition.key)
-        if partition.key in forgotten:
+        if erased.overlap(partition.key, partition.fingerprint):
             kind = "skipped"
         elif entry is None:
             kind = "new"
         else:
             kind = "same" if entry.fingerprint == partition.fingerprint else "changed"
         found[kind].append(partition)
+    deleted = tuple(sorted(key for key in entries if key not in seen))
+    present = Rows(dict.fromkeys(seen, ()))
     return Changes(
-        deleted=tuple(sorted(key for key in entries if key not in seen)),
+        deleted=deleted,
+        divided=tuple(key for key in deleted if present.overlap(key)),
         lost=tuple(part.key for part in found["changed"] if _is_lost(part, entries[part.key])),
         **{kind: tuple(those) for kind, those in found.items()},
     )

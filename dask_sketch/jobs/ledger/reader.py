@@ -296,7 +296,7 @@ class LedgerReader:
         LedgerError
             If two partitions have the same key.
         """
-        return compare(partitions, self.entries, self.forgotten)
+        return compare(partitions, self.entries, self._state.erased)
 
     def total(self, keys: Iterable[str] | None = None) -> Sketch:
         """Sum of the sketches of all partitions, or of some.

@@ -10,6 +10,7 @@ from jobs.ledger.world import record
 
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.errors import LedgerError
+from dask_sketch.jobs.ledger import Partition
 from dask_sketch.jobs.ledger.batch import BOUNDS, WORDS, read_rows, stack
 
 
@@ -171,3 +172,105 @@ def test_bounds_are_those_of_what_is_left(local, world):
         assert local.total().identical(world.total(live))
     rows = read_rows(local.backend, local._state.batches[0], world.feature_map, [BOUNDS])
     np.testing.assert_array_equal(rows[BOUNDS][0, 1], world.sketch(keys[-1]).maximum)
+
+
+def stored(world, key, fingerprint, of=None):
+    """A partition with a fingerprint as those of files have it, and its sketch."""
+    return Partition(key, f"auto:{fingerprint:032x}", n_bytes=100), world.sketch(of or key)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("log/a.parquet", "log/a.parquet[0:1]"),
+        ("log/a.parquet[0:4]", "log/a.parquet"),
+        ("log/a.parquet[0:4]", "log/a.parquet[3:5]"),
+        ("log/x[0:100]", "log/x[0:50]"),
+        ("log/x[0:100]", "log/x[50:200]"),
+    ],
+)
+def test_forgotten_rows_stay_forgotten_under_every_key(before, after, local, world):
+    with local.lock():
+        local.commit(added=[stored(world, before, 1), stored(world, "log/b", 2)])
+    local.forget([before])
+    for ledger in (local, open_ledger(local.label)):
+        changes = ledger.compare([Partition(after, f"auto:{3:032x}"), Partition("log/c", "1")])
+        assert [part.key for part in changes.skipped] == [after]
+        assert [part.key for part in changes.new] == ["log/c"]
+        with ledger.lock(), pytest.raises(LedgerError, match=r"forgotten.*undo=True"):
+            ledger.commit(added=[stored(world, after, 3)])
+    local.forget([before], undo=True)
+    assert [part.key for part in local.compare([Partition(after, "1")]).new] == [after]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("log/a.parquet[0:4]", "log/a.parquet[4:8]"),
+        ("log/a.parquet", "log/b.parquet"),
+        ("log/x[0:100]", "log/x[100:200]"),
+        ("log/x[0:100]", "log/y[0:100]"),
+    ],
+)
+def test_other_rows_are_not_forgotten(before, after, local, world):
+    with local.lock():
+        local.commit(added=[stored(world, before, 1)])
+    local.forget([before])
+    assert [part.key for part in local.compare([Partition(after, f"auto:{2:032x}")]).new] == [after]
+
+
+def test_forgotten_rows_of_a_renamed_source(local, world):
+    with local.lock():
+        local.commit(added=[stored(world, "old/a", 1), stored(world, "old/b", 2)], run=record(1))
+        local.commit(
+            added=[stored(world, "new/a", 1, "old/a"), stored(world, "new/b", 2, "old/b")],
+            removed=["old/a", "old/b"],
+            run=record(2),
+        )
+    local.forget(["new/a"])  # run 1 held these rows under the earlier name
+    ((run, state),) = local.states(9)
+    assert run == 2
+    assert state.identical(world.sketch("old/b"))
+    assert row_of(world.sketch("old/a")) not in rows_on_disk(local)
+    changes = local.compare([Partition("third/a", f"auto:{1:032x}")])
+    assert [part.key for part in changes.skipped] == ["third/a"]
+
+
+def test_a_file_is_forgotten_with_all_its_parts(local, world):
+    keys = [f"log/a.parquet[{i}:{i + 1}]" for i in range(3)]
+    with local.lock():
+        local.commit(added=[stored(world, key, i) for i, key in enumerate(keys)])
+        local.commit(added=[stored(world, "log/b.parquet", 9)])
+    local.forget(["log/a.parquet"])
+    assert set(local.entries) == {"log/b.parquet"}
+    assert local.total().identical(world.sketch("log/b.parquet"))
+    assert not {row_of(world.sketch(key)) for key in keys} & rows_on_disk(local)
+
+
+def test_earlier_divisions_of_a_file_are_erased_too(local, world):
+    with local.lock():
+        local.commit(added=[stored(world, "a.parquet", 1), stored(world, "b", 2)], run=record(1))
+        parts = [stored(world, "a.parquet[0:1]", 3), stored(world, "a.parquet[1:2]", 4)]
+        local.commit(added=parts, removed=["a.parquet"], run=record(2))
+    local.forget(["a.parquet[0:1]"])
+    assert set(local.entries) == {"a.parquet[1:2]", "b"}
+    assert [run for run, _ in local.states(9)] == [2]  # of which all other rows are known
+    assert row_of(world.sketch("a.parquet")) not in rows_on_disk(local)
+
+
+def test_fingerprints_of_other_origin_need_not_differ(local, world):
+    with local.lock():
+        local.commit(added=world.new("a", "b", "c"))  # all have the fingerprint "v0"
+    local.forget(["a"])
+    assert set(local.entries) == {"b", "c"}
+    assert [part.key for part in local.compare([world.part("b")]).same] == ["b"]
+
+
+def test_partitions_that_no_longer_exist_leave_the_quarantine(local, world):
+    with local.lock():
+        local.commit(added=world.new("a"), quarantined={"b": "damaged", "c": "damaged"})
+        local.commit(removed=["b"])
+        assert dict(local.quarantined) == {"c": "damaged"}
+        with pytest.raises(LedgerError, match="'b'"):
+            local.commit(removed=["b"])
+    assert local.total().identical(world.total("a"))
