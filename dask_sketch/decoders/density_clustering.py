@@ -24,7 +24,7 @@ from dask_sketch.decoders.problem import Problem, Report, Solution, require_weig
 from dask_sketch.decoders.sketch_and_shift import find_maxima
 from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
-from dask_sketch.features.pilot import kmeans
+from dask_sketch.models.clusters import kmeans
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 

@@ -26,9 +26,9 @@ from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
-from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
+from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
 
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample

@@ -8,7 +8,8 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.pilot_start import pilot_mixture
-from dask_sketch.features.pilot import PilotMixture, kmeans
+from dask_sketch.features.pilot import PilotMixture
+from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.sketching.sketch import Sketch
 
@@ -141,6 +142,22 @@ def _warn_of_mixture(
             f"{len(mixture[0])} Gaussians. {_remedy(sketch, 'mixture')}",
             UserWarning,
             stacklevel=5,
+        )
+    elif sketch.sample is None:
+        _warn_of_few_rows(sketch)
+
+
+def _warn_of_few_rows(sketch: Sketch) -> None:
+    """Warn of a mixture that is no likelier than that of the pilot, if its rows are too few."""
+    pilot = sketch.feature_map.pilot
+    if pilot is not None and pilot.sampling_loss > WARNED_NATS:
+        warnings.warn(
+            f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
+            f"loses about {pilot.sampling_loss:.2g} nats a sample because they are so few, by the "
+            "estimate of fits to halves of them. Sketch with sample=True where rows may be kept; "
+            f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}.",
+            UserWarning,
+            stacklevel=6,
         )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import Pilot, record_pilot
+from dask_sketch.features.pilot import PilotMixture, record_pilot, rough_mixture
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import TASKS, WHITENINGS
@@ -170,7 +170,7 @@ whitening, seed, dtype
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening)
     fit = None
-    pilot_record = record_pilot(pilot, n_components, seed)
+    rough = rough_mixture(pilot, n_components, seed)
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
         if task == "clustering":
@@ -182,7 +182,7 @@ whitening, seed, dtype
             _warn_of_unlike_units(rows)
             scale = _rounded(clustering_scale(rows, n_components, seed=seed))
         else:
-            whitened = pilot_record if matrix is None else record_pilot(rows, n_components, seed)
+            whitened = rough if matrix is None else rough_mixture(rows, n_components, seed)
             covariances, fit = _component_variances(rows, whitened, seed)
     return FeatureMap(
         n_features=d,
@@ -197,7 +197,7 @@ whitening, seed, dtype
         whitening=matrix,
         feature_names=feature_names,
         scale_fit=fit,
-        pilot=pilot_record,
+        pilot=record_pilot(pilot, rough, seed),
     )
 
 
@@ -251,7 +251,7 @@ def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
 
 
 def _component_variances(
-    rows: NDArray[np.float64], pilot: Pilot, seed: int
+    rows: NDArray[np.float64], rough: PilotMixture | None, seed: int
 ) -> tuple[NDArray[np.float64], ScaleFit]:
     """Mean variance of the components in each feature, and the fit for plots."""
     variances = rows.var(axis=0)
@@ -266,11 +266,11 @@ def _component_variances(
             stacklevel=4,
         )
     x = rows[:, varies]
-    if pilot.mixture is None:
+    if rough is None:
         fit = estimate_scale(x / x.std(axis=0), seed=seed)
         within = x.var(axis=0) * fit.scale**2
     else:
-        within = (pilot.mixture.weights @ pilot.mixture.variances)[varies]
+        within = (rough.weights @ rough.variances)[varies]
         fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
     variances[varies] = within
     variances[~varies] = within.mean()

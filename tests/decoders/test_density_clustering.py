@@ -16,8 +16,8 @@ from dask_sketch.decoders.density_clustering import (
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
-from dask_sketch.features.pilot import kmeans
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture
+from dask_sketch.models.clusters import kmeans
 
 
 @pytest.fixture(autouse=True)

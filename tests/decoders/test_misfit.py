@@ -10,7 +10,8 @@ import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
 from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
-from dask_sketch.models import random_mixture
+from dask_sketch.features import fit_pilot
+from dask_sketch.models import GaussianMixture, random_mixture
 
 
 def skewed(n=20_000):
@@ -32,8 +33,6 @@ def test_the_loss_is_stated(sample):
     pilot = found.feature_map.pilot.mixture
     (message,) = [text for text in messages if "nats a sample below" in text]
     stated = float(re.search(r"is ([\d.e+]+) nats", message)[1])
-    from dask_sketch.models.gaussian_mixture import GaussianMixture
-
     rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
     lost = rival.score(x) - model.score(x)
     assert lost > WARNED_NATS
@@ -88,3 +87,19 @@ def test_a_map_without_a_pilot_has_nothing_to_compare_with():
     x = np.random.default_rng(0).normal(size=(2000, 2))
     found = partial_sketch(x, FeatureMap(2, 100, scale=1.0))
     assert caught(lambda: decode(found, 2))[1] == []
+
+
+def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
+    x = np.random.default_rng(0).uniform(size=(20_000, 3))
+    feature_map = design(x, n_components=8, n_pilot=200)
+    found, pilot = sketch(x, feature_map, sample=False), feature_map.pilot
+    mixture = pilot.mixture.weights, pilot.mixture.means, pilot.mixture.variances
+    _, messages = caught(lambda: warn_of_misfit(found, *mixture, 1.0, 1e-3))
+    (message,) = messages
+    stated = float(re.search(r"about ([\d.e+]+) nats", message)[1])
+    assert stated == pytest.approx(pilot.sampling_loss, rel=0.1)
+    assert f"{pilot.n_rows:,} pilot rows" in message
+    assert f"n_pilot={4 * pilot.n_rows}" in message
+    lost = fit_pilot(x, 8).score - GaussianMixture(*mixture).score(x)
+    assert stated == pytest.approx(lost, rel=0.7)
+    assert caught(lambda: warn_of_misfit(found, *mixture, 1e-3, 1e-3))[1] == []

@@ -5,8 +5,8 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
-from dask_sketch.decoders.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.errors import InputError
+from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
 
 
 @pytest.fixture(scope="module")

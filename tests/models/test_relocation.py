@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch.decoders.covariances import COVARIANCES, Components
-from dask_sketch.decoders.relocation import relocations
-from dask_sketch.decoders.weighted_em import fit_mixture
+from dask_sketch.models.covariances import COVARIANCES, Components
+from dask_sketch.models.relocation import relocations
+from dask_sketch.models.weighted_em import fit_mixture
 
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0], [0.0, -8.0]])
 

@@ -81,9 +81,10 @@ class Covariances:
         shares = np.empty((len(rows), len(components.weights)))
         for part in self._blocks(rows, len(components.weights)):
             joint = self.joint(components, rows[part])
-            joint -= joint.max(axis=1)[:, None]
+            joint -= joint.max(axis=0)
             np.exp(joint, out=joint)
-            shares[part] = joint / joint.sum(axis=1)[:, None]
+            joint /= joint.sum(axis=0)
+            shares[part] = joint.T
         return shares
 
     def merged(self, components: Components, k: int) -> tuple[Array, Array, Array]:
@@ -135,11 +136,14 @@ class Covariances:
         return Components(components.weights, components.means, covariances)
 
     def joint(self, components: Components, rows: Array) -> Array:
-        """Log of weight times density, shape (n, n_components)."""
+        """Log of weight times density, shape (n_components, n).
+
+        With the rows last, sums over components are sums of whole arrays, which are fast.
+        """
         linear, quadratic, constants = self._coefficients(components)
-        joint = rows @ linear
-        joint += (rows * rows) @ quadratic
-        joint += constants
+        joint = linear @ rows.T
+        joint += quadratic @ (rows * rows).T
+        joint += constants[:, None]
         return np.asarray(joint)
 
     def _variances(self, components: Components) -> Array:
@@ -154,15 +158,15 @@ class Covariances:
             - 0.5 * np.log(2.0 * np.pi * variances).sum(axis=1)
             - 0.5 * (linear * components.means).sum(axis=1)
         )
-        return linear.T.copy(), -0.5 * precisions.T, constants
+        return linear, -0.5 * precisions, constants
 
     def log_density(self, components: Components, rows: Array) -> Array:
         """Log-density of each row, shape (n,)."""
         density = np.empty(len(rows))
         for part in self._blocks(rows, len(components.weights)):
             joint = self.joint(components, rows[part])
-            largest = joint.max(axis=1)
-            density[part] = largest + np.log(np.exp(joint - largest[:, None]).sum(axis=1))
+            largest = joint.max(axis=0)
+            density[part] = largest + np.log(np.exp(joint - largest).sum(axis=0))
         return density
 
     @staticmethod
@@ -179,16 +183,16 @@ class Covariances:
         for part in self._blocks(rows, k):
             block, w = rows[part], weights[part]
             joint = self.joint(components, block)
-            largest = joint.max(axis=1)
-            joint -= largest[:, None]
+            largest = joint.max(axis=0)
+            joint -= largest
             shares = joint.astype(np.float32)
             np.exp(shares, out=shares)
-            norm = shares.sum(axis=1, dtype=np.float64)
+            norm = shares.sum(axis=0, dtype=np.float64)
             total += float(w @ (largest + np.log(norm)))
-            np.multiply(shares, (w / norm)[:, None], out=joint)
-            counts += joint.sum(axis=0)
-            squared += np.einsum("nk,nk->k", joint, joint)
-            sums += joint.T @ block
+            np.multiply(shares, w / norm, out=joint)
+            counts += joint.sum(axis=1)
+            squared += np.einsum("kn,kn->k", joint, joint)
+            sums += joint @ block
             self._add_squares(squares, joint, block)
         return Moments(counts, squared, sums, squares, total)
 
@@ -196,7 +200,7 @@ class Covariances:
         return np.zeros((n_components, n_features))
 
     def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        squares += shares.T @ (block * block)
+        squares += shares @ (block * block)
 
     def maximization(self, moments: Moments, before: Components, floor: float) -> Components:
         """M-step; components without any weight keep their parameters."""
@@ -291,26 +295,25 @@ class Full(Covariances):
         return np.einsum("k,kij->ij", components.weights, components.covariances)
 
     def joint(self, components: Components, rows: Array) -> Array:
-        """Log of weight times density, shape (n, n_components)."""
+        """Log of weight times density, shape (n_components, n)."""
         d = rows.shape[1]
-        joint = np.empty((len(rows), len(components.weights)))
+        joint = np.empty((len(components.weights), len(rows)))
         lower = np.linalg.cholesky(components.covariances)
         whitening = np.linalg.inv(lower)
         for k, (mean, matrix) in enumerate(zip(components.means, whitening, strict=True)):
             white = (rows - mean) @ matrix.T
-            joint[:, k] = -0.5 * np.einsum("nd,nd->n", white, white)
+            joint[k] = -0.5 * np.einsum("nd,nd->n", white, white)
         half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-        joint += (
-            np.log(np.maximum(components.weights, _TINY)) - half - 0.5 * d * np.log(2.0 * np.pi)
-        )
+        constants = np.log(np.maximum(components.weights, _TINY)) - half
+        joint += (constants - 0.5 * d * np.log(2.0 * np.pi))[:, None]
         return joint
 
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_components, n_features, n_features))
 
     def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        for k in range(shares.shape[1]):
-            squares[k] += (block * shares[:, k, None]).T @ block
+        for total, share in zip(squares, shares, strict=True):
+            total += (block * share[:, None]).T @ block
 
     def _covariances(
         self,
@@ -345,22 +348,22 @@ class Tied(Covariances):
         return components
 
     def joint(self, components: Components, rows: Array) -> Array:
-        """Log of weight times density, shape (n, n_components)."""
+        """Log of weight times density, shape (n_components, n)."""
         lower = np.linalg.cholesky(components.covariances)
         whitening = np.linalg.inv(lower).T
         white, means = rows @ whitening, components.means @ whitening
-        joint = white @ means.T
-        joint -= 0.5 * (white * white).sum(axis=1)[:, None]
+        joint = means @ white.T
+        joint -= 0.5 * (white * white).sum(axis=1)
         half = np.log(np.diagonal(lower)).sum() + 0.5 * len(lower) * np.log(2.0 * np.pi)
-        joint += np.log(np.maximum(components.weights, _TINY)) - half
-        joint -= 0.5 * (means * means).sum(axis=1)
+        constants = np.log(np.maximum(components.weights, _TINY)) - half
+        joint += (constants - 0.5 * (means * means).sum(axis=1))[:, None]
         return np.asarray(joint)
 
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_features, n_features))
 
     def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        squares += (block * shares.sum(axis=1)[:, None]).T @ block
+        squares += (block * shares.sum(axis=0)[:, None]).T @ block
 
     def _covariances(
         self,

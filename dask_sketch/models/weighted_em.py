@@ -12,10 +12,10 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.decoders.covariances import COVARIANCES, Components, Covariances
-from dask_sketch.decoders.relocation import centroid_relocations, relocations
 from dask_sketch.errors import InputError
-from dask_sketch.features.pilot import Clusters, one_thread
+from dask_sketch.models.clusters import Clusters, one_thread
+from dask_sketch.models.covariances import COVARIANCES, Components, Covariances
+from dask_sketch.models.relocation import centroid_relocations, relocations
 
 Array = NDArray[np.float64]
 _FLOOR = 1e-6  # smallest variance, as a fraction of that of the rows
@@ -197,7 +197,7 @@ def fit_mixture(
 
     A few iterations are made from every start, and the best two are continued to convergence. Then
     components move: one is removed and another one split, as long as the likelihood grows
-    (:func:`~dask_sketch.decoders.relocation.relocations`), which takes the solution out of poor
+    (:func:`~dask_sketch.models.relocation.relocations`), which takes the solution out of poor
     local maxima. Rows are standardised, so that the result does not depend on their units.
     Components that hold fewer than three effective rows are moved to where the likelihood is
     poorest, and if they lose their rows again, they get the mean covariances of all components:

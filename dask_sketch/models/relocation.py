@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.decoders.covariances import Components, Covariances
+from dask_sketch.models.covariances import Components, Covariances
 
 Array = NDArray[np.float64]
 _ALMOST = 1.0 - 1e-15  # probability beyond which a row has no other component
 _MIN_SHARE = 0.05  # rows below this probability of a component do not decide how it is split
 _MAX_ROWS = 4000  # rows that a split is fitted to
-_N_ITERATIONS = 10  # of EM of two components on the rows of one
+_N_ITERATIONS = 5  # of EM of two components on the rows of one
 _MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
 _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
 
