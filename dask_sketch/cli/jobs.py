@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_sketch.cli.options import Run, examples, run_options, storage_option
+from dask_sketch.cli.options import FAILED, Run, examples, run_options, storage_option
 from dask_sketch.errors import JobError, LedgerLocked
 
 if TYPE_CHECKING:
     from dask_sketch.cli.options import Command
 
-USAGE, INCOMPLETE, ALARM, LOCKED = 2, 4, 5, 6
+USAGE, INCOMPLETE, ALARM, LOCKED, DAMAGED = 2, 4, 5, 6, 7
 CODES = (
     "Exit codes: 0 done; 1 failed, with what was done kept: run again; 2 the job file is wrong; "
     "3 refused by the plan; 4 incomplete, partitions are in quarantine; 5 the data has drifted "
-    "beyond the threshold; 6 another run is under way."
+    "beyond the threshold; 6 another run is under way; 7 the newest commit of the ledger is "
+    "damaged, and what it held was read again by a run."
 )
 
 
@@ -86,10 +87,10 @@ def run(run: Run, job: str, dry_run: bool) -> None:
     with _orderly_end():
         made = run_job(job, progress=run.progress, log=partial(click.echo, err=True))
     run.answer(made.as_dict(), str(made))
-    if made.quarantined:
-        raise click.exceptions.Exit(INCOMPLETE)
-    if made.alarm:
-        raise click.exceptions.Exit(ALARM)
+    failures = {INCOMPLETE: made.quarantined, DAMAGED: made.damage, ALARM: made.alarm}
+    for code, failure in failures.items():
+        if failure:
+            raise click.exceptions.Exit(code)
 
 
 @click.command(
@@ -114,7 +115,8 @@ def verify(run: Run, job: str, fraction: float, seed: int | None) -> None:
     found = verify_job(job, fraction, seed, progress=run.progress)
     run.answer(found.as_dict(), str(found))
     if not found.is_sound:
-        raise click.exceptions.Exit(1)
+        only_damage = not (found.differing or found.unreadable or found.total_differs)
+        raise click.exceptions.Exit(DAMAGED if only_damage else FAILED)
 
 
 @click.command(epilog=examples("history job.toml", "history nightly.ledger -n 3"))
@@ -134,12 +136,16 @@ def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | Non
     with open_named(job, storage_options) as ledger:
         records = ledger.history()[-last:]
         forgotten, quarantined = sorted(ledger.forgotten), dict(ledger.quarantined)
+        damage = ledger.damage
     result = {
+        "damage": damage,
         "runs": [record.to_json() for record in records],
         "forgotten": forgotten,
         "quarantined": quarantined,
     }
     run.answer(result, records_text(records, forgotten, quarantined))
+    if damage is not None:
+        raise click.exceptions.Exit(DAMAGED)
 
 
 @click.command(

@@ -49,6 +49,9 @@ class Outcome:
         Drift of every two groups, the largest first, by their names.
     alarm
         Whether the drift of the new samples, or from the last state, is above the threshold.
+    damage
+        Description of the damage of the newest commit, whose partitions were read again; ``None``
+        if it was whole.
     ledger, report
         Paths of the ledger and of the report.
     """
@@ -69,6 +72,7 @@ class Outcome:
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
+    damage: str | None = None
     ledger: str = ""
     report: str | None = None
 
@@ -103,6 +107,8 @@ class Outcome:
             fields[f"groups, {name}"] = drift_text(drift)
         if self.alarm:
             fields["alarm"] = "the data has changed by more than the threshold of the job file"
+        if self.damage is not None:
+            fields["damage"] = self.damage
         fields["ledger"] = self.ledger
         if self.report is not None:
             fields["report"] = self.report
@@ -114,6 +120,7 @@ class Outcome:
     def _repr_html_(self) -> str:
         fields = self._fields()
         notes = [f"Alarm: {fields.pop('alarm')}."] if self.alarm else []
+        notes += [] if self.damage is None else [f"Damage: {fields.pop('damage')}"]
         return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)
 
 

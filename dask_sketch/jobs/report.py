@@ -109,6 +109,8 @@ def _alarms(outcome: Outcome) -> list[str]:
             f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left "
             f"out."
         )
+    if outcome.damage is not None:
+        sentences.append(f"Damage: {outcome.damage}")
     return sentences
 
 
@@ -386,6 +388,10 @@ def _drifts(values: Mapping[str, Mapping[str, float]]) -> dict[str, Drift]:
 
 def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> Outcome:
     stored, counts = record.results, record.counts
+    numbers: dict[str, Any] = {
+        name: int(counts.get(name, 0))
+        for name in ("new", "changed", "deleted", "forgotten", "partitions", "samples")
+    }
     outcome = Outcome(
         run=record.number,
         status=record.status,
@@ -398,12 +404,10 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         drifts=results.drifts,
         between=_drifts(stored.get("between", {})),
         alarm=bool(stored.get("alarm")),
+        damage=stored.get("damage"),
         ledger=ledger.label,
         report=path,
-        **{
-            name: int(counts.get(name, 0))
-            for name in ("new", "changed", "deleted", "forgotten", "partitions", "samples")
-        },
+        **numbers,
         samples_read=int(counts.get("samples_read", 0)),
     )
     return outcome if counts.get("quarantined") else replace(outcome, quarantined={})

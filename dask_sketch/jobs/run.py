@@ -162,8 +162,9 @@ class _Run:
             with self._step("design"):
                 ledger = self._create(sources)
         with ledger.lock(self.job.limits.stale_lock) as lock:
-            if lock.broken is not None:
-                self.log(lock.broken)
+            damage = ledger.damage
+            for event in filter(None, (lock.broken, damage)):
+                self.log(event)
             # another run may have committed before this one got the lock
             changes = _compare(sources, ledger)
             plan = plan_run(self.job, sources, changes, ledger)
@@ -174,7 +175,7 @@ class _Run:
             quarantined = {key: why for key, why in ledger.quarantined.items() if key in keys}
             names = sources[0].samples.feature_names
             results = make_results(self.job, ledger, self._step, self.progress, self.log, names)
-            outcome = self._outcome(ledger, changes, quarantined, results)
+            outcome = self._outcome(ledger, changes, quarantined, results, damage)
             values = plan.as_dict().items()
             planned = {key: value for key, value in values if value is None or type(value) is int}
             self._write(results, outcome, planned)
@@ -234,7 +235,12 @@ class _Run:
         )
 
     def _outcome(
-        self, ledger: Ledger, changes: Changes, quarantined: dict[str, str], results: Results
+        self,
+        ledger: Ledger,
+        changes: Changes,
+        quarantined: dict[str, str],
+        results: Results,
+        damage: str | None,
     ) -> Outcome:
         run, entries = ledger.next_run, ledger.entries
         report = self.job.outputs.report
@@ -264,6 +270,7 @@ class _Run:
                 )
             },
             alarm=results.alarm,
+            damage=damage,
             ledger=ledger.label,
             report=None if report is None or not results.models else self.job.place(report),
         )
@@ -307,6 +314,7 @@ class _Run:
                 "drifts": values["drifts"],
                 "between": dict(list(values["between"].items())[:MAX_BETWEEN]),
                 "alarm": outcome.alarm,
+                "damage": outcome.damage,
                 "plan": planned,
                 "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,

@@ -43,6 +43,8 @@ class JobVerification:
         them was checked.
     seed
         Seed of the choice of partitions.
+    damage
+        Description of the damage of the newest commit; ``None`` if it is whole.
     """
 
     checked: int
@@ -51,11 +53,12 @@ class JobVerification:
     left_out: int
     total_differs: bool | None
     seed: int
+    damage: str | None = None
 
     @property
     def is_sound(self) -> bool:
         """Whether all checks passed."""
-        return not (self.differing or self.unreadable or self.total_differs)
+        return not (self.differing or self.unreadable or self.total_differs or self.damage)
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
@@ -78,6 +81,7 @@ class JobVerification:
                 "unreadable": named(self.unreadable),
                 "changed since then": f"{self.left_out:,}, left out",
                 "total": total[self.total_differs],
+                "newest commit": self.damage or "whole",
             }
         )
 
@@ -149,6 +153,7 @@ def verify_job(
         left_out=len(set(found.missing) - set(unreadable)),
         total_differs=found.total_differs,
         seed=seed,
+        damage=ledger.damage,
     )
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
 
-from dask_sketch.cli.jobs import ALARM, INCOMPLETE, LOCKED, USAGE
+from dask_sketch.cli.jobs import ALARM, DAMAGED, INCOMPLETE, LOCKED, USAGE
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.options import FAILED, REFUSED
 
@@ -181,3 +181,17 @@ def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     place.write("n_pilot = 200\n")  # commits of many partitions: each waits for the disk
     assert call("run", place.file).exit_code == 0
     assert place.ledger().total().identical(place.scratch())
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_newest_commit_has_an_exit_code(make_place: Make) -> None:
+    place = make_place(5)
+    answer("run", place.file)
+    newest = max((place.folder / "ledger.zarr/commits").iterdir()) / "zarr.json"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    for command in ("history", "verify", "run"):
+        result = call(command, place.file)
+        assert result.exit_code == DAMAGED, result.output
+        assert result.stderr.count("warning: ") == 1
+    for command in ("history", "verify", "run"):
+        answer(command, place.file)

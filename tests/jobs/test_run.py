@@ -25,6 +25,7 @@ from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
 from dask_sketch.jobs.results import CAME, STATE
 from dask_sketch.jobs.run import plan_job, run_job
+from dask_sketch.jobs.verify import verify_job
 
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
@@ -266,6 +267,38 @@ def test_a_deleted_partition_leaves_the_quarantine(make_place: Make) -> None:
     (place.folder / "days/b.parquet").unlink()
     assert place.run().status == "done"
     assert dict(place.ledger().quarantined) == {}
+
+
+def test_a_damaged_newest_commit_is_reported_and_read_again(
+    make_place: Make, read: list[int]
+) -> None:
+    place = make_place(10)
+    place.run()
+    before = place.ledger().total()
+    place.append(rows_of(ROWS, seed=1))
+    place.run()
+    total = place.ledger().total()
+    # the last two commits: the new partition, and the record of the run
+    for commit in sorted((place.folder / "ledger.zarr/commits").iterdir())[-2:]:
+        path = commit / "zarr.json"
+        path.write_bytes(path.read_bytes().replace(b'"number"', b'"numbxr"'))
+    with pytest.warns(UserWarning, match="checksum.*state of commit"):
+        ledger = place.ledger()
+    assert ledger.total().identical(before)
+    assert "checksum" in ledger._repr_html_()
+    with pytest.warns(UserWarning, match="state of commit"):
+        verified = verify_job(place.file, 1.0)
+    assert (bool(verified.damage), verified.is_sound) == (True, False)
+    read.clear()
+    with pytest.warns(UserWarning, match="state of commit"):
+        outcome = place.run()
+    assert (read, outcome.run, outcome.new) == ([10 * ROWS], 2, 1)
+    assert outcome.damage is not None
+    assert "checksum" in str(outcome)
+    assert place.ledger().total().identical(total)
+    assert place.ledger().history()[-1].results["damage"] == outcome.damage
+    assert place.run().damage is None
+    assert verify_job(place.file, 1.0).is_sound
 
 
 def test_secrets_are_not_repeated(

@@ -126,6 +126,9 @@ class Ledger(LedgerReader):
 
     Attributes
     ----------
+    damage
+        Description of the damage of the newest commit, which the state does not include; ``None``
+        if it is whole. The ledger is then in the state of an earlier commit, with a warning.
     feature_map
         Feature map of all sketches.
     backend

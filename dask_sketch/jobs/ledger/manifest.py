@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from dask_sketch.jobs.ledger.objects import (
 )
 from dask_sketch.storage.artifact_reader import MAX_BYTES
 
-logger = logging.getLogger(__name__)
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
 VERSION = 1
@@ -165,10 +163,11 @@ def read_commit(backend: Backend, number: int) -> Manifest:
     return manifest
 
 
-def newest(backend: Backend) -> tuple[Manifest, int]:
+def newest(backend: Backend) -> tuple[Manifest, int, str | None]:
     """Read the state of the ledger.
 
-    An incomplete commit does not count; the state is the one before it.
+    An interrupted commit does not count; the state is the one before it. If the newest commit is
+    damaged, the state is the one before it too, and the caller reports the damage.
 
     Returns
     -------
@@ -176,6 +175,8 @@ def newest(backend: Backend) -> tuple[Manifest, int]:
         Manifest of the last complete commit.
     number
         Highest number of any commit.
+    damage
+        Description of the damage of the newest commit; ``None`` if it is whole.
 
     Raises
     ------
@@ -186,17 +187,24 @@ def newest(backend: Backend) -> tuple[Manifest, int]:
     damaged = []
     for number in reversed(numbers):
         try:
-            return read_commit(backend, number), numbers[-1]
+            found = read_commit(backend, number)
         except NewerSchema:
             raise
         except FileNotFoundError:  # an interrupted writer made only the folder
             continue
         except LedgerError as error:
-            logger.warning("%s", error)
             damaged.append(str(error))
+            continue
+        damage = None
+        if damaged:
+            damage = (
+                f"{damaged[0].rstrip('.')}. The ledger is in the state of commit {number}: the "
+                "next run reads what the damaged commit held again, as far as the sources have it."
+            )
+        return found, numbers[-1], damage
     if damaged:
         raise LedgerError(f"no commit of {backend.label} is complete; the last one: {damaged[0]}")
-    return Manifest(), max(numbers, default=0)
+    return Manifest(), max(numbers, default=0), None
 
 
 def publish(backend: Backend, manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,7 +185,14 @@ def verify(
 
 
 class LedgerReader:
-    """Reading methods of a ledger; see :class:`~dask_sketch.jobs.ledger.Ledger`."""
+    """Reading methods of a ledger; see :class:`~dask_sketch.jobs.ledger.Ledger`.
+
+    Attributes
+    ----------
+    damage
+        Description of the damage of the newest commit, which the state does not include; ``None``
+        if it is whole.
+    """
 
     def __init__(self, backend: Backend, feature_map: FeatureMap):
         self.backend = backend
@@ -193,7 +201,8 @@ class LedgerReader:
         self._known: Index | None = None
         self._sum: Sketch | None = None
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
-        self._state, self._taken = newest(backend)
+        self.damage: str | None = None
+        self._state = self._newest()
 
     def __repr__(self) -> str:
         return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
@@ -209,7 +218,7 @@ class LedgerReader:
             "commit": f"{self.number:,}",
             "runs": f"{len(history):,}",
         }
-        more, notes = {}, []
+        more, notes = {}, [] if self.damage is None else [self.damage]
         if history:
             fields["last run"] = f"{history[-1].status}, {history[-1].ended}"
             rows = [
@@ -231,9 +240,16 @@ class LedgerReader:
 
     def refresh(self) -> None:
         """Read the commits that other processes made since this ledger was opened."""
-        state, self._taken = newest(self.backend)
+        state = self._newest()
         if state != self._state:
             self._adopt(state)
+
+    def _newest(self) -> Manifest:
+        state, self._taken, damage = newest(self.backend)
+        known, self.damage = self.damage, damage
+        if damage not in (None, known):
+            warnings.warn(str(damage), stacklevel=4)
+        return state
 
     def _adopt(
         self,

@@ -106,9 +106,11 @@ def test_a_commit_that_was_cut_off_does_not_exist(written, world, tmp_path):
     raw = last.read_bytes()
     for cut in (0, 1, len(raw) // 3, len(raw) - 1):
         last.write_bytes(raw[:cut])
-        assert open_ledger(tmp_path / "l").total().identical(world.total("ade"))
-    again = open_ledger(tmp_path / "l")
-    with again.lock():
+        with pytest.warns(UserWarning, match=r"0000000005 .*state of commit 4"):
+            again = open_ledger(tmp_path / "l")
+        assert again.total().identical(world.total("ade"))
+        assert again.damage is not None
+    with pytest.warns(UserWarning, match="state of commit 4"), again.lock():
         again.commit(added=world.new("g"))
     assert again.number == ledger.number + 1  # the number that was begun is not used again
     assert open_ledger(tmp_path / "l").total().identical(world.total("adeg"))
