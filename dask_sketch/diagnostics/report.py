@@ -20,6 +20,7 @@ from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.storage.replace import replacing
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
@@ -158,8 +159,8 @@ def write_report(
         command=command,
     )
     out = Path(path)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    with replacing(out) as new:
+        new.write_text(page, encoding="utf-8")
     return out
 
 

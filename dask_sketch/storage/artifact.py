@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.overwrite import local_path, require_writable
+from dask_sketch.storage.replace import replacing
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,8 +28,9 @@ def write_dataset(
 ) -> None:
     """Write ``dataset`` as a Zarr group with its schema and a checksum over all content.
 
-    On a local path the group is written to a temporary folder beside the path and then renamed,
-    so that a reader sees the old group or the new one and never a part.
+    On a local path the group is written to a temporary folder beside the path, and then takes its
+    place at once. Readers that began with the old group begin again, see
+    :func:`~dask_sketch.storage.artifact_reader.read_dataset`.
 
     Parameters
     ----------
@@ -65,21 +64,8 @@ def write_dataset(
     if path is None:
         _write(dataset, store, "w" if overwrite else "w-", storage_options)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        _write(dataset, str(scratch / "new"), "w", None)
-        old = scratch / "old"
-        if path.exists():
-            path.rename(old)
-        try:
-            (scratch / "new").rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with replacing(path) as new:
+        _write(dataset, str(new), "w", None)
 
 
 def _write(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -12,12 +14,15 @@ from zarr.errors import ContainsArrayError
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.artifact import checksum, first_line
 from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.replace import scratch_folders
 from dask_sketch.storage.untrusted import guarded
 
 if TYPE_CHECKING:
     import xarray as xr
 
 MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate more
+_ATTEMPTS = 20  # to read a store that is replaced again and again
+_PAUSE = 0.02  # seconds for the moment of a replacement
 _REMEDIES = {
     "dask-sketch/sketch-group": "It holds a sketch for each of several groups: "
     "dask_sketch.open(store)[label] is that of one group, --group LABEL in the shell.",
@@ -32,6 +37,8 @@ def read_dataset(
     max_bytes: int = MAX_BYTES,
 ) -> xr.Dataset:
     """Read a dataset written by :func:`~dask_sketch.storage.artifact.write_dataset`.
+
+    If a local store is replaced while it is read, it is read again.
 
     Parameters
     ----------
@@ -51,6 +58,43 @@ def read_dataset(
         If the store does not exist, has another schema, is larger than ``max_bytes``, or was
         truncated or edited; the message says which.
     """
+    path = local_path(store)
+    for _ in range(_ATTEMPTS):
+        before = _identity(path)
+        try:
+            return _read(store, versions, storage_options, max_bytes)
+        except ArtifactError:
+            if not _is_replaced(path, before):
+                raise
+    return _read(store, versions, storage_options, max_bytes)
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """Number of a local folder, which changes when it is replaced; None if there is none."""
+    try:
+        return None if path is None else (path.stat().st_dev, path.stat().st_ino)
+    except OSError:
+        return None
+
+
+def _is_replaced(path: Path | None, before: tuple[int, int] | None) -> bool:
+    """Whether a local folder was replaced since, or is missing for the moment of a replacement."""
+    if path is None:
+        return False
+    now = _identity(path)
+    if now is None and any(scratch_folders(path)):
+        time.sleep(_PAUSE)
+        return True
+    return now != before
+
+
+def _read(
+    store: Any,
+    versions: Mapping[str, int],
+    storage_options: dict[str, Any] | None,
+    max_bytes: int,
+) -> xr.Dataset:
+    """Read a dataset once."""
     noun = " or ".join(_noun(schema) for schema in versions)
     try:
         # Only format 3 is read: codecs of format 2 can hold pickle.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +68,65 @@ def test_a_failed_write_keeps_what_was_there(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
+def without_exchange(*args, **kwargs):
+    """No library, as on another system than Linux."""
+    raise OSError("no such library")
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_readers_see_the_old_or_the_new_group_while_it_is_replaced(
+    can_exchange, tmp_path, monkeypatch
+):
+    place = tmp_path / "d"
+    if not can_exchange:
+        monkeypatch.setattr(ctypes, "CDLL", without_exchange)
+    write_dataset(dataset(0.0), place, "test/thing", 1)
+    stop = threading.Event()
+
+    def overwrite():
+        for value in itertools.count(1.0):
+            write_dataset(dataset(value), place, "test/thing", 1, overwrite=True)
+            if stop.is_set():
+                return
+
+    writer = threading.Thread(target=overwrite)
+    writer.start()
+    try:
+        seen = [float(read_dataset(place, {"test/thing": 1})["a"][0]) for _ in range(30)]
+    finally:
+        stop.set()
+        writer.join()
+    assert seen == sorted(seen)
+    assert [found.name for found in tmp_path.iterdir()] == ["d"]
+
+
+def test_old_scratch_folders_are_swept(tmp_path):
+    place = tmp_path / "d"
+    hours_ago = time.time() - 7200
+    old, recent = tmp_path / ".d-ab12_xyz", tmp_path / ".d-ab12_xyw"
+    foreign, other, file = (
+        tmp_path / ".d-ab12_abc",
+        tmp_path / ".e-ab12_xyz",
+        tmp_path / ".d-notes1",
+    )
+    for folder, name in ((old, "new"), (recent, "new"), (foreign, "thesis"), (other, "new")):
+        (folder / name).mkdir(parents=True)
+    file.write_text("notes")
+    linked = tmp_path / ".d-ab12_lnk"
+    linked.symlink_to(foreign)
+    for path in (old, foreign, other, file):
+        os.utime(path, (hours_ago, hours_ago))
+    write_dataset(dataset(), place, "test/thing", 1)
+    names = {found.name for found in tmp_path.iterdir()}
+    assert names == {"d", recent.name, foreign.name, other.name, file.name, linked.name}
+    assert (foreign / "thesis").exists()
+
+
 def test_a_failed_move_keeps_what_was_there(tmp_path, monkeypatch):
     place = tmp_path / "d"
     write_dataset(dataset(1.0), place, "test/thing", 1)
     honest = Path.rename
+    monkeypatch.setattr(ctypes, "CDLL", without_exchange)
 
     def fail(self, target):
         if self.name == "new":

@@ -1,0 +1,95 @@
+"""Replace a local file or folder at once, and sweep what killed processes left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_OLD_AFTER = 3600.0  # seconds after which the scratch folder of another process is swept
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace a file or folder by what is written within a ``with`` block.
+
+    A reader that opens the path sees the earlier content or the new one. Where the file system
+    cannot exchange two folders, there is none for a moment between two renames. If the block
+    raises an error, the earlier content stays.
+
+    Parameters
+    ----------
+    path
+        Path to replace, or a symbolic link to it; missing parents are made.
+
+    Yields
+    ------
+    new
+        Path beside it to write to.
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "page.html"
+    >>> with replacing(path) as new:
+    ...     _ = new.write_text("<!doctype html>")
+    >>> path.read_text(), [found.name for found in path.parent.iterdir()]
+    ('<!doctype html>', ['page.html'])
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield scratch / "new"
+        _move(scratch / "new", path, scratch / "old")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _move(new: Path, path: Path, old: Path) -> None:
+    if not (new.is_dir() and path.is_dir()):
+        new.replace(path)
+        return
+    if _exchange(new, path):
+        return
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths at once; False where the system or the file system cannot."""
+    try:
+        exchange = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # another system than Linux
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    return bool(exchange(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0)
+
+
+def scratch_folders(path: Path) -> Iterator[Path]:
+    """Scratch folders of all processes that are replacing a path, or were killed while doing so."""
+    name = re.compile(rf"\.{re.escape(path.resolve().name)}-[a-z0-9_]{{8}}")
+    with contextlib.suppress(OSError):
+        for found in path.resolve().parent.iterdir():
+            if name.fullmatch(found.name) and found.is_dir() and not found.is_symlink():
+                yield found
+
+
+def _sweep(path: Path) -> None:
+    """Remove old scratch folders."""
+    for folder in scratch_folders(path):
+        with contextlib.suppress(OSError):
+            ours = {found.name for found in folder.iterdir()} <= {"new", "old"}
+            if ours and time.time() - folder.stat().st_mtime > _OLD_AFTER:
+                shutil.rmtree(folder)

@@ -1,0 +1,35 @@
+"""Replacements of files and folders: errors keep what was there."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_sketch.storage.replace import replacing
+
+
+def test_a_folder_is_never_replaced_by_a_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows").write_text("1 2 3")
+    with pytest.raises(OSError, match="directory"), replacing(tmp_path / "data") as new:
+        new.write_text("page")
+    with pytest.raises(OSError, match="directory"), replacing(tmp_path / "data" / "rows") as new:
+        new.mkdir()
+    assert (tmp_path / "data" / "rows").read_text() == "1 2 3"
+    assert [path.name for path in tmp_path.rglob("*")] == ["data", "rows"]
+
+
+def test_an_error_keeps_the_earlier_file(tmp_path):
+    (tmp_path / "page").write_text("old")
+    with pytest.raises(UnicodeEncodeError), replacing(tmp_path / "page") as new:
+        new.write_text("new \udc80", encoding="utf-8")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_link_leads_to_what_is_replaced(tmp_path):
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "page").write_text("old")
+    (tmp_path / "page").symlink_to(tmp_path / "www" / "page")
+    with replacing(tmp_path / "page") as new:
+        new.write_text("new")
+    assert (tmp_path / "www" / "page").read_text() == "new"
+    assert (tmp_path / "page").is_symlink()
