@@ -11,6 +11,7 @@ from dask_sketch.decoders.pilot_start import pilot_mixture
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
@@ -25,6 +26,9 @@ _POINTS = 10_000  # rows that a comparison uses at most
 def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array, Array]) -> float:
     """Weighted mean log-likelihood of rows under a mixture of Gaussians, in nats.
 
+    Variances count as at least those that :func:`fit_mixture` allows: a model of point masses is
+    not the better for making them thinner.
+
     Parameters
     ----------
     rows
@@ -34,7 +38,10 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
     mixture
         Weights (K,), means and variances (K, n_features).
     """
-    return float(weights @ RowDensity(*mixture).log_total(rows))
+    floor = MIN_VARIANCE * (weights @ (rows - weights @ rows) ** 2)
+    shares, means, variances = mixture
+    density = RowDensity(shares, means, np.maximum(variances, floor))
+    return float(weights @ density.log_total(rows))
 
 
 def warn_of_misfit(
@@ -123,17 +130,23 @@ def _warn_of_mixture(
     rows: Array,
     masses: Array,
 ) -> None:
+    varies = np.ptp(rows, axis=0) > 0  # a constant feature has a density without bound
+    if not varies.any():
+        return
+    rows = rows[:, varies]
     mean = masses @ rows
     variance = masses @ (rows - mean) ** 2
-    if not (variance > 0).all():  # a constant feature has a density without bound
-        return
-    one = (np.ones(1), mean[None], variance[None])
-    rivals = {"one Gaussian": mean_log_likelihood(rows, masses, one)}
+
+    def score(weights: Array, means: Array, variances: Array) -> float:
+        mixture = weights, means[:, varies], variances[:, varies]
+        return mean_log_likelihood(rows, masses, mixture)
+
+    single = np.ones(1), mean[None], variance[None]
+    rivals = {"one Gaussian": mean_log_likelihood(rows, masses, single)}
     if pilot is not None and len(pilot.weights) <= len(mixture[0]):
-        given = (pilot.weights, pilot.means, pilot.variances)
-        rivals["EM on the pilot rows"] = mean_log_likelihood(rows, masses, given)
+        rivals["EM on the pilot rows"] = score(pilot.weights, pilot.means, pilot.variances)
     name = max(rivals, key=lambda key: rivals[key])
-    loss = rivals[name] - mean_log_likelihood(rows, masses, mixture)
+    loss = rivals[name] - score(*mixture)
     # a rival fitted to these rows is too likely by half of its parameters over their number
     if loss > WARNED_NATS + mixture[1].size / len(rows):
         warnings.warn(

@@ -174,7 +174,7 @@ def conclude_search(
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     means, variances = objective.space.to_data_units(theta)
     _, searched = acceptable_cost(problem.start, problem.n_components, objective.noise_level)
-    if objective.space.n_shapes:
+    if objective.space.n_shapes and problem.sketch.sample is None:  # rows tell more
         _warn_of_thin_components(variances, problem.sketch.extent[1])
     is_mixture = problem.model != "dirac" and objective.space.family.diagonal
     return Solution(

@@ -279,7 +279,9 @@ def _component_variances(
 
 def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
     """Warn if a few features dominate all distances."""
-    deviations = rows.std(axis=0)
+    deviations = rows.std(axis=0)[np.ptp(rows, axis=0) > 0]
+    if not len(deviations):
+        return
     wide = float(deviations.max())
     if (deviations < wide / _UNLIKE).any():
         warnings.warn(

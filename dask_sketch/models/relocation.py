@@ -68,10 +68,22 @@ def relocations(
         yield _replace(whole, k, removed, halves)
 
 
-def _removal(
-    family: Covariances, components: Components, k: int, loss: float
-) -> tuple[float, int | None]:
-    """Loss of the likelihood without a component, and the component that it is merged with."""
+def agglomerate(family: Covariances, components: Components, n_components: int) -> Components:
+    """Merge pairs of components until ``n_components`` are left, those of the least loss first."""
+    bounds = np.array(
+        [_merge_bounds(family, components, k) for k in range(len(components.weights))]
+    )
+    while len(bounds) > n_components:
+        partner, k = sorted(int(index) for index in np.unravel_index(bounds.argmin(), bounds.shape))
+        merged = _merge(family, components, k, partner)
+        components = Components(*(np.delete(each, k, axis=0) for each in vars(merged).values()))
+        bounds = np.delete(np.delete(bounds, k, axis=0), k, axis=1)
+        bounds[partner] = bounds[:, partner] = _merge_bounds(family, components, partner)
+    return components
+
+
+def _merge_bounds(family: Covariances, components: Components, k: int) -> Array:
+    """Bounds of the loss of likelihood by merging ``k`` with each component, shape (K,)."""
     determinants = family.log_determinants(components.covariances, components.means.shape[1])
     merged = family.merged(components, k)[2]
     weights = components.weights
@@ -79,6 +91,14 @@ def _removal(
         (weights[k] + weights) * merged - weights[k] * determinants[k] - weights * determinants
     )
     bounds[k] = np.inf
+    return np.asarray(bounds)
+
+
+def _removal(
+    family: Covariances, components: Components, k: int, loss: float
+) -> tuple[float, int | None]:
+    """Loss of the likelihood without a component, and the component that it is merged with."""
+    bounds = _merge_bounds(family, components, k)
     partner = int(np.argmin(bounds))
     return (float(bounds[partner]), partner) if bounds[partner] < loss else (loss, None)
 

@@ -15,15 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
 from dask_sketch.models.covariances import COVARIANCES, Components, Covariances
-from dask_sketch.models.relocation import centroid_relocations, relocations
+from dask_sketch.models.relocation import agglomerate, centroid_relocations, relocations
 
 Array = NDArray[np.float64]
-_FLOOR = 1e-6  # smallest variance, as a fraction of that of the rows
+MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of that of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
 _MAX_RESEEDED = 3  # moves of degenerate components, per component
 _START_WORK, _MOVE_WORK = 4e6, 2e7  # components times rows of all starts, and of all moves
 _FIRST = 20  # iterations of each start before the best are continued
-_CONTINUED = 2  # starts that are continued to convergence
+_CONTINUED = 3  # starts that are continued to convergence
+_MERGED = 5  # iterations of twice as many components before they are merged
+_MIN_CLUSTER = 10  # mean rows of each of them
 _TRIAL = 15  # iterations of a mixture with a moved component before it is compared
 _MAX_FAILED = 4  # moves in a row without gain that end the moves
 _MIN_GAIN = 1e-4  # smallest gain of a move, in nats
@@ -188,20 +190,22 @@ def fit_mixture(
     n_starts: int | None = None,
     seed: int = 0,
     covariance_type: str = "diag",
-    regularization: float = _FLOOR,
+    regularization: float = MIN_VARIANCE,
     tolerance: float = 1e-5,
     n_iterations: int = 500,
     n_moves: int | None = None,
 ) -> FittedMixture:
     """Fit a mixture to weighted rows by expectation-maximisation.
 
-    A few iterations are made from every start, and the best two are continued to convergence. Then
-    components move: one is removed and another one split, as long as the likelihood grows
-    (:func:`~dask_sketch.models.relocation.relocations`), which takes the solution out of poor
-    local maxima. Rows are standardised, so that the result does not depend on their units.
-    Components that hold fewer than three effective rows are moved to where the likelihood is
-    poorest, and if they lose their rows again, they get the mean covariances of all components:
-    their likelihood would have no bound.
+    A few iterations are made from every start, and the best three are continued to convergence. The
+    starts are those given, k-means, and a mixture of twice as many components, merged in pairs of
+    the least loss of likelihood (Runnalls 2007), since clusters that share components have many
+    local maxima. Then components move: one is removed and another one split, as long as the
+    likelihood grows (:func:`~dask_sketch.models.relocation.relocations`), which takes the
+    solution out of poor local maxima. Rows are standardised, so that the result does not depend on
+    their units. Components that hold fewer than three effective rows are moved to where the
+    likelihood is poorest, and if they lose their rows again, they get the mean covariances of all
+    components: their likelihood would have no bound.
 
     Parameters
     ----------
@@ -269,6 +273,10 @@ def fit_mixture(
             _Run(_kmeans_start(data, n_components, seed_of), len(starts) + k)
             for k, seed_of in enumerate(np.random.SeedSequence(seed).spawn(n_starts))
         ]
+        if n_starts and family.splits and 2 * n_components * _MIN_CLUSTER <= len(values):
+            finer = _Run(_kmeans_start(data, 2 * n_components, np.random.SeedSequence(seed)), -1)
+            data.iterate(finer, _MERGED, tolerance, regularization)
+            runs.append(_Run(agglomerate(family, finer.components, n_components), len(runs)))
         for run in runs:
             data.iterate(run, min(_FIRST, n_iterations), tolerance, regularization)
         continued = _best(runs, _CONTINUED)

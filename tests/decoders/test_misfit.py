@@ -40,6 +40,24 @@ def test_the_loss_is_stated(sample):
     assert ("sample=True" in message) == (not sample)
 
 
+def test_a_constant_feature_is_left_out_of_the_comparison():
+    x = np.c_[skewed(5000), np.full(5000, 0.3)]
+    with pytest.warns(UserWarning, match="features \\[2\\]"):
+        found = sketch(x, design(x, n_components=4))
+    assert caught(lambda: decode(found, 4))[1] == []
+    messages = caught(lambda: decode(found, 4, "cl-ompr"))[1]
+    stated = [float(one[1]) for text in messages if (one := re.search(r"is ([\d.e+]+) nats", text))]
+    assert len(stated) == 1
+    assert WARNED_NATS < stated[0] < 10.0
+
+
+def test_a_discrete_feature_is_no_misfit():
+    rng = np.random.default_rng(0)
+    x = np.c_[rng.normal(size=5000), rng.integers(2, size=5000)]
+    found = sketch(x, design(x, n_components=3))
+    assert caught(lambda: decode(found, 3))[1] == []
+
+
 def test_a_good_fit_has_no_warning():
     truth = random_mixture(n_components=3, n_features=2, seed=1)
     x = truth.sample(30_000, seed=2)

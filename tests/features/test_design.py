@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 
@@ -75,6 +78,15 @@ def test_variances_are_those_of_the_components():
 def test_far_too_few_frequencies_are_refused(n_frequencies, rng):
     with pytest.raises(InputError, match=f"n_frequencies={n_frequencies}"):
         design_from_pilot(rng.normal(size=(50, 4)), n_frequencies)
+
+
+def test_unlike_units_are_warned_of_where_features_vary(rng):
+    x = rng.normal(size=(2000, 3)) * [1.0, 500.0, 0.0]
+    with pytest.warns(UserWarning, match=re.escape(f"{x[:, 1].std():.3g}")):
+        design_from_pilot(x, 100, 3, task="clustering")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        design_from_pilot(x / [1.0, 500.0, 1.0], 100, 3, task="clustering")
 
 
 def test_few_frequencies_are_warned_of(rng):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.models.covariances import COVARIANCES, Components
-from dask_sketch.models.relocation import relocations
+from dask_sketch.models.relocation import agglomerate, relocations
 from dask_sketch.models.weighted_em import fit_mixture
 
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0], [0.0, -8.0]])
@@ -63,3 +63,27 @@ def test_halves_of_one_cluster_are_merged_for_a_small_one() -> None:
     start = ([0.5, 0.49, 0.01], halves, [[0.8, 1.0], [0.8, 1.0], [26.0, 1.0]])
     found = fit_mixture(rows, None, 3, starts=[start], n_starts=0)
     np.testing.assert_allclose(np.sort(found.means[:, 0]), centers[:, 0], atol=1.0)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+def test_nearest_components_are_merged_first(
+    rows: np.ndarray, poor: Components, covariance_type: str
+) -> None:
+    family = COVARIANCES[covariance_type]
+    given = Components(
+        poor.weights, poor.means, family.from_variances(poor.weights, poor.covariances)
+    )
+    found = agglomerate(family, given, 3)
+    order = np.argsort(found.means[:, 0])
+    np.testing.assert_allclose(found.weights[order], [0.25, 0.25, 0.5])
+    np.testing.assert_allclose(found.means[order], [[-6.0, 0.0], [0.0, -8.0], [3.0, 4.0]])
+    assert len(agglomerate(family, given, 1).weights) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_that_share_components(seed: int) -> None:
+    rng = np.random.default_rng(2)
+    centers = rng.uniform(-10.0, 10.0, (12, 5))
+    x = centers[rng.integers(12, size=3000)] + rng.normal(size=(3000, 5))
+    best = fit_mixture(x, None, 6, n_starts=12, seed=9).log_likelihood
+    assert fit_mixture(x, None, 6, seed=seed).log_likelihood > best - 0.02
