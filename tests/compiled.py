@@ -27,7 +27,7 @@ def groups():
     """Rows of groups as most tests have them, and both kernels."""
     import numpy as np
 
-    from dask_sketch import FeatureMap, partial_sketch
+    from dask_sketch import FeatureMap, merge, partial_sketch
 
     for dtype, kinds in (("float32", ("f4", "f8")), ("float64", ("f8",))):
         for distribution in ("sparse-sums", "sparse-radius"):
@@ -35,8 +35,10 @@ def groups():
             for raw in kinds:
                 x = np.random.default_rng(0).normal(size=(200, 3)).astype(raw)
                 group = partial_sketch(x, feature_map, groups=np.arange(200) % 3)
-            group += partial_sketch(x, feature_map, np.ones(200), groups=np.arange(200) % 4)
-    partial_sketch(x, feature_map, groups=np.array([f"speaker {i}" for i in range(200)]))
+            other = partial_sketch(x, feature_map, np.ones(200), groups=np.arange(200) % 4)
+            merge([group, other, merge([group, other])])
+    names = np.array([f"speaker {i}" for i in range(1200)])  # fewer are sorted
+    partial_sketch(np.tile(x, (6, 1)), feature_map, groups=names)
 
 
 def polishing():
@@ -46,11 +48,10 @@ def polishing():
     from dask_sketch import Centroids, GaussianMixture, polish
 
     x = np.random.default_rng(0).normal(size=(200, 2))
-    for start in (
-        GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]),
-        Centroids([1.0], [[0.0, 0.0]]),
-    ):
-        polish(start, x, 1)
+    mixture = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    polish(mixture, x, 1)
+    polish(mixture, x.astype(np.float32), 1)
+    polish(Centroids([1.0], [[0.0, 0.0]]), x, 1)
 
 
 def speech():
