@@ -68,10 +68,8 @@ def test_numerics_work_without_dask():
 
 def test_the_package_itself_is_light():
     code = (
-        "import sys, time\n"
-        "start = time.process_time()\n"
+        "import sys\n"
         "import dask_sketch\n"
-        "assert time.process_time() - start < 0.5\n"
         "heavy = {'dask', 'distributed', 'numpy', 'scipy', 'numba', 'xarray', 'zarr'}\n"
         "assert not heavy & set(sys.modules)\n"
         "assert set(dask_sketch.__all__) <= set(dir(dask_sketch))\n"

@@ -20,12 +20,13 @@ SMALL = ("--n-frames", "20000", "--n-components", "2", "--n-frequencies", "300")
 
 
 def test_demo_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_workers: None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forked_workers: None,
+    short_calibration: None,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "N_HELDOUT", 5000)
-    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.05)
-    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
     result = CliRunner().invoke(cli, ["demo", *SMALL, "--json", "--directory", "kept"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
 
+import dask_sketch as ds
 from dask_sketch.cli.jobs import ALARM, DAMAGED, INCOMPLETE, LOCKED, USAGE
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.options import FAILED, REFUSED
@@ -161,7 +162,9 @@ def test_help(command: str) -> None:
 
 def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     place = make_place(100)
-    place.write("n_pilot = 200\n[limits]\ncommit_partitions = 1\n")
+    feature_map = ds.FeatureMap(2, 50, scale=1.0)  # to design one takes longer than the run
+    (place.folder / "map.json").write_text(feature_map.to_json())
+    place.write("[limits]\ncommit_partitions = 1\n", map_='file = "map.json"')
     running = subprocess.Popen(
         [sys.executable, "-m", "dask_sketch.cli.main", "run", str(place.file)],
         stderr=subprocess.PIPE,
@@ -178,7 +181,7 @@ def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
     assert not (place.folder / "ledger.zarr/lock").exists()
     assert 0 < len(place.ledger().entries) < 100
     place.require_whole()
-    place.write("n_pilot = 200\n")  # commits of many partitions: each waits for the disk
+    place.write(map_='file = "map.json"')  # commits of many partitions: each waits for the disk
     assert call("run", place.file).exit_code == 0
     assert place.ledger().total().identical(place.scratch())
 

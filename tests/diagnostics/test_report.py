@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import dask.array as da
@@ -253,9 +252,7 @@ def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
         write_report(tmp_path / "n.html")
 
 
-def test_planned_and_happened_stand_side_by_side(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.02)
-    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
+def test_planned_and_happened_stand_side_by_side(tmp_path: Path, short_calibration: None) -> None:
     lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
     feature_map = design(lazy, n_components=2)
     planned = plan(lazy, feature_map, calibrate=True)

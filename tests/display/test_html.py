@@ -90,7 +90,7 @@ def parsed(html: str) -> ElementTree.Element:
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_every_card_is_well_formed_and_harmless(name, tmp_path):
+def test_every_card_is_well_formed_and_harmless(name, tmp_path, short_calibration):
     html = OBJECTS[name](tmp_path)._repr_html_()
     tags = {element.tag.rpartition("}")[2] for element in parsed(html).iter()}
     assert not tags & {"script", "style", "link", "img", "iframe", "a", "use", "image"}

@@ -174,7 +174,7 @@ def test_parquet(tmp_path):
     assert small.largest_chunk == pytest.approx(500 * 3 * 8, rel=0.01)
 
 
-def test_rates_are_measured_and_the_time_is_told(store):
+def test_rates_are_measured_and_the_time_is_told(store, short_calibration):
     plain = ds.plan(store, FM)
     with pytest.raises(InputError, match="calibrate=True"):
         plain.estimate()
@@ -201,7 +201,7 @@ def test_rates_are_measured_and_the_time_is_told(store):
 
 
 @pytest.mark.parametrize("kind", ["array", "unknown", "bag", "memory", "features", "empty"])
-def test_any_input_can_be_estimated(kind):
+def test_any_input_can_be_estimated(kind, short_calibration):
     x = da.from_array(np.ones((500, 3)), chunks=(10, 1 if kind == "features" else 3))
     source = {
         "unknown": x[x[:, 0] > 0],
@@ -215,7 +215,7 @@ def test_any_input_can_be_estimated(kind):
     assert 0 < plan.estimate().seconds < 60
 
 
-def test_a_cluster_measures_itself(store, thread_client):
+def test_a_cluster_measures_itself(store, thread_client, short_calibration):
     plan = ds.plan(store, FM, calibrate=True)
     assert plan.calibration.on_cluster
     assert plan.calibration.rows_per_chunk == 20_000

@@ -124,9 +124,7 @@ def test_partitions_are_one_pass(client):
     assert found[-1].rows == sum(sketch.count for sketch in done.values()) == 400
 
 
-def test_the_limit_is_that_of_the_plan(client, monkeypatch):
-    monkeypatch.setattr("dask_sketch.graph.calibration.KERNEL_SECONDS", 0.02)
-    monkeypatch.setattr("dask_sketch.graph.calibration.EMPTY_TASKS", 4)
+def test_the_limit_is_that_of_the_plan(client, short_calibration):
     feature_map = FeatureMap(3, 60, scale=1.0)
     plan = ds.plan(LAZY, feature_map, calibrate=True)
     ds.sketch(LAZY, feature_map).compute()
