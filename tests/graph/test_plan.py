@@ -178,7 +178,7 @@ def test_rates_are_measured_and_the_time_is_told(store, short_calibration):
     plain = ds.plan(store, FM)
     with pytest.raises(InputError, match="calibrate=True"):
         plain.estimate()
-    plan = ds.plan(store, FM, calibrate=True)
+    plan = ds.plan(store, FM, calibrate=True, missing_chunks="fill")
     assert replace(plan, calibration=None) == replace(plain, memory_available=plan.memory_available)
     made = plan.estimate()
     assert made.n_cores == plan.n_threads
@@ -216,7 +216,7 @@ def test_any_input_can_be_estimated(kind, short_calibration):
 
 
 def test_a_cluster_measures_itself(store, thread_client, short_calibration):
-    plan = ds.plan(store, FM, calibrate=True)
+    plan = ds.plan(store, FM, calibrate=True, missing_chunks="fill")
     assert plan.calibration.on_cluster
     assert plan.calibration.rows_per_chunk == 20_000
     more = plan.estimate(n_cores=1000)
