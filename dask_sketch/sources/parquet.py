@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
@@ -118,7 +120,8 @@ def parquet_samples(
     Raises
     ------
     InputError
-        If there is no file, or a column is missing or not numeric.
+        If there is no file, a file of a folder or glob is a symbolic link, or a column is missing
+        or not numeric.
     """
     try:
         import dask.dataframe as dd
@@ -130,6 +133,8 @@ def parquet_samples(
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
         sizes = _files(fs, found)
+    except InputError:
+        raise
     except (OSError, ImportError, ValueError) as error:
         raise InputError(
             f"x={path!r} has no Parquet data: {type(error).__name__}: {error}. Check the path, and "
@@ -194,20 +199,46 @@ def is_glob(fs: Any, found: str) -> bool:
 
 
 def _files(fs: Any, found: str) -> dict[str, int]:
-    """Sizes of the Parquet files at a path, sorted by path."""
+    """Sizes of the Parquet files at a path, sorted by path.
+
+    Raises
+    ------
+    InputError
+        If there is a symbolic link or a special file among them, which listings leave out.
+    """
+    left_out: list[str] = []
     if is_glob(fs, found):
         listed = fs.glob(found, detail=True)
+        if isinstance(fs, LocalFileSystem):  # unlike fsspec, this follows links to folders
+            left_out += set(glob.glob(found, recursive=True)) - set(listed)  # noqa: PTH207
     elif fs.isdir(found):
         listed = fs.find(found, detail=True)
     else:
         return {found: int(fs.info(found)["size"])}
+    other = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
+    left_out = [name for name in left_out if _is_data(name)]
+    left_out += [
+        name for name in other if _is_data(name) or (not _is_hidden(name) and fs.isdir(name))
+    ]
+    if left_out:
+        raise InputError(
+            f"x={found!r}: {min(left_out)} is, or lies below, a symbolic link or a special file, "
+            f"{len(left_out):,} in all, and these are not followed: put the files themselves "
+            "there, or give the folder to which the link leads."
+        )
     return {
         name: int(info["size"])
         for name, info in sorted(listed.items())
-        if info["type"] == "file"
-        and name.lower().endswith(SUFFIXES)
-        and not name.rsplit("/", 1)[-1].startswith(("_", "."))
+        if info["type"] == "file" and _is_data(name)
     }
+
+
+def _is_hidden(name: str) -> bool:
+    return name.rsplit("/", 1)[-1].startswith(("_", "."))
+
+
+def _is_data(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
 
 
 def _row_bytes(meta: pd.DataFrame, chosen: Sequence[str], labelled: bool) -> int:

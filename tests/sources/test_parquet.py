@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
 from dask_sketch import partial_sketch
-from dask_sketch.errors import ChunkError, SketchError
+from dask_sketch.errors import ChunkError, InputError, SketchError
 
 FM = feature_map()
 
@@ -162,3 +163,39 @@ def test_parquet_that_is_small_on_disk_only(tmp_path, monkeypatch):
     monkeypatch.setattr("dask_sketch.sources.parquet.MAX_BYTES", 10**7)
     with pytest.raises(ChunkError, match="16,000,000 bytes"):
         ds.sketch(str(tmp_path), FEATURES).compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("link", ["file", "folder", "dangling", "pipe"])
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet"])
+def test_links_and_pipes_are_refused_and_not_left_out(link, pattern, tmp_path):
+    folder = tmp_path / "days"
+    (tmp_path / "elsewhere").mkdir()
+    folder.mkdir()
+    for place in (folder / "a.parquet", tmp_path / "elsewhere" / "b.parquet"):
+        pd.DataFrame(X, columns=NAMES).to_parquet(place)
+    name = "day=2" if link == "folder" else "b.parquet"
+    if link == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        to = {"file": "elsewhere/b.parquet", "folder": "elsewhere", "dangling": "nowhere"}[link]
+        (folder / name).symlink_to(tmp_path / to)
+    if (link, pattern) == ("folder", "*.parquet"):  # which does not match it
+        assert run(folder / pattern).count == 60
+        return
+    with pytest.raises(InputError, match=rf"{name}.* symbolic link"):
+        ds.open_samples(f"{folder}/{pattern}")
+
+
+def test_links_to_other_files_do_no_harm(tmp_path):
+    pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "README.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "_latest").symlink_to(tmp_path)
+    assert run(tmp_path).count == 60
+
+
+def test_a_link_that_is_given_is_followed(tmp_path):
+    (tmp_path / "days").mkdir()
+    pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / "days" / "a.parquet")
+    (tmp_path / "latest.parquet").symlink_to(tmp_path / "days" / "a.parquet")
+    (tmp_path / "all").symlink_to(tmp_path / "days")
+    assert run(tmp_path / "latest.parquet").count == run(tmp_path / "all").count == 60

@@ -326,3 +326,13 @@ def test_a_damaged_file_of_middle_size_is_one_partition(tmp_path):
     (tmp_path / "1.parquet").write_bytes((tmp_path / "1.parquet").read_bytes()[:-20])
     found = partitions_of(open_samples(tmp_path, chunk_size=300 * 24))
     assert keys(found) == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def test_a_change_behind_a_link_is_a_change(tmp_path):
+    parquet(tmp_path / "days" / "a.parquet")
+    (tmp_path / "latest.parquet").symlink_to(tmp_path / "days" / "a.parquet")
+    before = partitions_of(open_samples(tmp_path / "latest.parquet"))
+    assert partitions_of(open_samples(tmp_path / "latest.parquet")) == before
+    touch(tmp_path / "days" / "a.parquet")
+    after = partitions_of(open_samples(tmp_path / "latest.parquet"))
+    assert changed(before, after) == ["latest.parquet"]

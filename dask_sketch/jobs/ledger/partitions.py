@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -388,6 +389,8 @@ def _infos(
 
 def _mark(info: Info, label: str) -> str:
     """Size and entity tag of an object, or size and time of the last change."""
+    if info.get("islink"):  # the file system reports the time of the link
+        return f"{info.get('size')} {Path(info['name']).stat().st_mtime}"
     for key in (*_TAGS, *_TIMES):
         if info.get(key):
             return f"{info.get('size')} {info[key]}"
