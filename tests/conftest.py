@@ -59,6 +59,14 @@ def pytest_xdist_setupnodes():
     assert not any(codes)
 
 
+LONGEST = ("test_notebooks.py", "test_crash.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, so that no worker has one left when the other one has ended."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 # the same examples on every machine and in every run; none is refused for a compilation
 settings.register_profile(
     "repository",
