@@ -26,6 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.decoders.names import MethodName, ModelName, RefinementName
 from dask_sketch.errors import InputError, JobError
+from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.values import (
     Components,
@@ -124,6 +125,14 @@ class Table(BaseModel):
         return iter(())
 
 
+def _unpermitted(options: Mapping[str, Any], *locations: str) -> Iterator[tuple[str, str]]:
+    """Key and remedy of options that send a secret to a place without permission."""
+    try:
+        require_permitted(options, locations)
+    except ValueError as error:
+        yield "storage_options", str(error)
+
+
 class JobTable(Table):
     """``[job]``: the name of the job and its ledger.
 
@@ -143,6 +152,9 @@ class JobTable(Table):
     ledger: Location
     storage_options: StorageOptions = Field(default_factory=dict)
     seed: Seed = 0
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        yield from _unpermitted(self.storage_options, self.ledger)
 
 
 class DataTable(Table):
@@ -168,6 +180,9 @@ class DataTable(Table):
     chunk_size: Size = 32 * 2**20
     missing_chunks: Literal["raise", "fill"] | None = None
     storage_options: StorageOptions = Field(default_factory=dict)
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        yield from _unpermitted(self.storage_options, self.path)
 
 
 class ScoreTable(DataTable):
@@ -340,6 +355,7 @@ class OutputsTable(Table):
             path = getattr(self, key)
             if path is not None and not path.rstrip("/").endswith(".zarr"):
                 yield key, "should be a path or URL that ends in .zarr"
+        yield from _unpermitted(self.storage_options, self.model or "", self.sketch or "")
 
 
 class LimitsTable(Table):
@@ -432,6 +448,16 @@ class Job(Table):
         for i, table in enumerate(self.decode):
             if table.groups and self.groups is None:
                 wrong.append((("decode", i, "groups"), True, "needs a table [groups]"))
+        # tasks hold the options of their files, so a scheduler gets them too
+        address = self.cluster.address
+        data: dict[tuple[str | int, ...], DataTable] = {
+            ("sources", i): source for i, source in enumerate(self.sources)
+        }
+        data |= {} if self.score is None else {("score",): self.score}
+        for loc, one in data.items():
+            if address is not None and "://" in one.path:
+                for key, remedy in _unpermitted(one.storage_options, address):
+                    wrong.append(((*loc, key), None, remedy))
         model = self.outputs.model
         if model is not None and not self.decode:
             wrong.append((("outputs", "model"), model, "needs a table [[decode]]"))

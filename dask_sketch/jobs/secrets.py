@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import SecretStr
 
 from dask_sketch.errors import InputError, SketchError
+from dask_sketch.jobs.permissions import Secret, permitted_places, remedy
 
 MAX_BYTES = 2**16  # of a file that holds a secret
 MAX_TEXT = 4096  # characters of one option
@@ -39,11 +40,13 @@ class Secrets:
 
     Examples
     --------
+    >>> import dask.config
     >>> os.environ["EXAMPLE_KEY"] = "hunter22"
     >>> secrets = Secrets()
-    >>> options = secrets.read({"anon": False, "key": {"env": "EXAMPLE_KEY"}})
+    >>> with dask.config.set({"sketch.job-secrets": {"env:EXAMPLE_KEY": ["s3://bucket"]}}):
+    ...     options = secrets.read({"anon": False, "key": {"env": "EXAMPLE_KEY"}})
     >>> options
-    {'anon': False, 'key': SecretStr('**********')}
+    {'anon': False, 'key': Secret('**********')}
     >>> revealed(options)
     {'anon': False, 'key': 'hunter22'}
     >>> secrets.hide("403 for user hunter22")
@@ -65,13 +68,15 @@ class Secrets:
         Returns
         -------
         options
-            The same options with a ``SecretStr`` in place of each reference.
+            The same options with a :class:`~dask_sketch.jobs.permissions.Secret` in place of each
+            reference.
 
         Raises
         ------
         ValueError
-            If a secret is given in clear text, an environment variable is not set, a file cannot
-            be read, or the options are nested too deeply or too large.
+            If a secret is given in clear text, the operator does not permit it, an environment
+            variable is not set, a file cannot be read, or the options are nested too deeply or too
+            large.
         """
         if not isinstance(options, dict):
             raise ValueError('should be a table, such as { anon = true, key = { env = "S3_KEY" } }')
@@ -82,9 +87,13 @@ class Secrets:
             raise ValueError(f"should have at most {MAX_DEPTH} tables within each other")
         if _is_reference(value):
             ((kind, place),) = value.items()
-            secret = _variable(place) if kind == "env" else _content(self.folder / place)
+            path = (self.folder / place).absolute()
+            reference = f"env:{place}" if kind == "env" else f"file:{path}"
+            if permitted_places(reference) is None:
+                raise ValueError(f"may not use {reference}: {remedy(reference)}")
+            secret = _variable(place) if kind == "env" else _content(path)
             self._known.add(secret)
-            return SecretStr(secret)
+            return Secret(secret, reference)
         is_secret = SECRET_NAME.search(key)
         if isinstance(value, list):
             return [self._read(key, item, depth + 1) for item in _few(value)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import traceback
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
+import dask.config
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,9 +97,11 @@ def complaints(text: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> str:
+def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("JOB_TEST_KEY", "hunter2-from-the-environment")
-    return "hunter2-from-the-environment"
+    permitted = {"env:JOB_TEST_KEY": ["s3://bucket"], "env:JOB_TEST_NONE": ["s3://x.zarr"]}
+    with dask.config.set({"sketch.job-secrets": permitted}):
+        yield "hunter2-from-the-environment"
 
 
 def test_a_whole_file(key: str) -> None:
@@ -281,7 +285,9 @@ def test_a_url_with_a_secret_is_refused_and_not_repeated(url: str) -> None:
     assert "hunter2" not in message
 
 
-def test_secrets_come_from_the_environment_or_files(tmp_path: Path) -> None:
+def test_secrets_come_from_the_environment_or_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "job.toml"
     lines = 'path = "s3://x.zarr"\nstorage_options = { key = { env = "JOB_TEST_NONE" } }'
     place.write_text(SMALL.replace('path = "x.zarr"', lines))
@@ -291,6 +297,9 @@ def test_secrets_come_from_the_environment_or_files(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"sources\[0\].storage_options: .*key"):
         read_job(place)
     (tmp_path / "key").write_text("hunter2-from-a-file\n")
+    monkeypatch.setitem(
+        dask.config.get("sketch.job-secrets"), f"file:{tmp_path}/key", ["s3://x.zarr"]
+    )
     job = read_job(place)
     source = job.sources[0]
     assert job.options(source.storage_options, source.path) == {"key": "hunter2-from-a-file"}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import dask.config
 import numpy as np
 import pytest
 import zarr
@@ -318,8 +319,12 @@ def test_secrets_are_not_repeated(
     monkeypatch.setattr(inputs, "open_source", fail)
     handler = logging.getLogger("dask_sketch")
     handler.addHandler(caplog.handler)
+    permitted = {"sketch.job-secrets": {"env:JOB_TEST_KEY": ["memory://x"]}}
     try:
-        with pytest.raises(InputError, match=r"'key': '\*\*\*'") as caught:
+        with (
+            dask.config.set(permitted),
+            pytest.raises(InputError, match=r"'key': '\*\*\*'") as caught,
+        ):
             place.run()
     finally:
         handler.removeHandler(caplog.handler)

@@ -1,0 +1,136 @@
+"""Permissions of the operator: secrets that job files may use, and the places that may get them.
+
+A job file of another author could name any environment variable or file as a secret, and a server
+of its author as the place to send it to. Permissions are therefore in the configuration of Dask,
+outside of the job file: ``sketch.job-secrets`` lists the places of each secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from dask_sketch import config
+from dask_sketch.errors import JobError
+
+SETTING = "job-secrets"
+AMBIENT = "ambient"  # credentials that a file system finds by itself, such as those of a machine
+_VARIABLE = "DASK_SKETCH__JOB_SECRETS"
+# options that name a server, in any form; other options do if they look like a host, path or URL
+_SERVER = re.compile(
+    r"host|endpoint|ur[il]|prox|account|server|address|domain|gateway|remote|target|fo$",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"[A-Za-z0-9_-]*")
+
+
+class Secret(SecretStr):
+    """Secret of a job file.
+
+    Attributes
+    ----------
+    reference
+        Environment variable or file that holds it, such as ``"env:S3_KEY"``.
+    """
+
+    def __init__(self, value: str, reference: str) -> None:
+        super().__init__(value)
+        self.reference = reference
+
+
+def permitted_places(reference: str) -> list[str] | None:
+    """Places that may get a secret; ``None`` if job files may not use it.
+
+    Parameters
+    ----------
+    reference
+        ``"env:NAME"``, ``"file:PATH"`` with an absolute path, or ``"ambient"``.
+
+    Raises
+    ------
+    JobError
+        If the setting is not a table of lists of places.
+    """
+    table = config.get(SETTING)
+    if not isinstance(table, Mapping) or not all(
+        isinstance(places, (list, tuple)) and all(isinstance(place, str) for place in places)
+        for places in table.values()
+    ):
+        raise JobError(
+            f"sketch.{SETTING} should list the places of each secret, such as "
+            '{"env:S3_KEY": ["s3://bucket"]}'
+        )
+    named = {_resolved(str(key)): list(places) for key, places in table.items()}
+    return named.get(_resolved(reference))
+
+
+def _resolved(reference: str) -> str:
+    kind, _, path = reference.partition(":")
+    return f"file:{Path(path).expanduser().resolve()}" if kind == "file" else reference
+
+
+def remedy(reference: str, place: str = "s3://bucket") -> str:
+    """Describe how the operator permits a secret."""
+    text = json.dumps({reference: [place]})
+    return f"the operator permits it outside of the job file, by {_VARIABLE}='{text}'"
+
+
+def require_permitted(options: Mapping[str, Any], locations: Iterable[str]) -> None:
+    """Refuse to send secrets, or credentials of the machine, to places without permission.
+
+    Parameters
+    ----------
+    options
+        Options of a file system, in which secrets are :class:`Secret`.
+    locations
+        Paths and URLs that are opened with them.
+
+    Raises
+    ------
+    ValueError
+        If a place is not permitted for a secret; the message names both.
+    """
+    urls = [location for location in locations if "://" in location]
+    if not urls:
+        return  # local paths are opened without options
+    references = sorted({secret.reference for secret in _secrets(options)})
+    servers = list(_servers(options))
+    for reference in references:
+        for place in (*urls, *servers):
+            _require(reference, place)
+    for place in servers if not references else ():
+        _require(AMBIENT, place)
+
+
+def _require(reference: str, place: str) -> None:
+    permitted = permitted_places(reference) or []
+    if not any(place == one or place.startswith(f"{one.rstrip('/')}/") for one in permitted):
+        what = "credentials of the machine" if reference == AMBIENT else reference
+        raise ValueError(f"may not send {what} to {place}: {remedy(reference, place)}")
+
+
+def _secrets(value: Any) -> Iterator[Secret]:
+    if isinstance(value, Secret):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _secrets(item)
+
+
+def _servers(value: Any, named: bool = False) -> Iterator[str]:
+    """Values of options that name a server, a path or a URL, or may do so."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _servers(item, named or _SERVER.search(key) is not None)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _servers(item, named)
+    elif isinstance(value, (bool, Secret)) or value is None:
+        return
+    elif named or (isinstance(value, str) and not _PLAIN.fullmatch(value)):
+        yield str(value)
