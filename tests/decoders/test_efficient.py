@@ -168,6 +168,18 @@ def test_weights_of_features_do_not_matter():
     assert symmetric_kl(truth, mixture) < 5 * 14 / 50_000
 
 
+def test_errors_are_in_the_units_of_the_data():
+    truth = random_mixture(2, 2, seed=9)
+    x, errors = truth.sample(20_000, seed=1), []
+    for unit in (1.0, 4.0):
+        sketch = partial_sketch(unit * x, FeatureMap(2, 80, scale=unit, seed=6))
+        start = GaussianMixture(truth.weights, unit * truth.means, unit**2 * truth.covariances)
+        errors.append(decode(sketch, 2, start=start, refine="efficient").stderr)
+    np.testing.assert_allclose(errors[1].weights, errors[0].weights, rtol=0.01)
+    np.testing.assert_allclose(errors[1].means, 4.0 * errors[0].means, rtol=0.01)
+    np.testing.assert_allclose(errors[1].covariances, 16.0 * errors[0].covariances, rtol=0.01)
+
+
 def test_parameters_on_bounds_stay_there():
     truth = random_mixture(3, 2, seed=9)
     sketch = partial_sketch(truth.sample(50_000, seed=1), FeatureMap(2, 150, scale=1.0, seed=6))

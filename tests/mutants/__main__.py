@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import hashlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutate import Mutant, mutants
 
 # Modules of each part under dask_sketch, and the tests that should notice a change of them, those
@@ -69,6 +70,7 @@ PARTS = {
         sketching/test_group_partial.py
         features/kernels/test_prepared.py
         sketching/test_merge.py
+        features/kernels/test_cuda.py
         """,
     ),
     "merge": (
@@ -300,14 +302,22 @@ def _importers(root: Path) -> dict[Path, set[Path]]:
 
 
 def sampled(root: Path, parts: list[str], size: int, seed: int) -> Iterator[tuple[str, Mutant]]:
-    """Mutants of each part, as many of each, in the order of files and lines."""
+    """Mutants of each part, as many of each, in the order of files and lines.
+
+    Those of :data:`tests.mutants.equivalent.EQUIVALENT` are left out. The order of a hash decides,
+    so that most of the sample stays the same when other lines change.
+    """
     each = -(-size // len(PARTS))
     for part in parts:
         pool = [
-            m for name in PARTS[part][0].split() for m in mutants(root, Path("dask_sketch") / name)
+            (place, mutant, mutant.key(root))
+            for place, name in enumerate(PARTS[part][0].split())
+            for mutant in mutants(root, Path("dask_sketch") / name)
         ]
-        chosen = random.Random(f"{part} {seed}").sample(range(len(pool)), min(each, len(pool)))
-        yield from ((part, pool[place]) for place in sorted(chosen))
+        pool = [one for one in pool if one[2] not in EQUIVALENT]
+        pool.sort(key=lambda one: hashlib.sha256(repr((seed, *one[2])).encode()).digest())
+        chosen = sorted(pool[:each], key=lambda one: (one[0], one[1].start))
+        yield from ((part, mutant) for _, mutant, _ in chosen)
 
 
 def _say(text: str) -> None:

@@ -53,8 +53,17 @@ class Mutant:
         """The changed source."""
         return source[: self.start] + self.text.encode() + source[self.stop :]
 
+    def key(self, root: Path) -> tuple[str, ...]:
+        """Path below the package, the new line, and the old one where a statement is dropped."""
+        source = (root / self.path).read_bytes()
+        begin, end = source.rfind(b"\n", 0, self.start) + 1, source.find(b"\n", self.stop)
+        old, new = source[begin:end], source[begin : self.start] + self.text.encode()
+        new += source[self.stop : end]
+        lines = [" ".join(line.decode().split()) for line in (new, old)]
+        return (self.path.relative_to("dask_sketch").as_posix(), *lines[: 1 + (lines[0] == "pass")])
+
     def diff(self, root: Path) -> str:
-        """The lines that change."""
+        """The lines that change, with their place."""
         source = (root / self.path).read_bytes()
         old, new = (text.decode().splitlines() for text in (source, self.apply(source)))
         lines = list(difflib.unified_diff(old, new, lineterm="", n=0))[3:]

@@ -3,7 +3,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.mutants.__main__ import PARTS
+from tests.mutants.__main__ import PARTS, sampled
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutate import mutants
 
 SOURCE = '''
@@ -59,3 +60,13 @@ def test_modules_and_tests_are_where_they_should_be():
         names = [f"dask_sketch/{name}" for name in modules.split()]
         names += [f"tests/{name}" for name in tests.split()]
         assert [name for name in names if not (root / name).exists()] == []
+
+
+def test_equivalent_changes_exist_and_are_left_out():
+    root = Path(__file__).parents[2]
+    paths = {Path("dask_sketch") / key[0] for key in EQUIVALENT}
+    found = {mutant.key(root) for path in paths for mutant in mutants(root, path)}
+    assert set(EQUIVALENT) <= found
+    sample = list(sampled(root, ["merge"], 60, 0))
+    assert len(sample) == 10
+    assert set(sample) < set(sampled(root, ["merge"], 600, 0))

@@ -68,6 +68,13 @@ def test_groups_have_the_bits_of_separate_sketches(distribution, dtype, kind, rn
     assert group.merged().identical(partial_sketch(x, fm, w, nan_policy="omit"))
 
 
+def test_bounds_of_zero_have_no_sign():
+    x, fm = np.full((4, 2), -0.0), feature_map("float64", n_features=2)
+    for found in (partial_sketch(x, fm, groups=[0, 0, 1, 1]), partial_sketch(x, fm)):
+        assert not np.signbit(found.minimum).any()
+        assert not np.signbit(found.maximum).any()
+
+
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("raw", ["float32", "float16", "int64", "uint8", "bool"])
 def test_rows_of_any_type_and_layout(raw, distribution, rng):

@@ -42,12 +42,14 @@ def test_sums_are_those_of_whole_numbers(seed, n_words, n_given, n_rows):
     assert ((out[:-1] >= 0) & (out[:-1] < 2**LOW_BITS)).all()
 
 
+@pytest.mark.parametrize("shift", [0, 1, 4])
 @pytest.mark.parametrize("kinds", [(np.int32, np.int32), (np.int64, np.int32)])
-def test_short_words(kinds):
+def test_short_words(kinds, shift):
     out, words = np.ones((1, 3, 2), kinds[0]), np.array([[[1, -2], [3, 4]]], dtype=kinds[1])
     words.flags.writeable = False
-    add_stacked(out, words[:, ::-1], np.array([0, 2]), 4)
-    np.testing.assert_array_equal(out[0], [[49, 65], [1, 1], [17, -31]])
+    add_stacked(out, words[:, ::-1], np.array([0, 2]), shift)
+    added = np.array([[3, 4], [0, 0], [1, -2]]) * 2**shift
+    np.testing.assert_array_equal(out[0], 1 + added)
 
 
 def test_stacked_quanta_hold_any_integers():

@@ -1,0 +1,36 @@
+"""Changes that make no difference to any result, found among survivors, with the reason."""
+
+from __future__ import annotations
+
+# By the path below dask_sketch and the changed line.
+EQUIVALENT = {
+    (
+        "features/kernels/whitened_rows.py",
+        "columns = np.zeros(((d + elements - 1) * elements) * elements * pitch, rows.dtype)",
+    ): "a longer buffer, whose end is never read",
+    (
+        "features/kernels/grouped.py",
+        "pass",
+        "segments.starts[filled + 1 :] = segments.starts[filled]",
+    ): "starts of empty segments, where lanes without a row may read any row",
+    (
+        "features/kernels/fixed_point.py",
+        "if number % _CARRY_INTERVAL == 1:",
+    ): "carries are as frequent, from another block on",
+    (
+        "sketching/partial.py",
+        "step = min(step if w is None else GATHERED * step, len(x) or 2)",
+    ): "size of the blocks of a chunk without rows",
+    (
+        "decoders/atom_kernels.py",
+        "for p in range(column.shape[1]):",
+    ): "the array is square",
+    (
+        "decoders/descent.py",
+        "damping, growth = max(damping, 1e-6) * growth, 4.0 * growth",
+    ): "schedule of the damping after a failed step, which changes the number of steps only",
+    (
+        "decoders/efficient.py",
+        "self._unit = 2.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))",
+    ): "a factor of the preconditioner, which cancels",
+}
