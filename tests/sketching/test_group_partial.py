@@ -87,7 +87,7 @@ def test_rows_of_any_type_and_layout(raw, distribution, rng):
     assert stacked.identical(partial_sketch(x[:, :3], fm, groups=labels))
 
 
-@pytest.mark.parametrize("d", [1, 12, 65])  # each is compiled
+@pytest.mark.parametrize("d", [1, pytest.param(12, marks=pytest.mark.slow), 65])  # each is compiled
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_any_number_of_features_and_of_frequencies(distribution, d, rng):
     x = rng.normal(size=(90, d)).astype(np.float32)

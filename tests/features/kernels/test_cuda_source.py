@@ -20,7 +20,11 @@ NVCC = shutil.which("nvcc")
 
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
+    ids=str,
+)
 def test_nvcc_compiles_without_spilling(kind, architecture, tmp_path):
     code = tmp_path / "moments.cu"
     code.write_text(source(*kind))

@@ -246,7 +246,7 @@ def places_in(document, path=()):
         yield from places_in(inner, (*path, step))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_manifest_that_proves_itself(data, written):
     (path,) = (Path(written) / "commits").glob("*/zarr.json")
