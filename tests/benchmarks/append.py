@@ -41,7 +41,7 @@ method = "splitting"
 # what a run imports as it goes is imported before, so that a run alone is measured
 RUN = """
 import json, sys, time
-from dask_sketch import decode, design, sketch, stored
+from dask_sketch import decode, design, sketch
 from dask_sketch.jobs import results, run
 from dask_sketch.sources.zarr import RowReader
 

@@ -16,6 +16,7 @@ import zarr
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.graph.memory import group_bytes
 from tests.benchmarks.million import FEATURES, usage
 from tests.benchmarks.table import Row, row
 
@@ -114,9 +115,7 @@ def rows(quick: bool = False) -> list[Row]:
         alone = float(_alone(path, "", many_m))
         for order in (SCATTERED,) if quick else (SCATTERED, IN_RUNS):
             held = float(_alone(path, f"{order} {many}", many_m))
-            result = many * ds.graph.group_memory.group_bytes(
-                FeatureMap(FEATURES, many_m, scale=1.0), weighted=False
-            )
+            result = many * group_bytes(FeatureMap(FEATURES, many_m, scale=1.0), weighted=False)
             out.append(
                 row(
                     f"peak of a pass for {many:,} groups {order}, m={many_m}", held, "MB",
