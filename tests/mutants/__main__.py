@@ -85,6 +85,8 @@ PARTS = {
         sketching/test_merge.py
         sketching/test_group.py
         sketching/test_group_partial.py
+        sketching/test_row_sample.py
+        sketching/test_privatise.py
         """,
     ),
     "objective": (

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies import draw_rows, feature_map, wild_rows
 
 from dask_sketch import (
+    FeatureMap,
     Sketch,
     SketchGroup,
     merge,
@@ -227,6 +228,15 @@ def test_views_are_those_of_the_sketches(speakers):
     empty = SketchGroup.from_sketches({1: Sketch.empty(fm)})
     assert np.isnan(empty.z).all()
     assert empty.effective_count == 0
+
+
+def test_moments_of_a_map_of_another_scale(rng):
+    x, labels = 40.0 * rng.normal(size=(300, 3)), rng.integers(0, 3, 300)
+    group = partial_sketch(x, FeatureMap(3, 5, scale=50.0, center=np.ones(3)), groups=labels)
+    for row, label in enumerate(group):
+        mine = x[labels == label]
+        np.testing.assert_allclose(group.mean[row], mine.mean(axis=0), rtol=1e-9)
+        np.testing.assert_allclose(group.variance[row], mine.var(axis=0), rtol=1e-9)
 
 
 def test_from_sketches_refuses(speakers):

@@ -234,7 +234,7 @@ def test_subtraction_tells_one_step_where_nothing_is_left(rng):
         if isinstance(steps, FixedPoint):
             last = np.zeros(steps.shape, dtype=np.int64)
             last.flat[-1] = 1
-            one = FixedPoint.from_int64(last)
+            one = FixedPoint.from_int64(last, 0)
         off = steps + one
         other = replace(large, **{name: off})
         for one, two in ((large, other), (other, large)):

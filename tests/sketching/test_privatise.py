@@ -300,6 +300,15 @@ def test_how_many_components_and_a_warm_start(sketch):
     assert np.abs(np.sort(again.means, axis=0) - np.sort(model.means, axis=0)).max() < 0.1
 
 
+def test_variance_of_the_noise():
+    plain, squares, stated = ds.partial_sketch(TRUTH.sample(3000, seed=0), MAP), [], []
+    for seed in range(30):
+        private = ds.privatise(plain, 0.5, 1e-6, bounds=BOUNDS, seed=seed)
+        squares.append(np.mean(np.abs(private.characteristic - plain.characteristic) ** 2) / 2)
+        stated.append(private.private_variance)
+    assert np.mean(squares) == pytest.approx(np.mean(stated), rel=0.15)
+
+
 def test_standard_errors_know_of_the_noise():
     n, errors = 20_000, []
     truth = TRUTH.means[np.argsort(-TRUTH.weights)]

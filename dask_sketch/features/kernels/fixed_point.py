@@ -116,7 +116,7 @@ class FixedPoint(FrozenDataclass):
         return cls(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
 
     @classmethod
-    def from_int64(cls, values: _Words, shift: int = 0) -> FixedPoint:
+    def from_int64(cls, values: _Words, shift: int) -> FixedPoint:
         """``values * 2**shift``, for ``shift >= 0``.
 
         Raises
