@@ -17,12 +17,13 @@ from dask_sketch.errors import JobError, LedgerLocked
 if TYPE_CHECKING:
     from dask_sketch.cli.options import Command
 
-USAGE, INCOMPLETE, ALARM, LOCKED, DAMAGED = 2, 4, 5, 6, 7
+USAGE, INCOMPLETE, ALARM, LOCKED, DAMAGED, BREACH, REFUSED_MODEL = 2, 4, 5, 6, 7, 8, 9
 CODES = (
     "Exit codes: 0 done; 1 failed, with what was done kept: run again; 2 the job file is wrong; "
     "3 refused by the plan; 4 incomplete, partitions are in quarantine; 5 the data has drifted "
     "beyond the threshold; 6 another run is under way; 7 the newest commit of the ledger is "
-    "damaged, and what it held was read again by a run."
+    "damaged, and what it held was read again by a run; 8 the data read exceeds a limit of the "
+    "job file; 9 a model exceeds a limit, and the last good one is kept."
 )
 
 
@@ -87,7 +88,13 @@ def run(run: Run, job: str, dry_run: bool) -> None:
     with _orderly_end():
         made = run_job(job, progress=run.progress, log=partial(click.echo, err=True))
     run.answer(made.as_dict(), str(made))
-    failures = {INCOMPLETE: made.quarantined, DAMAGED: made.damage, ALARM: made.alarm}
+    failures: dict[int, object] = {
+        INCOMPLETE: made.quarantined,
+        DAMAGED: made.damage,
+        BREACH: made.breaches,
+        REFUSED_MODEL: made.refused,
+        ALARM: made.alarm,
+    }
     for code, failure in failures.items():
         if failure:
             raise click.exceptions.Exit(code)

@@ -72,13 +72,10 @@ def warn_of_misfit(
     found = sketch.sample
     if found is None and variances is None:
         _warn_of_outliers(sketch)
-    if found is not None and len(found) >= 10 * len(weights):
-        rows, masses = found.rows.astype(np.float64), found.weights
-        if len(rows) > _POINTS:  # by ascending keys, which are random
-            rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
-    elif pilot is not None and (variances is None or cost > EXPLAINED * noise_level):
-        rows = GaussianMixture(pilot.weights, pilot.means, pilot.variances).sample(_POINTS, seed=0)
-        masses = np.full(len(rows), 1.0 / len(rows))
+    if _has_rows(sketch, len(weights)) or (
+        pilot is not None and (variances is None or cost > EXPLAINED * noise_level)
+    ):
+        rows, masses = _rows(sketch, len(weights), pilot)
     else:
         if pilot is None and variances is not None:
             _warn_of_cost(sketch, cost, noise_level)
@@ -87,6 +84,71 @@ def warn_of_misfit(
         _warn_of_centroids(sketch, means, rows, masses)
     else:
         _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses)
+
+
+def loss_to_rival(
+    sketch: Sketch, weights: Array, means: Array, variances: Array
+) -> tuple[float, str] | None:
+    """Compare a mixture with simple rivals: one Gaussian, and the mixture of the pilot rows.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights, means, variances
+        Components: weights (K,), means and variances (K, n_features).
+
+    Returns
+    -------
+    loss, rival
+        Log-likelihood below that of the best rival in nats a sample, on the random rows of the
+        sketch or on rows simulated from the pilot, and the name of the rival; ``None`` if there are
+        neither, or the sketch is of other data than the pilot.
+    """
+    pilot = pilot_mixture(sketch)
+    if sketch.privacy is not None or (pilot is None and not _has_rows(sketch, len(weights))):
+        return None
+    return _compared((weights, means, variances), pilot, *_rows(sketch, len(weights), pilot))
+
+
+def _has_rows(sketch: Sketch, n_components: int) -> bool:
+    return sketch.sample is not None and len(sketch.sample) >= 10 * n_components
+
+
+def _rows(sketch: Sketch, n_components: int, pilot: PilotMixture | None) -> tuple[Array, Array]:
+    """Rows of the sample, or simulated from the pilot, with weights that sum to one."""
+    found = sketch.sample
+    if found is not None and _has_rows(sketch, n_components):
+        rows, masses = found.rows.astype(np.float64), found.weights
+        if len(rows) > _POINTS:  # by ascending keys, which are random
+            rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
+        return rows, masses
+    assert pilot is not None
+    rows = GaussianMixture(pilot.weights, pilot.means, pilot.variances).sample(_POINTS, seed=0)
+    return rows, np.full(len(rows), 1.0 / len(rows))
+
+
+def _compared(
+    mixture: tuple[Array, Array, Array], pilot: PilotMixture | None, rows: Array, masses: Array
+) -> tuple[float, str] | None:
+    """Loss of a mixture to the likeliest rival, and the name of the rival."""
+    varies = np.ptp(rows, axis=0) > 0  # a constant feature has a density without bound
+    if not varies.any():
+        return None
+    rows = rows[:, varies]
+    mean = masses @ rows
+    variance = masses @ (rows - mean) ** 2
+
+    def score(weights: Array, means: Array, variances: Array) -> float:
+        mixture = weights, means[:, varies], variances[:, varies]
+        return mean_log_likelihood(rows, masses, mixture)
+
+    single = np.ones(1), mean[None], variance[None]
+    rivals = {"one Gaussian": mean_log_likelihood(rows, masses, single)}
+    if pilot is not None and len(pilot.weights) <= len(mixture[0]):
+        rivals["EM on the pilot rows"] = score(pilot.weights, pilot.means, pilot.variances)
+    name = max(rivals, key=lambda key: rivals[key])
+    return rivals[name] - score(*mixture), name
 
 
 def _warn_of_outliers(sketch: Sketch) -> None:
@@ -130,23 +192,10 @@ def _warn_of_mixture(
     rows: Array,
     masses: Array,
 ) -> None:
-    varies = np.ptp(rows, axis=0) > 0  # a constant feature has a density without bound
-    if not varies.any():
+    found = _compared(mixture, pilot, rows, masses)
+    if found is None:
         return
-    rows = rows[:, varies]
-    mean = masses @ rows
-    variance = masses @ (rows - mean) ** 2
-
-    def score(weights: Array, means: Array, variances: Array) -> float:
-        mixture = weights, means[:, varies], variances[:, varies]
-        return mean_log_likelihood(rows, masses, mixture)
-
-    single = np.ones(1), mean[None], variance[None]
-    rivals = {"one Gaussian": mean_log_likelihood(rows, masses, single)}
-    if pilot is not None and len(pilot.weights) <= len(mixture[0]):
-        rivals["EM on the pilot rows"] = score(pilot.weights, pilot.means, pilot.variances)
-    name = max(rivals, key=lambda key: rivals[key])
-    loss = rivals[name] - score(*mixture)
+    loss, name = found
     # a rival fitted to these rows is too likely by half of its parameters over their number
     if loss > WARNED_NATS + mixture[1].size / len(rows):
         warnings.warn(

@@ -30,6 +30,7 @@ from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.values import (
     Components,
+    Expected,
     Frequencies,
     Location,
     Name,
@@ -383,6 +384,23 @@ class LimitsTable(Table):
         Seconds without a sign of life after which the lock of a run on another host is broken.
     bytes
         Number of bytes that a run may read; the plan refuses a run that has to read more.
+    omitted
+        Largest fraction of the rows of a run that may be omitted because they are not finite.
+    rows, partitions
+        Lowest and highest number of rows, without omitted ones, and of partitions that a run
+        reads.
+    range
+        Largest distance of a value from the mean of its feature in the pilot rows of the feature
+        map, in their standard deviations. Without pilot rows, as after ``forget``, the other
+        samples take their place.
+    cost
+        Largest cost of a model in noise levels.
+    nats
+        Largest loss of a mixture in nats a sample, to one Gaussian or to the mixture of the pilot
+        rows, where the data is still like them.
+
+    Data beyond the last limits is kept, and the run ends with another exit code. A model beyond
+    them is refused: the last good one remains in the ledger and in the outputs.
     """
 
     unreadable: Literal["stop", "quarantine"] = "stop"
@@ -394,6 +412,12 @@ class LimitsTable(Table):
     commit_seconds: Annotated[float, Field(ge=0.1, le=1e6)] = 60.0
     stale_lock: Annotated[float, Field(ge=1, le=1e7)] = 3600.0
     bytes: Size | None = None
+    omitted: Annotated[float, Field(ge=0, le=1)] = 0.5
+    rows: Expected | None = None
+    partitions: Expected | None = None
+    range: Positive | None = None
+    cost: Positive | None = None
+    nats: Positive | None = None
 
 
 _TABLES = Field(strict=False, min_length=1, max_length=MAX_TABLES)  # TOML has lists, no tuples

@@ -292,6 +292,7 @@ def ledger_of(job: Job) -> Ledger | None:
         return None
     ledger = open_ledger(path, storage_options=options)
     _require_map(job, ledger.feature_map)
+    _require_design(job, ledger)
     return ledger
 
 
@@ -319,7 +320,33 @@ def _require_map(job: Job, feature_map: FeatureMap) -> None:
     for name in ("n_frequencies", "distribution", "dtype", "scale"):
         wanted, has = getattr(given, name), getattr(feature_map, name)
         if wanted is not None and wanted != has:
-            raise InputError(
-                f"feature_map.{name} = {wanted!r}: the ledger has {has!r}, that of its first run. "
-                "Give the earlier setting, or a new ledger."
-            )
+            raise _other_design(f"feature_map.{name}", wanted, has)
+
+
+def design_settings(job: Job) -> dict[str, Any]:
+    """Settings of the feature map that only a design uses, for the records of runs."""
+    given = job.feature_map
+    if given.file is not None:
+        return {}
+    settings = {
+        f"feature_map.{name}": getattr(given, name)
+        for name in ("n_components", "task", "whitening", "n_pilot")
+    }
+    return settings | {"job.seed": job.job.seed}
+
+
+def _require_design(job: Job, ledger: Ledger) -> None:
+    """Refuse settings of the design that differ from those of the last run."""
+    records = ledger.history()
+    recorded = records[-1].results.get("design", {}) if records else {}
+    for key, wanted in design_settings(job).items():
+        if wanted is not None and key in recorded and recorded[key] != wanted:
+            raise _other_design(key, wanted, recorded[key])
+
+
+def _other_design(key: str, wanted: Any, has: Any) -> InputError:
+    return InputError(
+        f"{key} = {wanted!r}: the ledger has {has!r}, that of its first run, and its feature map "
+        "cannot change. Give the earlier setting; or give another path as job.ledger, and the next "
+        "run designs a new feature map and reads all data."
+    )

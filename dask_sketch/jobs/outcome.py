@@ -39,6 +39,8 @@ class Outcome:
         Numbers of partitions and samples in the ledger after the run.
     samples_read, bytes_read
         Numbers of samples and of stored bytes that this run read; ``None`` if unknown.
+    omitted
+        Number of rows that this run read and omitted, because they are not finite.
     seconds
         Duration of each step in seconds, by name.
     models
@@ -49,6 +51,8 @@ class Outcome:
         Drift of every two groups, the largest first, by their names.
     alarm
         Whether the drift of the new samples, or from the last state, is above the threshold.
+    breaches, refused
+        Limits of the job file that the data of this run exceeds, and those that its models exceed.
     damage
         Description of the damage of the newest commit, whose partitions were read again; ``None``
         if it was whole.
@@ -72,6 +76,9 @@ class Outcome:
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
+    omitted: int = 0
+    breaches: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     damage: str | None = None
     ledger: str = ""
     report: str | None = None
@@ -92,6 +99,7 @@ class Outcome:
             "run": f"{self.run}, {self.status}",
             "partitions": changes,
             "samples": f"{self.samples_read:,} read; {self.samples:,} in all",
+            "rows omitted": f"{self.omitted:,} of this run, because they are not finite",
             "bytes read": describe_bytes(self.bytes_read),
             "seconds": ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.items()),
         }
@@ -107,6 +115,10 @@ class Outcome:
             fields[f"groups, {name}"] = drift_text(drift)
         if self.alarm:
             fields["alarm"] = "the data has changed by more than the threshold of the job file"
+        for name in ("breaches", "refused"):
+            for number, text in enumerate(getattr(self, name), 1):
+                noun = "limit" if name == "breaches" else "refused model"
+                fields[f"{noun} {number}"] = text
         if self.damage is not None:
             fields["damage"] = self.damage
         fields["ledger"] = self.ledger
@@ -152,7 +164,7 @@ def drift_text(drift: Drift) -> str:
 def model_text(model: Mapping[str, Any]) -> str:
     """Describe the summary of a model as text."""
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
-    if model["start"] == "kept":
+    if model["start"] in ("kept", "refused"):
         text = f"{model['kind']} of {model['n_components']}, that of the last run"
     if model["noise_level"] > 0:
         text += f", cost {model['cost'] / model['noise_level']:.3g} noise levels"

@@ -18,6 +18,7 @@ from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import DONE, Outcome, model_text
 from dask_sketch.jobs.results import DecodedModel, Results
+from dask_sketch.jobs.verify import status_text
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -109,6 +110,7 @@ def _alarms(outcome: Outcome) -> list[str]:
             f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left "
             f"out."
         )
+    sentences += [*outcome.breaches, *outcome.refused]
     if outcome.damage is not None:
         sentences.append(f"Damage: {outcome.damage}")
     return sentences
@@ -149,13 +151,14 @@ def _past(results: Results, outcome: Outcome) -> list[Section]:
         (
             str(one.number),
             one.ended.replace("T", " ")[:16],
-            one.status + ", alarm" * bool(one.results.get("alarm")),
+            status_text(one),
             f"{one.counts.get('samples_read', 0):,}",
+            f"{one.counts.get('omitted', 0):,}",
             f"{one.counts.get('samples', 0):,}",
         )
         for one in reversed(records)
     ]
-    header = ("run", "ended", "status", "samples read", "samples in all")
+    header = ("run", "ended", "status", "samples read", "rows omitted", "samples in all")
     strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
     return [Section("Earlier runs", "The latest first.", header, rows, strong)]
 
@@ -165,7 +168,8 @@ def _run(outcome: Outcome) -> Section:
         f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, "
         f"{outcome.deleted:,} were "
         f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
-        f"({describe_bytes(outcome.bytes_read)}) were read; the ledger holds {outcome.samples:,} "
+        f"({describe_bytes(outcome.bytes_read)}) were read, and {outcome.omitted:,} rows omitted; "
+        f"the ledger holds {outcome.samples:,} "
         f"in "
         f"{outcome.partitions:,} partitions."
     )
@@ -390,7 +394,7 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
     stored, counts = record.results, record.counts
     numbers: dict[str, Any] = {
         name: int(counts.get(name, 0))
-        for name in ("new", "changed", "deleted", "forgotten", "partitions", "samples")
+        for name in ("new", "changed", "deleted", "forgotten", "partitions", "samples", "omitted")
     }
     outcome = Outcome(
         run=record.number,
@@ -404,6 +408,8 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         drifts=results.drifts,
         between=_drifts(stored.get("between", {})),
         alarm=bool(stored.get("alarm")),
+        breaches=tuple(stored.get("breaches", ())),
+        refused=tuple(stored.get("refused", {}).values()),
         damage=stored.get("damage"),
         ledger=ledger.label,
         report=path,

@@ -13,6 +13,7 @@ from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
 from dask_sketch.errors import InputError
 from dask_sketch.graph.apply import apply
+from dask_sketch.jobs.checks import data_breaches, model_breaches
 from dask_sketch.jobs.open import group_keys
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -43,7 +44,8 @@ class DecodedModel:
         Decoded model.
     start
         ``"warm"`` for a start at the last model, ``"cold"``, ``"cold, better than warm"``, or
-        ``"kept"`` for the last model, if neither data nor settings have changed.
+        ``"kept"`` for the last model, if neither data nor settings have changed, or ``"refused"``
+        for the last model, if the new one exceeds a limit.
     """
 
     model: Model
@@ -195,6 +197,10 @@ class Results:
         Names in the ledger of models that were kept from the last run.
     settings
         Arguments of the decoder, by name of the model.
+    read
+        Sketch of the samples that this run read; ``None`` if it read no partition.
+    breaches, refused
+        Limits that the data exceeds, and limits that models exceed, by their names.
     """
 
     job: Job
@@ -212,6 +218,9 @@ class Results:
     groups: dict[str, Sketch] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    read: Sketch | None = None
+    breaches: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def alarm(self) -> bool:
@@ -270,8 +279,31 @@ class Results:
             )
         log(f"decoding {name} ...")
         found = decode_model(self.job, table, sketch, earlier, progress)
+        wrong = " ".join(model_breaches(self.job.limits, name, found.model, sketch))
+        if wrong:
+            # no settings, so that the next run decodes it again
+            del self.settings[name]
+            self.refused[name] = wrong
+            log(wrong)
+            if earlier is not None:
+                found = DecodedModel(earlier, "refused")
+                self.kept |= _last_folder(self.ledger, name)
+            self.models[name] = found
+            return
         self.models[name] = found
         self.ledger.write_model(self.ledger.next_run, found.model, name)
+
+    def check(self) -> None:
+        """Compare the samples that this run read with the limits of the job file."""
+        run = self.ledger.next_run
+        keys = [key for key, entry in self.ledger.entries.items() if entry.run == run]
+        others = None
+        if keys:
+            every = len(keys) == len(self.ledger.entries)
+            self.read = self.total if every else self.ledger.total(keys)
+            others = None if every else self.total - self.read
+        limits, names = self.job.limits, self.feature_names
+        self.breaches += data_breaches(limits, len(keys), self.read, others, names)
 
     def compare(self) -> None:
         """Compare new samples with the others, the state with earlier ones, and groups."""
@@ -279,13 +311,8 @@ class Results:
         entries = ledger.entries
         distribution = next((found.model for found in self.models.values()), None)
         seed = self.job.job.seed
-        new_keys = [key for key, entry in entries.items() if entry.run == run]
-        old_keys = [key for key, entry in entries.items() if entry.run != run]
-        if new_keys and old_keys:
-            # only the smaller part is read, and the other one is the difference from the total
-            part = ledger.total(min(new_keys, old_keys, key=len))
-            others = self.total - part
-            new, old = (part, others) if len(new_keys) <= len(old_keys) else (others, part)
+        if self.read is not None:
+            new, old = self.read, self.total - self.read
             if min(new.effective_count, old.effective_count) > 0:
                 self.new, self.old = new, old
                 self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
@@ -326,6 +353,12 @@ class Results:
             key = "mean_squared_distance" if points else "score"
             unit = "squared units of the data" if points else "nats per row"
             self.scores[name] = {key: float(value), "unit": unit}
+
+
+def _last_folder(ledger: Ledger, name: str) -> dict[str, str]:
+    """Folder in the ledger of the last model of a name."""
+    folders = [run.models[name] for run in ledger.history() if name in run.models]
+    return {name: folders[-1]} if folders else {}
 
 
 def digest_of(sketch: Sketch) -> str:
@@ -369,6 +402,7 @@ def make_results(
         If there are too few samples for a model.
     """
     results = Results(job, ledger, step, ledger.total(), feature_names)
+    results.check()
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)

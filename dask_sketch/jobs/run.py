@@ -21,6 +21,7 @@ from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
 from dask_sketch.jobs.ledger.partitions import Changes
 from dask_sketch.jobs.open import (
     OpenSource,
+    design_settings,
     feature_map_of,
     ledger_of,
     open_sources,
@@ -270,6 +271,9 @@ class _Run:
                 )
             },
             alarm=results.alarm,
+            omitted=0 if results.read is None else results.read.omitted,
+            breaches=tuple(results.breaches),
+            refused=tuple(results.refused.values()),
             damage=damage,
             ledger=ledger.label,
             report=None if report is None or not results.models else self.job.place(report),
@@ -283,6 +287,8 @@ class _Run:
                 path, options = total
                 results.total.to_zarr(path, overwrite=True, storage_options=options)
             for name, path, options in model_paths(self.job):
+                if name in results.refused:  # the file of the last good model stays
+                    continue
                 model = results.models[name].model
                 model.to_zarr(path, overwrite=True, storage_options=options)
         if outcome.report is not None:
@@ -301,7 +307,7 @@ class _Run:
         counts = {
             key: values[key]
             for key in ("new", "changed", "deleted", "forgotten", "partitions", "samples",
-                        "samples_read")
+                        "samples_read", "omitted")
         }  # fmt: skip
         record = RunRecord(
             number=outcome.run,
@@ -314,10 +320,13 @@ class _Run:
                 "drifts": values["drifts"],
                 "between": dict(list(values["between"].items())[:MAX_BETWEEN]),
                 "alarm": outcome.alarm,
+                "breaches": list(outcome.breaches),
+                "refused": results.refused,
                 "damage": outcome.damage,
                 "plan": planned,
                 "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,
+                "design": design_settings(self.job),
                 "seconds": dict(self.seconds),
                 "bytes_read": outcome.bytes_read,
             },

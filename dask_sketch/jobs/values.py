@@ -113,6 +113,12 @@ def _require_cheap(source: str) -> None:
         )
 
 
+def _ordered(values: tuple[int, int]) -> tuple[int, int]:
+    if values[0] > values[1]:
+        raise ValueError("should be the lowest and the highest number")
+    return values
+
+
 def _options(value: Any, info: ValidationInfo) -> dict[str, Any]:
     return (info.context or Secrets()).read(value)
 
@@ -129,4 +135,9 @@ PilotSize = Annotated[int, Field(ge=2, le=MAX_PILOT)]
 Variances = Annotated[list[Positive], Field(min_length=1, max_length=MAX_NAMES)]
 Components = Annotated[int, Field(ge=1, le=MAX_COMPONENTS)]
 StorageOptions = Annotated[dict[str, Any], PlainValidator(_options)]
+Expected = Annotated[
+    tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]],
+    Field(strict=False),
+    AfterValidator(_ordered),
+]
 Pattern = Annotated[re.Pattern[str], PlainValidator(_pattern)]

@@ -188,23 +188,41 @@ def records_text(
     """Format the records of runs as a table, the last run at its end."""
     if not records:
         return "no run is complete"
-    columns = ("new", "changed", "deleted", "quarantined", "partitions", "samples")
+    columns = (
+        "new", "changed", "deleted", "quarantined", "samples_read", "omitted", "partitions",
+        "samples",
+    )  # fmt: skip
     rows = [
         (
             str(record.number),
             record.started,
-            record.status + (", drift" if record.results.get("alarm") else ""),
+            status_text(record),
             *(f"{record.counts.get(name, 0):,}" for name in columns),
             _quality(record),
         )
         for record in records
     ]
-    text = text_table(rows, header=("run", "started", "status", *columns, "cost in noise levels"))
+    names = (name.replace("samples_read", "read") for name in columns)
+    text = text_table(rows, header=("run", "started", "status", *names, "cost in noise levels"))
     if quarantined:
         text += f"\n\nin quarantine: {', '.join(sorted(quarantined))}"
     if forgotten:
         text += f"\n\nforgotten: {', '.join(forgotten)}"
     return text
+
+
+def status_text(record: RunRecord) -> str:
+    """Status of a run, with what it warned of.
+
+    Examples
+    --------
+    >>> from dask_sketch.jobs.ledger import RunRecord
+    >>> status_text(RunRecord(1, "", "", "done", results={"alarm": True}))
+    'done, drift'
+    """
+    notes = {"alarm": "drift", "breaches": "limits", "refused": "model refused", "damage": "damage"}
+    found = (text for key, text in notes.items() if record.results.get(key))
+    return ", ".join([record.status, *found])
 
 
 def _quality(record: RunRecord) -> str:

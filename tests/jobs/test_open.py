@@ -38,6 +38,46 @@ def test_the_ledger_keeps_its_map(make_place: Make) -> None:
         place.run()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("n_components", 3), ("task", "clustering"), ("whitening", "full"), ("n_pilot", 50)],
+)
+def test_settings_of_the_design_cannot_change(make_place: Make, key: str, value: object) -> None:
+    place = make_place(5)
+    place.run()
+    more = f"{key} = {value!r}\n" + "n_components = 2" * (key != "n_components")
+    place.write(map_=more)
+    with pytest.raises(InputError, match=rf"feature_map\.{key} = {value!r}: .*job\.ledger"):
+        place.run()
+    text = place.file.read_text().replace("ledger.zarr", "other.zarr")
+    place.file.write_text(text)  # as the message says
+    assert place.run().new == 5
+
+
+def test_the_seed_of_the_design_cannot_change(make_place: Make) -> None:
+    place = make_place(5)
+    place.run()
+    place.file.write_text(place.file.read_text().replace("[[sources]]", "seed = 1\n[[sources]]"))
+    with pytest.raises(InputError, match=r"job\.seed = 1: the ledger has 0"):
+        place.run()
+
+
+def test_the_ledger_keeps_the_pilot_until_rows_are_forgotten(make_place: Make) -> None:
+    place = make_place(5)
+    place.run()
+    ledger = place.ledger()
+    pilot = ledger.feature_map.pilot
+    assert pilot is not None
+    assert pilot.mixture is not None
+    assert ledger.total().feature_map.pilot is pilot
+    (folder,) = (place.folder / "ledger.zarr/pilots").iterdir()
+    ledger.forget(["data/[0:20]"])
+    assert ledger.feature_map.pilot is place.ledger().feature_map.pilot is None
+    assert not folder.exists()
+    assert place.run().partitions == 4
+    assert place.ledger().feature_map.pilot is None
+
+
 def test_a_source_that_changes_while_it_is_read_is_read_again(
     make_place: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from dask_sketch.jobs.ledger.batch import (
 )
 from dask_sketch.jobs.ledger.forgotten import Rows, file_of
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
-from dask_sketch.jobs.ledger.manifest import Manifest
+from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition
 from dask_sketch.jobs.ledger.reader import Index
@@ -225,6 +225,7 @@ class Change:
             gone={key: runs for key, runs in state.gone.items() if key not in since},
             states=tuple((run, ref) for run, ref in state.states if run < first),
             oldest=state.number,
+            pilot=None,
         )
 
     def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
@@ -246,6 +247,8 @@ class Change:
             self._without_erased(marked) if self._erased else self._compacted(marked)
         )
         state = replace(self._state, batches=tuple(batches))
+        if self._before.number == 0 and self._map.pilot is not None:
+            state = replace(state, pilot=write_pilot(backend, self._map.pilot, number))
         if self._added or self._leaving:
             state = replace(state, total=write_total(backend, number, total) if batches else None)
         state = self._with_state(state)

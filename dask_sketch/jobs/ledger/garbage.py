@@ -8,11 +8,17 @@ from collections.abc import Collection
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import batch, history
 from dask_sketch.jobs.ledger.backends import Backend
-from dask_sketch.jobs.ledger.manifest import Manifest, commit_name, commit_numbers, read_commit
+from dask_sketch.jobs.ledger.manifest import (
+    PILOTS,
+    Manifest,
+    commit_name,
+    commit_numbers,
+    read_commit,
+)
 from dask_sketch.jobs.ledger.objects import is_object_name
 
 KEEP_COMMITS = 3  # readers of one of these can continue to read
-_FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLDER)
+_FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLDER, PILOTS)
 
 
 def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:

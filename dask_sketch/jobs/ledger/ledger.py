@@ -234,9 +234,9 @@ class Ledger(LedgerReader):
 
         Their sketches are subtracted from the total and removed from all objects of the ledger:
         batches that contain them are rewritten, and earlier commits and totals of earlier runs that
-        contain them are removed. There remain the keys, here and in records of runs, models that
-        were decoded before, versions and backups that the store keeps, and removed files on a disk
-        until it overwrites them.
+        contain them are removed, and so is the record of pilot rows of the feature map. There
+        remain the keys, here and in records of runs, models that were decoded before, versions and
+        backups that the store keeps, and removed files on a disk until it overwrites them.
 
         Parameters
         ----------

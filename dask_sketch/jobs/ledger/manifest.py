@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from dask_sketch.errors import ArtifactError, LedgerError, LedgerLocked
+from dask_sketch.errors import ArtifactError, InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.pilot import Pilot
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch
 from dask_sketch.jobs.ledger.objects import (
@@ -31,6 +32,7 @@ SCHEMA = "dask-sketch/ledger-commit"
 VERSION = 1
 ROOT_SCHEMA = "dask-sketch/ledger"
 FEATURE_MAP_FOLDER = "feature_map"
+PILOTS = "pilots"
 _NUMBER = re.compile(r"[0-9]{10}")
 _MAX_ROOT = 2**20  # bytes of the root object
 
@@ -64,6 +66,9 @@ class Manifest:
     oldest
         Number of the oldest commit that is still a state; earlier ones refer to forgotten
         partitions.
+    pilot
+        Record of the pilot rows of the feature map; ``None`` if there is none, or if a partition
+        was forgotten since, whose rows may be among them.
     """
 
     number: int = 0
@@ -77,6 +82,7 @@ class Manifest:
     last_run: int = 0
     states: tuple[tuple[int, Reference], ...] = ()
     oldest: int = 0
+    pilot: Reference | None = None
 
     @property
     def erased(self) -> dict[str, tuple[str, ...]]:
@@ -87,7 +93,7 @@ class Manifest:
         """Folders of all objects of this state, except models."""
         found = {batch.reference.name for batch in self.batches}
         found |= {ref.name for ref in self.runs} | {ref.name for _, ref in self.states}
-        return found | ({self.total.name} if self.total else set())
+        return found | {ref.name for ref in (self.total, self.pilot) if ref is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Stored form."""
@@ -104,6 +110,7 @@ class Manifest:
             "last_run": self.last_run,
             "states": [[run, ref.to_json()] for run, ref in self.states],
             "oldest": self.oldest,
+            "pilot": self.pilot and self.pilot.to_json(),
         }
 
     @classmethod
@@ -129,6 +136,7 @@ class Manifest:
                 last_run=int(found["last_run"]),
                 states=tuple((int(r), Reference.from_json(ref)) for r, ref in found["states"]),
                 oldest=int(found["oldest"]),
+                pilot=Reference.from_json(found["pilot"]) if found.get("pilot") else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LedgerError(f"{label} is not the manifest of a ledger: {error!r}.") from error
@@ -229,6 +237,20 @@ def publish(backend: Backend, manifest: Manifest) -> None:
             f"so "
             "nothing was changed here: run again."
         ) from error
+
+
+def write_pilot(backend: Backend, pilot: Pilot, number: int) -> Reference:
+    """Store the record of pilot rows of a feature map."""
+    return write_group(backend, fresh_name(PILOTS, number), {}, {"pilot": pilot.as_dict()})
+
+
+def read_pilot(backend: Backend, reference: Reference, n_features: int) -> Pilot:
+    """Read what :func:`write_pilot` stored."""
+    (attributes,) = read_attributes(backend, [reference])
+    try:
+        return Pilot.from_dict(attributes["pilot"], n_features)
+    except (KeyError, InputError) as error:
+        raise LedgerError(f"{backend.label}/{reference.name} holds no pilot: {error}") from error
 
 
 def write_root(backend: Backend, feature_map: FeatureMap) -> None:

@@ -20,7 +20,7 @@ from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch, Member, read_members, read_sketches, read_total
 from dask_sketch.jobs.ledger.history import RunRecord, read_records
-from dask_sketch.jobs.ledger.manifest import Manifest, newest
+from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
 from dask_sketch.sketching.merge import merge
@@ -203,6 +203,7 @@ class LedgerReader:
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
         self.damage: str | None = None
         self._state = self._newest()
+        self._take_pilot()
 
     def __repr__(self) -> str:
         return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
@@ -244,6 +245,16 @@ class LedgerReader:
         if state != self._state:
             self._adopt(state)
 
+    def _take_pilot(self) -> None:
+        """Give the feature map the record of pilot rows of this state."""
+        reference = self._state.pilot
+        if self._state.number == 0 or (reference is None) == (self.feature_map.pilot is None):
+            return  # before the first commit, a new ledger has it from its feature map
+        pilot = None
+        if reference is not None:
+            pilot = read_pilot(self.backend, reference, self.feature_map.n_features)
+        self.feature_map = self.feature_map.with_pilot(pilot)
+
     def _newest(self) -> Manifest:
         state, self._taken, damage = newest(self.backend)
         known, self.damage = self.damage, damage
@@ -259,6 +270,7 @@ class LedgerReader:
     ) -> None:
         """Change to another state, of which the total and some members may be known."""
         self._state, self._sum = state, total
+        self._take_pilot()
         if self._known is not None:
             known, self._known = self._known, None
             known.follow(state.batches, members or {})

@@ -1,0 +1,121 @@
+"""Compare the data that a run read, and its models, with the limits of the job file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dask_sketch.decoders.misfit import loss_to_rival
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dask_sketch.jobs.job_file import LimitsTable
+    from dask_sketch.models.model import Model
+    from dask_sketch.sketching.sketch import Sketch
+
+
+def data_breaches(
+    limits: LimitsTable,
+    n_partitions: int,
+    read: Sketch | None,
+    others: Sketch | None = None,
+    names: Sequence[str] | None = None,
+) -> Iterator[str]:
+    """Describe the limits that the data of a run exceeds.
+
+    Parameters
+    ----------
+    limits
+        Limits of the job file.
+    n_partitions
+        Number of partitions that the run read.
+    read
+        Sketch of the samples that it read; ``None`` if it read no partition.
+    others
+        Sketch of all other samples, with which ranges are compared if the feature map has no
+        record of pilot rows; ``None`` if there are none.
+    names
+        Names of the features.
+
+    Yields
+    ------
+    text
+        Limit, value and remedy.
+    """
+    count, omitted = (0, 0) if read is None else (read.count, read.omitted)
+    fraction = omitted / max(count + omitted, 1)
+    if fraction > limits.omitted:
+        yield (
+            f"limits.omitted = {limits.omitted:g}: {omitted:,} of the {count + omitted:,} rows "
+            f"that were read ({100 * fraction:.3g} %) are not finite, and were omitted. Check the "
+            "sources."
+        )
+    for key, noun, value in (("rows", "rows", count), ("partitions", "partitions", n_partitions)):
+        expected = getattr(limits, key)
+        if expected is not None and not expected[0] <= value <= expected[1]:
+            yield (
+                f"limits.{key} = {list(expected)}: the run read {value:,} {noun}. Check whether "
+                "the sources are complete."
+            )
+    if limits.range is not None and read is not None and read.count:
+        yield from _outside(limits.range, read, others, names)
+
+
+def _outside(
+    limit: float, read: Sketch, others: Sketch | None, names: Sequence[str] | None
+) -> Iterator[str]:
+    """Features with values too far from those of the pilot rows, or of the other samples."""
+    pilot = read.feature_map.pilot
+    mean: NDArray[np.float64]
+    if pilot is not None and pilot.mixture is not None:
+        owner = "the pilot rows"
+        mean, variance = pilot.mixture.weights @ pilot.mixture.means, pilot.variance
+    elif others is not None and others.count > 1:
+        owner, mean, variance = "the other samples", others.mean, others.variance
+    else:
+        return
+    width = limit * np.sqrt(variance)
+    for k in np.flatnonzero((read.minimum < mean - width) | (read.maximum > mean + width)):
+        name = names[int(k)] if names else f"feature {k}"
+        yield (
+            f"limits.range = {limit:g}: {name} is {read.minimum[k]:.4g} to {read.maximum[k]:.4g}, "
+            f"and {mean[k]:.4g} ± {variance[k] ** 0.5:.3g} in {owner}. Check its source and unit."
+        )
+
+
+def model_breaches(limits: LimitsTable, name: str, model: Model, sketch: Sketch) -> Iterator[str]:
+    """Describe the limits that a decoded model exceeds.
+
+    Parameters
+    ----------
+    limits
+        Limits of the job file.
+    name
+        Name of the model.
+    model, sketch
+        Decoded model, and its sketch.
+
+    Yields
+    ------
+    text
+        Limit, value and remedy.
+    """
+    how = model.decoding
+    if limits.cost is not None and how is not None and how.noise_level > 0:
+        cost = how.cost / how.noise_level
+        if cost > limits.cost:
+            yield (
+                f"limits.cost = {limits.cost:g}: {name} leaves a cost of {cost:.3g} noise levels. "
+                "Decode more components or more replicates, or check the data."
+            )
+    if limits.nats is not None and isinstance(model, GaussianMixture):
+        found = loss_to_rival(sketch, model.weights, model.means, model.covariances)
+        if found is not None and found[0] > limits.nats:
+            yield (
+                f"limits.nats = {limits.nats:g}: {name} is {found[0]:.3g} nats a sample below "
+                f"{found[1]}. Decode with more replicates or another method, or check the data."
+            )
