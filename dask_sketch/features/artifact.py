@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.storage.replace import replacing
 
 MAX_TEXT = 2**26  # characters: a whitening matrix of 1800 features
 
@@ -27,9 +30,14 @@ def write_feature_map(
         Options of the file system of a URL.
     """
     fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+    text = feature_map.to_json() + "\n"
+    if isinstance(fs, LocalFileSystem):
+        with replacing(Path(place)) as new:
+            new.write_text(text, encoding="utf-8")
+        return
     fs.makedirs(fs._parent(place), exist_ok=True)
     with fs.open(place, "wt", encoding="utf-8") as file:
-        file.write(feature_map.to_json() + "\n")
+        file.write(text)
 
 
 def open_feature_map(path: str, storage_options: dict[str, Any] | None = None) -> FeatureMap:

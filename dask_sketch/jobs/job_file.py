@@ -609,7 +609,8 @@ def _lines(error: ValidationError) -> Iterator[str]:
         elif one["type"] == "model_type":
             remedy = "should be a table"
         elif one["type"] == "tuple_type":
-            remedy = f"should be a list of tables [[{loc[-1]}]]"
+            tables = f" of tables [[{loc[-1]}]]" if len(loc) == 1 else ", such as [0, 100]"
+            remedy = f"should be a list{tables}"
         remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)
         shown = "" if value is None or "storage_options" in loc else f" = {_shown(value)}"
         yield f"{_key_path(loc)}{shown}: {_cut(remedy, 8 * MAX_SHOWN)}"

@@ -77,7 +77,8 @@ def open_samples(
     missing_chunks
         For Zarr stores, whether to ``"raise"`` an error where a chunk is not stored (default), or
         to ``"fill"`` in the fill value. Zarr leaves out chunks that hold only the fill value, but
-        chunks are also missing from an unmounted disk or an incomplete copy.
+        chunks are also missing from an unmounted disk or an incomplete copy. Dask arrays and
+        xarray objects read missing chunks as they were opened.
 
     Returns
     -------
