@@ -15,8 +15,10 @@ so correlated that it is a third to a half of the noise level at ``m = 5 P``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from dask_sketch.decoders.atoms import Array
@@ -39,7 +41,8 @@ def feature_covariance(
     variances: Array,
     frequencies: Array,
     threads: Threads = SERIAL,
-) -> Array:
+    dtype: npt.DTypeLike = np.float64,
+) -> npt.NDArray[Any]:
     """Covariance matrix of the real and imaginary parts of ``exp(-i w.x)`` under a mixture.
 
     Parameters
@@ -52,6 +55,8 @@ def feature_covariance(
         Frequencies, shape (n_features, m).
     threads
         Threads that work on the tiles of the matrix; the calling thread by default.
+    dtype
+        Precision of the result; entries are computed in float64.
 
     Returns
     -------
@@ -60,7 +65,7 @@ def feature_covariance(
 
     Notes
     -----
-    The result takes 32 m**2 bytes; the time is that of ``K m**2`` pairs of exponentials.
+    The result takes 32 m**2 bytes in float64; the time is that of ``K m**2`` pairs of exponentials.
 
     Examples
     --------
@@ -77,7 +82,7 @@ def feature_covariance(
     amplitude = weights[:, None] * np.exp2(-halves)
     mean = np.concatenate([(amplitude * cosine).sum(axis=0), -(amplitude * sine).sum(axis=0)])
     shaped = [(frequencies * (v * log2)[:, None]).T.copy() for v in variances]
-    out = np.zeros((2 * m, 2 * m))
+    out = np.zeros((2 * m, 2 * m), dtype)
     tiles = [slice(start, min(start + _TILE, m)) for start in range(0, m, _TILE)]
 
     def prepare() -> Callable[[tuple[slice, slice]], None]:

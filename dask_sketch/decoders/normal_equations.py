@@ -122,7 +122,8 @@ class Cholesky:
     Parameters
     ----------
     matrix
-        Matrix (n, n); its lower triangle is read, and overwritten by the factor.
+        Matrix (n, n) in float64 or float32; its lower triangle is read, and overwritten by the
+        factor.
     threads
         Threads that work on the tiles.
 
@@ -149,7 +150,7 @@ class Cholesky:
         self._inverses: list[Array] = []  # inverses of the tiles on the diagonal
         for k, own in enumerate(self._tiles):
             matrix[own, own] = np.linalg.cholesky(matrix[own, own])
-            identity = np.eye(own.stop - own.start)
+            identity = np.eye(own.stop - own.start, dtype=matrix.dtype)
             inverse = solve_triangular(matrix[own, own], identity, lower=True, check_finite=False)
             self._inverses.append(inverse)
             below = self._tiles[k + 1 :]
