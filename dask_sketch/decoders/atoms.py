@@ -38,6 +38,8 @@ FAMILIES = (*MODELS, "scaled")
 # (d=12, K=64, m=4000) floors of 0.02, 0.05, 0.1 and 0.3 end at -40.82, -40.79, -40.68 and -40.57
 # nats per held-out frame.
 VARIANCE_FLOOR = 0.1
+_MAX_PLACES = 1e5  # atoms that are too many to cover the range of the data
+_ATOMS_IN_RANGE = 4.0  # standard deviations of the widest random atom in the range of the data
 _NO_WIDTH = 1e-15  # floor in features that do not vary at all
 
 
@@ -223,8 +225,14 @@ class ParameterSpace:
 
         variance = data_variance / self.scale**2
         self._data_deviation = np.sqrt(variance)
+        self._range = (np.stack([sketch.minimum, sketch.maximum]) - self.shift) / self.scale
+        if not np.isfinite(self._range).all():
+            self._range = np.stack([-3.0 * self._data_deviation, 3.0 * self._data_deviation])
         data = self.family.nearest(variance)
-        floor = np.where(data > 0.0, variance_floor * np.minimum(data, 1.0), _NO_WIDTH)
+        # narrow components are expected as well if the map has several scales
+        self._narrowest = float((sketch.feature_map.min_variances / self.scale**2).min())
+        expected = np.minimum(data, self._narrowest)
+        floor = np.where(data > 0.0, variance_floor * expected, _NO_WIDTH)
         infinite = np.full(self.n_features, np.inf)
         low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
         self.lower = np.concatenate([low, floor])
@@ -254,6 +262,35 @@ class ParameterSpace:
         if spread_out:
             sampled = rng.standard_normal((n, self.n_features))
             atoms[:, : self.n_features] = sampled * self._data_deviation
+        return self.clip(atoms)
+
+    @property
+    def n_places(self) -> int:
+        """Number of atoms that cover the range of the data; few if no affordable number does."""
+        low, high = self._range
+        width = 2.0 * np.sqrt(self._narrowest)
+        needed = float(np.prod(np.minimum(np.maximum((high - low) / width, 1.0), 1e6)))
+        return round(needed) if needed <= _MAX_PLACES else 0
+
+    def atoms_in_range(self, rng: np.random.Generator, n: int) -> Array:
+        """Sample atoms (n, n_parameters) of all widths, with means in the range of the data.
+
+        Far and rare clusters hardly change the variance of the data. A wide atom is seen by low
+        frequencies alone, and leads the way to narrow ones.
+
+        Parameters
+        ----------
+        rng
+            Random number generator.
+        n
+            Number of atoms.
+        """
+        low, high = self._range
+        atoms = np.zeros((n, self.n_parameters))
+        atoms[:, : self.n_features] = rng.uniform(low, high, (n, self.n_features))
+        widest = max(float((high - low).max()) / _ATOMS_IN_RANGE, 1.0) ** 2
+        factors = (max(widest / self._narrowest, 1.0)) ** rng.uniform(0.0, 1.0, n)
+        atoms[:, self.n_features :] = self._narrowest * factors[:, None]
         return self.clip(atoms)
 
     def variances(self, theta: Array) -> Array:

@@ -20,6 +20,11 @@ EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
+_OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
+_WITHOUT_PILOT = (
+    "A feature map of design() knows where clusters are; one that is made without data finds them "
+    "with covariances of several scales, such as 1, 4, 16 and 64 times the smallest."
+)
 _POINTS = 10_000  # rows that a comparison uses at most
 
 
@@ -79,6 +84,7 @@ def warn_of_misfit(
     else:
         if pilot is None and variances is not None:
             _warn_of_cost(sketch, cost, noise_level)
+            _warn_of_range(sketch, weights, means, variances)
         return
     if variances is None:
         _warn_of_centroids(sketch, means, rows, masses)
@@ -178,8 +184,24 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float) -> None:
         warnings.warn(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
-            f"others, or the data is no such mixture. {_remedy(sketch, 'mixture')} A feature map "
-            "of design() knows where clusters are.",
+            f"others, or the data is no such mixture. {_remedy(sketch, 'mixture')} "
+            f"{_WITHOUT_PILOT}",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:
+    """Warn of values far from all components, which are too few to matter in the cost."""
+    reach = _OUT_OF_RANGE * np.sqrt(variances[weights > 0])
+    low, high = means[weights > 0] - reach, means[weights > 0] + reach
+    missed = (sketch.minimum < low.min(axis=0)) | (sketch.maximum > high.max(axis=0))
+    if missed.any():
+        feature = int(np.argmax(missed))
+        warnings.warn(
+            f"feature {feature} has values from {sketch.minimum[feature]:.4g} to "
+            f"{sketch.maximum[feature]:.4g}, more than {_OUT_OF_RANGE:g} standard deviations from "
+            f"every component: far rows or rare clusters are missing. {_WITHOUT_PILOT}",
             UserWarning,
             stacklevel=5,
         )

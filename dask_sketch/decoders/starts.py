@@ -14,6 +14,7 @@ from dask_sketch.models.model import Decoding
 # Random atoms whose correlation is evaluated: as many as make so many numbers, within bounds.
 # Components far apart are out of reach of an ascent from elsewhere, and small sketches are cheap.
 _NUMBERS, _MIN_ATOMS, _MAX_ATOMS = 2_000_000, 200, 2_000
+_FAR_NUMBERS = 4_000_000  # of atoms in the range of the data
 _ASCENTS = 7  # ascents from the best of the random atoms, beside the one from the centre
 # Step 5 moves the atom on at once, so that the last digits of this maximum are of no use.
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
@@ -73,6 +74,9 @@ def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator)
         return np.asarray(centre[0])
     n_atoms = min(max(_NUMBERS // objective.n_frequencies, _MIN_ATOMS), _MAX_ATOMS)
     sampled = objective.space.random_atoms(rng, n_atoms, spread_out=True)
+    n_far = max(min(objective.space.n_places, _FAR_NUMBERS // objective.n_frequencies), _MIN_ATOMS)
+    far = objective.space.atoms_in_range(rng.spawn(1)[0], n_far)
+    sampled = np.concatenate([sampled, far])
     best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:_ASCENTS]
     starts = np.concatenate([centre, sampled[best]])
     found, values = ascend_correlation(objective, starts, residual)

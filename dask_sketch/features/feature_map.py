@@ -177,6 +177,16 @@ class FeatureMap:
         inverse = np.linalg.inv(self.whitening)
         return np.asarray((inverse * mean) @ inverse.T).diagonal().copy()
 
+    @property
+    def min_variances(self) -> NDArray[np.float64]:
+        """Variances of the narrowest expected components, shape (n_features,).
+
+        In squared units of the data; with one covariance, :attr:`mean_variances`.
+        """
+        if len(self.distribution_variances) == 1 or self.whitening is not None:
+            return self.mean_variances
+        return self.distribution_variances.min(axis=0)
+
     @cached_property
     def row_whitening(self) -> NDArray[np.float64] | None:
         """Matrix by which rows are multiplied before their phases are computed, or None.

@@ -129,7 +129,8 @@ def test_bounds_hold_means_in(sketch, truth):
     boxed = decode(sketch, 3, bounds=box)
     assert (boxed.means[:, 0] >= -0.5).all()
     assert (boxed.means[:, 0] <= 0.5).all()
-    away = decode(sketch, 2, bounds=[[50.0, 50.0], [60.0, 60.0]], method="splitting")
+    with pytest.warns(UserWarning, match="feature 0 has values"):
+        away = decode(sketch, 2, bounds=[[50.0, 50.0], [60.0, 60.0]], method="splitting")
     assert (away.means >= 50).all()
 
 

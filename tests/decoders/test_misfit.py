@@ -101,6 +101,16 @@ def test_missing_clusters_are_noticed_without_a_pilot():
     assert any("noise levels" in text for text in messages)
 
 
+def test_far_rows_are_noticed_without_a_pilot():
+    x = np.random.default_rng(0).normal(size=(5000, 12))
+    x[:20, 3] += 50.0
+    found = partial_sketch(x, FeatureMap(12, 200, scale=1.0))
+    _, messages = caught(lambda: decode(found, 1, "cl-omp"))
+    (message,) = [text for text in messages if "feature 3" in text]
+    assert f"{found.maximum[3]:.4g}" in message
+    assert "covariances" in message
+
+
 def test_a_map_without_a_pilot_has_nothing_to_compare_with():
     x = np.random.default_rng(0).normal(size=(2000, 2))
     found = partial_sketch(x, FeatureMap(2, 100, scale=1.0))

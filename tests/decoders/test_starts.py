@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
 from dask_sketch.decoders.names import MODELS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start, find_atom
@@ -33,3 +34,27 @@ def test_a_start_has_the_nearest_atoms(sketch, truth):
     np.testing.assert_allclose(means, truth.means)
     expected = np.repeat(truth.covariances.mean(axis=1, keepdims=True), 2, axis=1)
     np.testing.assert_allclose(variances, expected)
+
+
+def test_a_rare_cluster_far_away_is_found():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 2))
+    x[:200] += 100.0  # the standard deviation of the data is 10
+    found = decode(partial_sketch(x, FeatureMap(2, 50, scale=1.0)), 2)
+    np.testing.assert_allclose(found.means, [[0.0, 0.0], [100.0, 100.0]], atol=0.3)
+    assert found.score(x) > GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]).score(x[200:]) - 0.1
+
+
+def test_a_map_of_several_scales_finds_clusters_far_apart():
+    rng = np.random.default_rng(0)
+    centers = 100.0 * rng.normal(size=(3, 8))
+    x = rng.normal(size=(20_000, 8)) + centers[rng.integers(3, size=20_000)]
+    scales = np.outer([1.0, 4.0, 16.0, 64.0], np.ones(8))
+    options = {"distribution": "sparse-radius", "covariance_weights": [0.4, 0.2, 0.2, 0.2]}
+    feature_map = FeatureMap(8, 250, covariances=scales**2, **options)
+    np.testing.assert_array_equal(feature_map.min_variances, np.ones(8))
+    found = decode(partial_sketch(x, feature_map), 3)
+    nearest = np.linalg.norm(found.means[:, None] - centers, axis=2).argmin(axis=1)
+    np.testing.assert_allclose(found.means, centers[nearest], atol=0.2)
+    np.testing.assert_allclose(found.covariances, 1.0, atol=0.25)
+    assert sorted(nearest) == [0, 1, 2]

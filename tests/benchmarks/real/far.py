@@ -105,6 +105,19 @@ def without_pilot(x: Array, n_components: int, seed: int) -> Any:
     return ds.decode(sketch_alone(x, feature_map), n_components, seed=seed)
 
 
+SCALES, SHARES = np.array([1.0, 4.0, 16.0, 64.0]), (0.4, 0.2, 0.2, 0.2)
+
+
+def with_scales(x: Array, n_components: int, seed: int) -> Any:
+    """The same with several scales, up to the distances of the clusters."""
+    d = x.shape[1]
+    feature_map = ds.FeatureMap(
+        d, default_n_frequencies(d, n_components), covariances=np.outer(SCALES**2, np.ones(d)),
+        covariance_weights=SHARES, distribution="sparse-radius", seed=seed,
+    )  # fmt: skip
+    return ds.decode(sketch_alone(x, feature_map), n_components, seed=seed)
+
+
 def methods_of(truth: Clusters) -> dict[str, Method]:
     """References from the truth, then ours."""
     return {
@@ -112,6 +125,7 @@ def methods_of(truth: Clusters) -> dict[str, Method]:
         "Lloyd from the truth": _lloyd_from_truth(truth),
         "default": METHODS["default"],
         "without pilot": Method(without_pilot),
+        "without pilot, several scales": Method(with_scales),
         "centroids": METHODS["centroids"],
     }
 
