@@ -29,8 +29,9 @@ from dask_sketch.sources.group_labels import (
     sent_table,
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
+from dask_sketch.storage.chunk_layout import MAX_CHUNK
 from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore
-from dask_sketch.storage.untrusted import MAX_CHUNK, guarded
+from dask_sketch.storage.untrusted import guarded
 
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 

@@ -69,15 +69,17 @@ def read_dataset(
     return _read(store, versions, storage_options, max_bytes)
 
 
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    """Number of a local folder, which changes when it is replaced; None if there is none."""
+def _identity(path: Path | None) -> tuple[int, ...] | None:
+    """Numbers of a local folder, which change when it is replaced; None if there is none."""
     try:
-        return None if path is None else (path.stat().st_dev, path.stat().st_ino)
+        found = None if path is None else path.stat()
     except OSError:
         return None
+    # the number of a removed folder may be that of the next one, made later
+    return None if found is None else (found.st_dev, found.st_ino, found.st_ctime_ns)
 
 
-def _is_replaced(path: Path | None, before: tuple[int, int] | None) -> bool:
+def _is_replaced(path: Path | None, before: tuple[int, ...] | None) -> bool:
     """Whether a local folder was replaced since, or is missing for the moment of a replacement."""
     if path is None:
         return False

@@ -8,7 +8,9 @@ import zlib
 from typing import Any
 
 _ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPED = 0x184D2A50  # and the 15 numbers after it
 _ZSTD_BLOCK = 2**17  # largest size of one block in bytes
+_LZMA_MEMORY = 2**27  # bytes of the dictionary of lzma; level 9 needs 65 MiB
 _STEP = 2**20  # bytes that are decompressed at once to be counted
 _DEFLATE_RATIO = 1032  # largest compression ratio of deflate
 
@@ -46,28 +48,34 @@ def decompressed_size(compressor: str, packed: memoryview, limit: int) -> int:
 
 
 def _zstd_bytes(packed: memoryview) -> int:
-    """Content size of the first frame; the largest size of all blocks if it states none.
+    """Content size of all frames; the largest size of its blocks for one that states none.
 
-    See RFC 8878, section 3.1.1. A decoder allocates no more than a stated size.
+    See RFC 8878, section 3.1. A decoder allocates no more than a stated size. Frames that a decoder
+    skips count as nothing.
     """
     total = position = 0
-    while int.from_bytes(packed[position : position + 4], "little") == _ZSTD_MAGIC:
+    while True:
+        magic = int.from_bytes(packed[position : position + 4], "little")
+        if magic & ~0xF == _ZSTD_SKIPPED:
+            position += 8 + int.from_bytes(packed[position + 4 : position + 8], "little")
+            continue
+        if magic != _ZSTD_MAGIC:
+            return total
         flags = packed[position + 4] if position + 4 < len(packed) else 0
         single, checksum = flags >> 5 & 1, flags >> 2 & 1
         dictionary, width = (0, 1, 2, 4)[flags & 3], (single, 2, 4, 8)[flags >> 6]
         position += 5 + (1 - single) + dictionary
-        if width and not total:
-            stated = int.from_bytes(packed[position : position + width], "little")
-            return stated + (256 if width == 2 else 0)
+        stated = int.from_bytes(packed[position : position + width], "little") + 256 * (width == 2)
         position += width
+        blocks = 0
         last = 0
         while not last and position + 3 <= len(packed):
             head = int.from_bytes(packed[position : position + 3], "little")
             last, block_type, size = head & 1, head >> 1 & 3, head >> 3
-            total += _ZSTD_BLOCK if block_type == 2 else size
+            blocks += _ZSTD_BLOCK if block_type == 2 else size
             position += 3 + (1 if block_type == 1 else size)
         position += 4 * checksum
-    return total
+        total += stated if width else blocks
 
 
 def _counted(compressor: str, packed: memoryview, limit: int) -> int:
@@ -82,7 +90,9 @@ def _counted(compressor: str, packed: memoryview, limit: int) -> int:
                 rest = getattr(decoder, "unconsumed_tail", b"")
                 if not rest and getattr(decoder, "needs_input", True) and not decoder.eof:
                     return total  # truncated
-        except (zlib.error, OSError, lzma.LZMAError, EOFError):
+        except lzma.LZMAError as error:
+            return limit + 1 if "limit" in str(error) else total
+        except (zlib.error, OSError, EOFError):
             return total
         rest = decoder.unused_data
         if len(rest) >= before:
@@ -94,5 +104,5 @@ def _decoder(compressor: str) -> Any:
     if compressor == "bz2":
         return bz2.BZ2Decompressor()
     if compressor == "lzma":
-        return lzma.LZMADecompressor()
+        return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
     return zlib.decompressobj(wbits=47)  # zlib's and gzip's

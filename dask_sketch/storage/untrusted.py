@@ -10,14 +10,12 @@ and keys of pipes, devices and other special files.
 from __future__ import annotations
 
 import json
-import math
-import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numcodecs
 import numpy as np
 from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -25,6 +23,7 @@ from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.chunk_layout import Layout, layout_of
 from dask_sketch.storage.decompressed_size import decompressed_size
 from dask_sketch.storage.read_only import ReadOnlyStore, is_document
 
@@ -33,58 +32,9 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
 
 MAX_METADATA = 2**26  # bytes of one document
-MAX_CHUNK = 2**32  # bytes of one decompressed chunk or shard
-_MAX_INDEX = 2**20  # chunks of one shard
 _MAX_FOLDERS = 4096  # folders of a store that are remembered
 # one byte more than the limit, so that longer documents are noticed
 _WHOLE_DOCUMENT = RangeByteRequest(0, MAX_METADATA + 1)
-_SLACK = 2**16  # bytes of checksums and headers of codecs in a chunk
-# compressors: the size of their output is determined before they decompress
-_COMPRESSORS = {"zstd", "blosc", "gzip", "zlib", "lz4", "bz2", "lzma"}
-_CODECS = _COMPRESSORS | {
-    *("bytes", "endian", "transpose", "crc32c", "crc32", "adler32", "fletcher32"),
-    *("jenkins_lookup3", "shuffle", "delta", "astype", "bitround", "fixedscaleoffset"),
-    *("quantize", "packbits", "zfpy", "pcodec"),
-    *("vlen-utf8", "vlen-bytes"),  # text in other arrays; never samples
-}
-_WIDTH = re.compile(r"[<>|=]?([a-zA-Z])(\d*)")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Sizes and compressors of the chunks of one array, from its metadata.
-
-    Attributes
-    ----------
-    chunk_bytes
-        Size of one decompressed chunk in bytes; in shards, of an inner chunk.
-    compressors
-        Names of the compressors in the order of decompression.
-    n_inner
-        Number of chunks in a shard; 0 without shards.
-    index_first
-        Whether the index of a shard is at its beginning, not at its end.
-    """
-
-    chunk_bytes: int
-    compressors: tuple[str, ...]
-    n_inner: int = 0
-    index_first: bool = False
-
-    @property
-    def index_bytes(self) -> int:
-        """Size of the index of a shard: two numbers for each chunk, and a checksum."""
-        return 16 * self.n_inner + 4 if self.n_inner else 0
-
-    @property
-    def max_chunk_bytes(self) -> int:
-        """Largest allowed size of a decompressed chunk; filters may have widened its numbers."""
-        return 8 * self.chunk_bytes + _SLACK
-
-    @property
-    def max_object_bytes(self) -> int:
-        """Largest allowed size of one stored object."""
-        return max(self.n_inner, 1) * self.max_chunk_bytes + self.index_bytes
 
 
 class GuardedStore(ReadOnlyStore):
@@ -124,7 +74,7 @@ class GuardedStore(ReadOnlyStore):
             self._read(key, key.rpartition("/")[0], found.to_bytes())
             return found
         layout = self._layout_of(key, 0)
-        if layout.compressors:
+        if layout.compressor is not None or layout.n_texts:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
                 _require_stated_size(piece, layout, key)
         return found
@@ -277,98 +227,6 @@ def _joined(prefix: str, path: str) -> str:
     return "/".join(part for part in (prefix, path) if part)
 
 
-def layout_of(document: dict[str, Any]) -> Layout:
-    """Check the metadata of one array of format 2 or 3.
-
-    Parameters
-    ----------
-    document
-        Parsed metadata.
-
-    Raises
-    ------
-    ArtifactError
-        If the metadata states a chunk that is too large, or a codec that is not known to be
-        harmless.
-    """
-    if document.get("zarr_format") == 2:
-        shape, chunks = document["shape"], document["chunks"]
-        width = _width(document["dtype"])
-        # writers apply filters first and the compressor last; readers in reverse order
-        applied = [*(document.get("filters") or []), document.get("compressor")]
-        names = [_known(codec["id"]) for codec in applied if codec is not None]
-        return _layout(shape, chunks, width, names)
-    shape, width = document["shape"], _width(document["data_type"])
-    chunks = document["chunk_grid"]["configuration"]["chunk_shape"]
-    codecs = document["codecs"]
-    (name, settings) = (_name_of(codecs[0]), codecs[0]) if codecs else ("", None)
-    if name != "sharding_indexed":
-        return _layout(shape, chunks, width, [_known(_name_of(codec)) for codec in codecs])
-    assert isinstance(settings, dict)
-    inside = settings["configuration"]
-    if [_name_of(codec) for codec in inside["index_codecs"]] != ["bytes", "crc32c"]:
-        raise ArtifactError(
-            "has shards with an index of other codecs than bytes and crc32c: write it again."
-        )
-    if len(codecs) > 1:
-        raise ArtifactError(
-            "compresses whole shards, so no chunk of them can be read alone: write it again."
-        )
-    _layout(shape, chunks, width, [])
-    inner = inside["chunk_shape"]
-    made = _layout(shape, inner, width, [_known(_name_of(codec)) for codec in inside["codecs"]])
-    n_inner = math.prod(-(-whole // part) for whole, part in zip(chunks, inner, strict=True))
-    if n_inner > _MAX_INDEX:
-        raise ArtifactError(
-            f"states {n_inner:,} chunks in a shard, over the limit of {_MAX_INDEX:,}."
-        )
-    first = inside.get("index_location", "end") == "start"
-    return Layout(made.chunk_bytes, made.compressors, n_inner, first)
-
-
-def _layout(shape: Any, chunks: Any, width: int, names: list[str]) -> Layout:
-    for sizes, minimum in ((shape, 0), (chunks, 1)):
-        if not all(type(n) is int and minimum <= n < 2**62 for n in sizes):
-            raise ArtifactError(f"states sizes {str(sizes)[:60]}, which are not valid integers.")
-    if len(shape) != len(chunks):
-        raise ArtifactError(f"states {len(shape)} dimensions, and chunks of {len(chunks)}.")
-    size = math.prod(chunks) * width
-    if size > MAX_CHUNK:
-        raise ArtifactError(
-            f"states chunks of {size:,} bytes, over the limit of {MAX_CHUNK:,}: they are not "
-            "read. Write the data again in smaller chunks."
-        )
-    return Layout(size, tuple(name for name in reversed(names) if name in _COMPRESSORS))
-
-
-def _name_of(codec: Any) -> str:
-    return str(codec if isinstance(codec, str) else codec["name"])
-
-
-def _known(name: Any) -> str:
-    plain = str(name).removeprefix("numcodecs.")
-    if plain not in _CODECS:
-        raise ArtifactError(
-            f"names the codec {str(name)[:60]!r}. Only codecs of numbers are used: others can run "
-            "code of the author (pickle) or make objects. If you trust the store, open its array "
-            "with zarr and give the array."
-        )
-    return plain
-
-
-def _width(kind: Any) -> int:
-    """Size of one element in bytes, from its type in the metadata."""
-    if isinstance(kind, str):
-        if kind in np.sctypeDict:
-            return np.dtype(kind).itemsize
-        found = _WIDTH.fullmatch(kind)
-        if found:
-            return max(int(found[2] or 8), 1) * (4 if found[1] == "U" else 1)
-    if isinstance(kind, dict):
-        return int(kind.get("configuration", {}).get("length_bytes", 64))
-    return 64  # records and text: not samples, and small
-
-
 def _pieces(
     raw: Any, layout: Layout, byte_range: ByteRequest | None, key: str
 ) -> Iterable[memoryview]:
@@ -397,9 +255,21 @@ def _pieces(
 
 
 def _require_stated_size(piece: memoryview, layout: Layout, key: str) -> None:
-    found = decompressed_size(layout.compressors[0], piece, layout.max_chunk_bytes)
-    if found > layout.max_chunk_bytes:
+    found, limit = len(piece), layout.max_chunk_bytes
+    if layout.compressor is not None:
+        found = decompressed_size(layout.compressor, piece, limit)
+    if found > limit:
         raise ArtifactError(
-            f"the chunk {key!r} decompresses to over {layout.max_chunk_bytes:,} bytes, but its "
-            f"metadata states {layout.chunk_bytes:,}: it is not read."
+            f"the chunk {key!r} decompresses to over {limit:,} bytes, but its metadata states "
+            f"{layout.chunk_bytes:,}: it is not read."
+        )
+    if not layout.n_texts:
+        return
+    if layout.compressor is not None:
+        piece = memoryview(numcodecs.get_codec({"id": layout.compressor}).decode(piece))
+    n_texts = int.from_bytes(piece.cast("B")[:4], "little")
+    if n_texts > layout.n_texts:  # the decoder allocates so many before it reads the first
+        raise ArtifactError(
+            f"the chunk {key!r} states {n_texts:,} texts, but its metadata {layout.n_texts:,}: it "
+            "is not read."
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
+import queue
 import threading
 import time
 from pathlib import Path
@@ -81,22 +81,24 @@ def test_readers_see_the_old_or_the_new_group_while_it_is_replaced(
     if not can_exchange:
         monkeypatch.setattr(ctypes, "CDLL", without_exchange)
     write_dataset(dataset(0.0), place, "test/thing", 1)
-    stop = threading.Event()
+    reads = queue.SimpleQueue()
 
-    def overwrite():
-        for value in itertools.count(1.0):
+    def overwrite():  # once while each value is read
+        for value in iter(reads.get, None):
             write_dataset(dataset(value), place, "test/thing", 1, overwrite=True)
-            if stop.is_set():
-                return
 
     writer = threading.Thread(target=overwrite)
     writer.start()
+    seen = []
     try:
-        seen = [float(read_dataset(place, {"test/thing": 1})["a"][0]) for _ in range(30)]
+        for value in np.arange(1.0, 31.0):
+            reads.put(value)
+            seen.append(float(read_dataset(place, {"test/thing": 1})["a"][0]))
     finally:
-        stop.set()
+        reads.put(None)
         writer.join()
     assert seen == sorted(seen)
+    assert float(read_dataset(place, {"test/thing": 1})["a"][0]) == 30.0
     assert [found.name for found in tmp_path.iterdir()] == ["d"]
 
 

@@ -34,6 +34,13 @@ def test_frames_of_zstd_that_state_no_size():
     assert decompressed_size("zstd", memoryview(frame * 2000), 10) == 2000 * expected
 
 
+def test_frames_of_zstd_add_up():
+    stated = bytes(numcodecs.Zstd().encode(bytes(1000)))
+    skipped = b"\x50\x2a\x4d\x18\3\0\0\0abc"
+    packed = memoryview(skipped + stated + skipped + stated)
+    assert decompressed_size("zstd", packed, 10) == 2000
+
+
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_any_bytes_may_be_asked_for_their_size(compressor, rng):
     for n in (0, 1, 3, 7, 20, 1000):

@@ -25,8 +25,10 @@ from zarr.buffer.cpu import buffer_prototype
 import dask_sketch as ds
 from dask_sketch import open_samples
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
+from dask_sketch.storage import chunk_layout
 from dask_sketch.storage import untrusted as guarded
 from dask_sketch.storage.artifact_reader import MAX_BYTES
+from dask_sketch.storage.decompressed_size import decompressed_size
 from dask_sketch.storage.read_only import ReadOnlyStore
 from dask_sketch.storage.untrusted import GuardedStore
 
@@ -157,6 +159,52 @@ def test_bombs(name, tmp_path):
     path = write_v2(tmp_path / "b.zarr", chunk, compressor=compressor)
     with pytest.raises(ChunkError, match=r"decompresses to|its metadata allows"):
         ds.sketch(str(path), FEATURES).compute()
+
+
+ZEROS = bytes(2 * 10**5)
+SKIPPED = struct.pack("<II", 0x184D2A51, 5) + b"12345"
+EMPTY = struct.pack("<IBB", 0xFD2FB528, 0x20, 0) + b"\1\0\0"
+RAW_LZMA = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
+HIDDEN_BOMBS = {
+    "stacked": (zlib.compress(zlib.compress(ZEROS)), [{"id": "zlib"}, {"id": "zlib"}]),
+    "shuffled": (zlib.compress(ZEROS), [{"id": "zlib"}, {"id": "shuffle", "elementsize": 1}]),
+    "checksum first": (b"1234" + zlib.compress(ZEROS), [{"id": "zlib"}, {"id": "crc32"}]),
+    "after a skipped frame": (SKIPPED + frame_that_states(4 * 10**9), [{"id": "zstd"}]),
+    "after an empty frame": (EMPTY + frame_that_states(4 * 10**9), [{"id": "zstd"}]),
+    "lzma without headers": (
+        lzma.compress(ZEROS, lzma.FORMAT_RAW, filters=RAW_LZMA),
+        [{"id": "lzma", "format": 3, "filters": RAW_LZMA}],
+    ),
+    "long texts": (bytes(64), [{"id": "astype", "encode_dtype": "u1", "decode_dtype": "<U99999"}]),
+    "objects": (bytes(64), [{"id": "delta", "dtype": "|O", "astype": "u1"}]),
+    "casts": (bytes(64), [{"id": "delta", "dtype": "<c16", "astype": "u1"}] * 4),
+    "bits": (bytes(64), [{"id": "packbits"}] * 9),
+    "zfpy": (bytes(64), [{"id": "zfpy", "mode": 4}]),
+    "many texts": (b"\xff" * 4, [{"id": "vlen-utf8"}]),
+    "many texts in zlib": (zlib.compress(b"\xff" * 4), [{"id": "vlen-utf8"}, {"id": "zlib"}]),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN_BOMBS)
+def test_bombs_behind_other_codecs(name, tmp_path):
+    chunk, codecs = HIDDEN_BOMBS[name]
+    kind = "|O" if "texts in" in name or name == "many texts" else "<f8"
+    path = write_v2(tmp_path / "b.zarr", chunk, filters=codecs, dtype=kind)
+    store = guarded.guarded(str(path))
+    with pytest.raises(ArtifactError, match=r"decompresses to|names|states"):
+        _ = zarr.open_array(store, mode="r")[:]
+
+
+def test_records_are_as_wide_as_their_fields(tmp_path):
+    path = write_v2(tmp_path / "b.zarr", dtype=[["a", "<f8"], ["b", "<U99999", [9999]]])
+    with pytest.raises(ArtifactError, match="over the limit"):
+        zarr.open_array(guarded.guarded(str(path)), mode="r")
+
+
+def test_dictionaries_of_lzma_are_bounded():
+    giant = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**30}]
+    packed = lzma.compress(bytes(100), filters=giant)
+    assert decompressed_size("lzma", memoryview(packed), 10**6) > 10**6
 
 
 def test_a_bomb_takes_no_memory(tmp_path):
@@ -413,5 +461,5 @@ def test_a_guarded_store_is_not_written_to(tmp_path):
 
 
 def test_limits_are_what_is_documented():
-    assert (guarded.MAX_CHUNK, guarded.MAX_METADATA) == (2**32, 2**26)
+    assert (chunk_layout.MAX_CHUNK, guarded.MAX_METADATA) == (2**32, 2**26)
     assert MAX_BYTES == 2**32
