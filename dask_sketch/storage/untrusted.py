@@ -61,7 +61,11 @@ class GuardedStore(ReadOnlyStore):
         self._require_inside(prefix)
 
     def _part(self, key: str, byte_range: ByteRequest | None) -> ByteRequest | None:
-        return _WHOLE_DOCUMENT if is_document(key) else byte_range
+        if is_document(key):
+            return _WHOLE_DOCUMENT
+        if byte_range is None and self._root is None:  # a server may answer with any number
+            return _whole_chunk(self._layout_of(key, 0))
+        return byte_range
 
     def _checked(
         self, key: str, byte_range: ByteRequest | None, found: Buffer | None
@@ -74,6 +78,9 @@ class GuardedStore(ReadOnlyStore):
             self._read(key, key.rpartition("/")[0], found.to_bytes())
             return found
         layout = self._layout_of(key, 0)
+        if byte_range == _whole_chunk(layout):
+            self._layout_of(key, len(found))
+            byte_range = None
         if layout.compressor is not None or layout.n_texts:
             for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
                 _require_stated_size(piece, layout, key)
@@ -153,6 +160,11 @@ class GuardedStore(ReadOnlyStore):
     def __reduce__(self) -> Any:
         # tasks contain the store: values that can be computed again are not pickled
         return _restore, (self._store, self._layouts)
+
+
+def _whole_chunk(layout: Layout) -> RangeByteRequest:
+    """Range of a whole chunk, and of one byte more, so that longer ones are noticed."""
+    return RangeByteRequest(0, layout.max_object_bytes + 1)
 
 
 def _restore(store: Store, layouts: dict[str, Layout]) -> GuardedStore:

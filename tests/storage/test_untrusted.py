@@ -20,7 +20,8 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.buffer.cpu import buffer_prototype
+from zarr.buffer.cpu import Buffer, buffer_prototype
+from zarr.storage import MemoryStore
 
 import dask_sketch as ds
 from dask_sketch import open_samples
@@ -463,3 +464,27 @@ def test_a_guarded_store_is_not_written_to(tmp_path):
 def test_limits_are_what_is_documented():
     assert (chunk_layout.MAX_CHUNK, guarded.MAX_METADATA) == (2**32, 2**26)
     assert MAX_BYTES == 2**32
+
+
+@pytest.mark.parametrize("n_bytes", [64, 65, 200_000])
+def test_a_server_gives_no_more_than_a_chunk_may_hold(n_bytes, tmp_path):
+    path = write_v2(tmp_path / "x.zarr", bytes(n_bytes))
+    files = {str(found.relative_to(path)): found.read_bytes() for found in path.iterdir()}
+    asked = []
+
+    class Server(MemoryStore):
+        """A store elsewhere, which notes how many bytes it is asked for."""
+
+        async def get(self, key, prototype, byte_range=None):
+            asked.append((key, byte_range))
+            return await super().get(key, prototype, byte_range)
+
+    buffers = {key: Buffer.from_bytes(value) for key, value in files.items()}
+    array = zarr.open_array(GuardedStore(Server(buffers)), mode="r")
+    if n_bytes == 64:
+        assert (array[:] == 0.0).all()
+    else:
+        with pytest.raises((ArtifactError, ValueError), match="its metadata allows|reshape|size"):
+            _ = array[:]
+    (whole,) = [part for key, part in asked if key == "0.0"]
+    assert whole.end < 200_000
