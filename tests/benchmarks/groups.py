@@ -47,7 +47,10 @@ def write_store(path: str, n_rows: int, n_groups: list[int]) -> None:
         x[start : start + size] = rng.standard_normal((size, FEATURES), dtype=np.float32)
     for n in n_groups:
         for order in (SCATTERED, IN_RUNS):
-            group.create_array(f"{order} {n}", data=labels_of(n, n_rows, order), chunks=(stored,))
+            group.create_array(
+                f"{order} {n}", data=labels_of(n, n_rows, order), chunks=(stored,),
+                config={"write_empty_chunks": True},
+            )  # fmt: skip
 
 
 def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

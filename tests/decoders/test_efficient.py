@@ -180,6 +180,19 @@ def test_errors_are_in_the_units_of_the_data():
     np.testing.assert_allclose(errors[1].covariances, 16.0 * errors[0].covariances, rtol=0.01)
 
 
+def test_the_result_does_not_depend_on_the_start():
+    truth = random_mixture(2, 2, seed=9)
+    sketch, found = partial_sketch(truth.sample(20_000, seed=1), FeatureMap(2, 80, scale=1.0)), []
+    for shift in (0.0, 0.1):
+        objective = Objective(sketch)
+        theta = objective.space.from_data_units(truth.means + shift, truth.covariances)
+        fit = Fit(truth.weights, theta, 0.0, True, "")
+        found.append(refine_efficiently(objective, fit, lambda cost: None))
+    plain, shifted = (each.fit.theta for each in found)
+    errors = np.hstack(found[0].standard_errors[1:])
+    assert (np.abs(shifted - plain) < 0.02 * errors).all()
+
+
 def test_parameters_on_bounds_stay_there():
     truth = random_mixture(3, 2, seed=9)
     sketch = partial_sketch(truth.sample(50_000, seed=1), FeatureMap(2, 150, scale=1.0, seed=6))

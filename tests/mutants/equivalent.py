@@ -33,4 +33,24 @@ EQUIVALENT = {
         "decoders/efficient.py",
         "self._unit = 2.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))",
     ): "a factor of the preconditioner, which cancels",
+    (
+        "sketching/accumulator.py",
+        "sums, held = None, 1",
+    ): "sums are taken out one row earlier",
+    (
+        "decoders/descent.py",
+        "elif 0.0 <= predicted < (0.01 / enough) and damping <= 1.0:",
+    ): "the descent ends after another failed step, where none is left that decreases the cost",
+    (
+        "decoders/descent.py",
+        "damping, growth = (max(damping, 1e-06) / growth), 2.0 * growth",
+    ): "schedule of the damping after a failed step, which changes the number of steps only",
+    (
+        "decoders/descent.py",
+        "many = objective.n_frequencies > (2 / enough)",
+    ): "frequencies of the approximate Gram matrix, which change the number of steps only",
+    (
+        "decoders/noise_covariance.py",
+        "x = (theta[labels, :d] - sampled * np.sqrt(objective.space.variances(theta))[labels])",
+    ): "the distribution of the random points is symmetric",
 }

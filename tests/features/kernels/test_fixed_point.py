@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_sketch.errors import CapacityError
-from dask_sketch.features.kernels.fixed_point import MAX_TOTAL_WEIGHT, FixedPoint
+from dask_sketch.features.kernels.fixed_point import MAX_TOTAL_WEIGHT, FixedPoint, is_weight
 
 LARGEST = 2**118
 whole = st.one_of(
@@ -150,3 +150,8 @@ def test_an_array_is_not_changed_and_has_a_size():
         hash(a)
     assert a != 0
     assert a != FixedPoint.zeros((2, 4))
+
+
+def test_range_of_weights():
+    weights = {0.0: True, 2.0**-32: True, 1.0: True, 2.0**32: True, 2.0**-33: False, 2.0**33: False}
+    assert {weight: is_weight(weight) for weight in weights} == weights
