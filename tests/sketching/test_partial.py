@@ -187,3 +187,13 @@ def test_lazy_samples_are_not_gathered():
 def test_a_feature_map_is_needed():
     with pytest.raises(InputError, match="feature_map of type str"):
         partial_sketch(np.zeros((1, 3)), "map.json")
+
+
+@pytest.mark.parametrize("groups", [None, [0, 0, 1, 1]])
+def test_weights_at_the_ends_of_their_range(groups):
+    x, w = np.zeros((4, 2)), np.array([2.0**-32, 2.0**32, 1.0, 0.0])
+    found = partial_sketch(x, FeatureMap(2, 5, scale=1.0), w, groups=groups)
+    assert np.sum(found.total_weight) == 2.0**-32 + 2.0**32 + 1.0
+    for wrong in (2.0**-33, 2.0**33):
+        with pytest.raises(InputError, match=r"2\*\*32"):
+            partial_sketch(x, FeatureMap(2, 5, scale=1.0), [wrong, *w[1:]], groups=groups)
