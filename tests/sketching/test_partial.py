@@ -195,5 +195,5 @@ def test_weights_at_the_ends_of_their_range(groups):
     found = partial_sketch(x, FeatureMap(2, 5, scale=1.0), w, groups=groups)
     assert np.sum(found.total_weight) == 2.0**-32 + 2.0**32 + 1.0
     for wrong in (2.0**-33, 2.0**33):
-        with pytest.raises(InputError, match=r"2\*\*32"):
+        with pytest.raises(ChunkError, match=r"2\*\*32"):
             partial_sketch(x, FeatureMap(2, 5, scale=1.0), [wrong, *w[1:]], groups=groups)
