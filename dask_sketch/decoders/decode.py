@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import Executor
 from typing import Any, overload
@@ -15,6 +16,7 @@ from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.misfit import warn_of_misfit
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
+from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
@@ -23,6 +25,10 @@ from dask_sketch.models.model import Decoding, StandardErrors
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+
+_SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
+_LONG = 30.0  # expected seconds of CPU time that are logged
+logger = logging.getLogger(__name__)
 
 
 @overload
@@ -135,7 +141,7 @@ def decode(
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
         frequencies allow, and gives standard errors (``model.stderr``). With ``p`` parameters, time
-        grows as ``p m (p + 4096)`` and memory as ``80 p m`` bytes. None: least squares, as in the
+        grows as ``p m (p + 4096)`` and memory as ``48 p m`` bytes. None: least squares, as in the
         papers.
     bounds
         Bounds of the means: None for no bounds, as in Keriven et al. (centroid methods then use the
@@ -239,6 +245,7 @@ def _decode_sketch(
     n_threads = default_n_threads()
     if threads is not None:
         n_threads = require_integer("threads", threads, 1, DecodeError)
+    _state_long_search(problem)
     n_reports = problem.replicates * method.count_reports(problem)
     n_reports += 0 if problem.refine is None else N_ROUNDS
     # One BLAS thread: the matrices are small, so that more threads are slower (3 times at 64
@@ -257,6 +264,24 @@ def _decode_sketch(
         solution.noise_level,
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
+
+
+def _state_long_search(problem: Problem) -> None:
+    """Log the expected time of a search before it begins, if it is long."""
+    if problem.method not in _SEARCHES or problem.n_components is None:
+        return
+    seconds = expected_seconds(problem)
+    if seconds > _LONG:
+        logger.warning(
+            "decode with method=%r, n_components=%d, %d features and %d frequencies takes about "
+            "%.0f seconds of CPU time. A feature map of design() with the default method, or fewer "
+            "frequencies, takes less.",
+            problem.method,
+            problem.n_components,
+            problem.n_features,
+            problem.n_frequencies,
+            seconds,
+        )
 
 
 def _decode_group(

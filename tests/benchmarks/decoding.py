@@ -19,7 +19,11 @@ from tests.benchmarks.table import Row, row, table
 
 @dataclass(frozen=True)
 class Case:
-    """A mixture of sec. 5.1 of Keriven et al. (2018), to be decoded from ``m`` frequencies."""
+    """A mixture to be decoded from ``m`` frequencies.
+
+    Those of sec. 5.1 of Keriven et al. (2018); or ``uneven`` ones, with Dirichlet(1) weights and
+    standard deviations of 0.3 to 3 for each component and feature.
+    """
 
     d: int
     k: int
@@ -27,12 +31,27 @@ class Case:
     methods: tuple[str, ...]
     n: int = 300_000
     limit: float = 90.0  # seconds of CPU time for plain NumPy
+    uneven: bool = False
+    refine: str | None = None
 
     def __str__(self) -> str:
-        return f"d={self.d} K={self.k} m={self.m}"
+        kind = " uneven" * self.uneven + " refined" * (self.refine is not None)
+        return f"d={self.d} K={self.k} m={self.m}{kind}"
+
+    def truth(self) -> GaussianMixture:
+        """The mixture."""
+        if not self.uneven:
+            return random_mixture(self.k, self.d, seed=100)
+        even = random_mixture(self.k, self.d, seed=100, weights="dirichlet")
+        rng = np.random.default_rng(100)
+        deviations = np.exp(rng.uniform(np.log(0.3), np.log(3.0), even.means.shape))
+        return GaussianMixture(even.weights, even.means, deviations**2)
 
 
 CASES = (
+    # the main case: real data is as uneven
+    Case(12, 64, 8000, ("likelihood", "splitting"), uneven=True, refine="efficient"),
+    Case(12, 256, 8000, ("splitting",), uneven=True),
     Case(10, 20, 2100, ("splitting", "cl-ompr")),
     Case(12, 64, 10_000, ("splitting", "cl-ompr")),
     Case(12, 64, 100_000, ("splitting",)),
@@ -49,7 +68,7 @@ def timed(call: Callable[[], GaussianMixture]) -> tuple[GaussianMixture, float, 
 
 def problem(case: Case) -> tuple[GaussianMixture, Sketch]:
     """The mixture, and a sketch of its samples."""
-    truth = random_mixture(case.k, case.d, seed=100)
+    truth = case.truth()
     x = truth.sample(case.n, seed=0).astype(np.float32)
     feature_map = design(x[:50_000], n_components=case.k, n_frequencies=case.m, seed=0)
     return truth, partial_sketch(x, feature_map)
@@ -83,8 +102,8 @@ def rows(quick: bool = False, cases: tuple[Case, ...] | None = None) -> list[Row
         for method in case.methods:
             title = f"decode {case} {method}"
             model, wall, cpu = timed(
-                lambda sketch=sketch, k=case.k, method=method: decode(  # type: ignore[misc]
-                    sketch, k, method=method, threads=cores
+                lambda sketch=sketch, case=case, method=method: decode(  # type: ignore[misc]
+                    sketch, case.k, method=method, refine=case.refine, threads=cores
                 )
             )
             how = model.decoding

@@ -8,6 +8,7 @@ import pytest
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.models import random_mixture, symmetric_kl
+from tests.benchmarks.decoding import Case
 from tests.benchmarks.plain import PlainSplitting
 
 
@@ -40,6 +41,16 @@ def test_plain_splitting_finds_the_mixture(sketch, truth):
     assert plain.cost < 1.0
     found = type(truth)(plain.weights, plain.means, plain.variances)
     assert symmetric_kl(truth, found, n_samples=50_000) < 0.01
+
+
+def test_uneven_mixtures_have_other_weights_and_deviations():
+    uneven = Case(3, 8, 400, ("splitting",), uneven=True, refine="efficient")
+    deviations = np.sqrt(uneven.truth().covariances)
+    assert 0.3 <= deviations.min() < 0.6
+    assert 1.5 < deviations.max() <= 3.0
+    assert uneven.truth().weights.std() > 0.05
+    assert str(uneven) == "d=3 K=8 m=400 uneven refined"
+    assert str(Case(3, 8, 400, ())) == "d=3 K=8 m=400"
 
 
 def test_plain_splitting_stops_in_time(sketch):

@@ -69,3 +69,23 @@ def test_components_without_width_are_warned_of():
         decode(sketch, 2, variance_floor=1e-15)
     assert caught[0].filename == __file__
     decode(sketch, 2)
+
+
+def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
+    class Refusing:
+        def submit(self, *args):
+            raise RuntimeError("nothing runs")
+
+    x = np.random.default_rng(0).normal(size=(100, 64))
+    for n_frequencies, refine, logged in (
+        (3000, None, 0),
+        (20_000, None, 1),
+        (10_000, "efficient", 1),
+    ):
+        found = partial_sketch(x, FeatureMap(64, n_frequencies, scale=1.0))
+        caplog.clear()
+        with pytest.raises(RuntimeError, match="nothing"):
+            decode(found, 10, "cl-ompr", refine=refine, executor=Refusing())
+        assert len(caplog.messages) == logged
+        assert all(f"{n_frequencies} frequencies" in text for text in caplog.messages)
+        assert all("n_components=10" in text for text in caplog.messages)
