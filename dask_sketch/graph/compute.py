@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -17,6 +18,9 @@ from dask_sketch.graph.telemetry import TaskSpan, log_pass, open_span
 from dask_sketch.sources.samples import Samples
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
+_PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; one that has stopped never answers
+_MAX_LOST = 5  # times that workers are asked again because one was lost
+logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2  # between two questions to a scheduler
 # states of tasks that are still to be done, on clusters and here
 _PENDING = ("waiting", "no-worker", "queued", "processing")
@@ -58,21 +62,40 @@ def start_pass(samples: Samples, reduction: Reduction, split_every: int, client:
     PlanError
         If the computation cannot fit in memory.
     ArtifactError
-        If a worker draws other frequencies than the client.
+        If a worker samples other frequencies than the client, or has other kernels.
     """
     if reduction.require_fit is not None:
         reduction.require_fit(samples, split_every, client)
-    if client is not None and reduction.prepare is not None:
-        # frequencies drawn, digest checked and kernels compiled on every worker before data is read
-        answers = client.run(reduction.prepare, on_error="return")
-        for answer in answers.values():
-            if isinstance(answer, Exception) and not isinstance(answer, OSError):
-                raise answer  # not merely that this worker was lost just now
+    if client is not None:
+        _prepare_workers(client, reduction)
     if reduction.feature_map is None:
         return open_span(client, reduction.name)
     span = open_span(client)
     log_pass(client, span, samples, reduction.feature_map)
     return span
+
+
+def _prepare_workers(client: Any, reduction: Reduction) -> None:
+    """Sample the frequencies and compile on every worker that answers, before data is read."""
+    for _ in range(_MAX_LOST):
+        try:
+            answers = client.run(
+                reduction.prepare_worker, on_error="return", callback_timeout=_PREPARE_TIMEOUT
+            )
+            break
+        except TimeoutError:
+            logger.warning(
+                "not every worker was prepared within %.0f s: a worker may have stopped",
+                _PREPARE_TIMEOUT,
+            )
+            return
+        except OSError as error:  # a worker was lost meanwhile: those that are left are asked again
+            logger.warning("a worker was lost while workers were prepared: %s", error)
+    else:
+        return  # each task prepares its own worker
+    for answer in answers.values():
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):
+            raise answer  # not merely that this worker was lost just now
 
 
 def compute_together(

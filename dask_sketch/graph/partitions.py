@@ -264,9 +264,7 @@ def reduce_batch(batch: ChunkBatch, reduction: Reduction) -> list[Any]:
     ArtifactError
         If this process draws other frequencies than the map states; before data is read.
     """
-    if reduction.prepare is not None:
-        # a worker that joined after the pass began is prepared here
-        reduction.prepare()
+    reduction.prepare_worker()  # it may have joined after the pass began
     return [_reduce_chunk(chunk, batch.label, reduction) for chunk in batch.chunks]
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dask_sketch.errors import ArtifactError
+from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.sources.bag import Block
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Reduction:
         Function of a list of partial results that raises if a worker has no room to combine them.
     feature_map
         Feature map of a computation that sketches; such a pass is reported to the scheduler.
+    source
+        Checksum of the kernels of the client.
 
     Examples
     --------
@@ -79,6 +83,23 @@ class Reduction:
     require_fit: Callable[[Any, int, Any], None] | None = None
     require_room: Callable[[list[Any]], None] | None = None
     feature_map: FeatureMap | None = None
+    source: int = SOURCE_MARK
+
+    def prepare_worker(self) -> None:
+        """Prepare this process, if it has the kernels of the client.
+
+        Raises
+        ------
+        ArtifactError
+            If the kernels are those of another version, whose sums could have other bits.
+        """
+        if self.source != SOURCE_MARK:
+            raise ArtifactError(
+                f"this worker has the kernels {SOURCE_MARK:08x} of dask-sketch, the client "
+                f"{self.source:08x}: install the same version on all workers."
+            )
+        if self.prepare is not None:
+            self.prepare()
 
     @property
     def combine_on_worker(self) -> Combine:

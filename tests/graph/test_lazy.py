@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import zarr
 from distributed import SchedulerPlugin, wait
+from distributed.comm import CommClosedError
 from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
@@ -169,6 +170,44 @@ def test_a_worker_that_draws_other_frequencies_stops_the_pass(process_client):
             ds.sketch(da.from_array(X, chunks=(10, 3)), fm).compute()
     finally:
         process_client.run(mend, workers=[worker])
+
+
+def test_a_worker_with_other_kernels_stops_the_pass(process_client):
+    def other(mark):
+        from dask_sketch.graph import reduction
+
+        before, reduction.SOURCE_MARK = reduction.SOURCE_MARK, mark
+        return before
+
+    worker = min(process_client.scheduler_info(n_workers=-1)["workers"])
+    (mark,) = process_client.run(other, 12345, workers=[worker]).values()
+    try:
+        with pytest.raises(ArtifactError, match="12345|3039"):
+            ds.sketch(da.from_array(X, chunks=(10, 3)), feature_map(seed=778)).compute()
+    finally:
+        process_client.run(other, mark, workers=[worker])
+
+
+@pytest.mark.parametrize("error", [CommClosedError("a worker is gone"), TimeoutError()])
+def test_workers_that_do_not_answer_do_not_stop_a_pass(error, thread_client, monkeypatch):
+    run, asked = thread_client.run, []
+
+    def lost_once(function, **options):
+        asked.append(options["callback_timeout"])
+        if len(asked) == 1:
+            raise error
+        return run(function, **options)
+
+    monkeypatch.setattr(thread_client, "run", lost_once)
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), feature_map(seed=779))
+    assert lazy.compute().identical(ds.sketch(X, feature_map(seed=779)))
+    assert len(asked) == (1 if isinstance(error, TimeoutError) else 2)
+    assert max(asked) < 1000.0
+
+
+def test_the_answer_of_a_client_may_be_limited_in_time(thread_client):
+    with pytest.raises(TimeoutError):
+        thread_client.run(time.sleep, 0.5, callback_timeout=0.01)
 
 
 def test_a_lost_worker_changes_no_bit(process_client):
