@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 
+# Arguments with which another method than "likelihood" is the default, or none is chosen.
+_NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
 
 
@@ -120,6 +123,30 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
     else:
         enough = model in (None, "gaussian") and pilot_mixture(sketch) is not None
     return "likelihood" if enough else None
+
+
+def beside_default(n_components: int | None, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the arguments that keep :func:`decode` from comparing with maximum likelihood.
+
+    Parameters
+    ----------
+    n_components
+        Number of components, which the comparison needs.
+    options
+        Further arguments of :func:`dask_sketch.decode`.
+
+    Examples
+    --------
+    >>> beside_default(None, {"method": "cl-omp", "merge": False})
+    ('n_components', 'method')
+    """
+    given = {name: options.get(name) for name in _NOT_DEFAULT}  # arrays and models among them
+    names = [name for name, value in given.items() if value is not None and value is not False]
+    if given["method"] == "likelihood":
+        names.remove("method")
+    if options.get("model") in ("isotropic", "known"):
+        names.append("model")
+    return (*(["n_components"] if n_components is None else []), *names)
 
 
 def require_content(sketch: Any) -> None:

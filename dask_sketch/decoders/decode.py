@@ -10,7 +10,7 @@ from typing import Any, overload
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
-from dask_sketch.decoders.arguments import check_problem, require_callables
+from dask_sketch.decoders.arguments import beside_default, check_problem, require_callables
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.misfit import warn_of_misfit
@@ -113,24 +113,30 @@ def decode(
     n_components
         Number ``K >= 1`` of components. By default, components are added by ``"cl-omp"`` until the
         remaining error is no larger than sampling noise (sec. 2.4), up to the number for which
-        there are enough frequencies.
+        there are enough frequencies. This search makes no use of random rows: on real data, decode
+        again with the number that it finds, or compare numbers with
+        :func:`dask_sketch.select_model`.
     method
-        - ``"likelihood"`` (new in this package), the default where the sketch carries random rows:
-          maximum likelihood on these rows, whose weights are calibrated to the sketch
-          (:func:`dask_sketch.calibrate`), or the fit to the sketch where that is as likely.
-          Centroids are those of k-means on the calibrated rows.
-        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for mixtures without rows, the
-          most reliable; time grows with ``K**2``.
-        - ``"cl-omp"``: Algorithm 1 without replacement.
-        - ``"splitting"``: Algorithm 2, for large ``K`` and smooth densities.
+        - ``"likelihood"`` (new in this package), the default for mixtures where the sketch carries
+          random rows, or its feature map is one of :func:`dask_sketch.design`: maximum likelihood
+          on rows whose weights are calibrated to the sketch (:func:`dask_sketch.calibrate`), or
+          the fit to the sketch where that is as likely. The rows are those of the sketch. A sketch
+          without rows is compared with the mixture of the pilot rows that ``design`` read; if it is
+          of other data, such as a group or later data, rows simulated from that mixture are
+          calibrated to the sketch. With rows it is also the default for ``model="dirac"``:
+          k-means on the calibrated rows.
+        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
+          a feature map without a pilot, or of a private sketch; time grows with ``K**2``.
+        - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
+        - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
+          and smooth densities.
         - ``"density"`` (new in this package), the default for ``model="dirac"`` without rows: a
-          density of
-          several atoms for each centroid, partitioned by k-means; the most precise method for
-          clustering. As in k-means,
-          distances are Euclidean, in the units of the data. With ``model="gaussian"``: a density
-          of as many atoms as explain the sketch, reduced to the components of greatest likelihood,
-          for data that is no mixture of so few Gaussians, such as speech.
-        - ``"sketch-shift"``: sketch-and-shift, the published Algorithm 2 (see References). With
+          density of several atoms for each centroid, partitioned by k-means; the most precise
+          method for clustering. As in k-means, distances are Euclidean, in the units of the data.
+          With ``model="gaussian"``: a density of as many atoms as explain the sketch, reduced to
+          the components of greatest likelihood, for data that is no mixture of so few Gaussians,
+          such as speech.
+        - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
           ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.
     model
@@ -140,9 +146,10 @@ def decode(
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
-        frequencies allow, and gives standard errors (``model.stderr``). With ``p`` parameters, time
-        grows as ``p m (p + 4096)`` and memory as ``48 p m`` bytes. None: least squares, as in the
-        papers.
+        frequencies allow, and gives standard errors (``model.stderr``). If ``"likelihood"`` finds a
+        mixture that is likelier than the refined one by more than noise explains, it returns that
+        one, without standard errors, and warns. With ``p`` parameters, time grows as
+        ``p m (p + 4096)`` and memory as ``48 p m`` bytes. None: least squares, as in the papers.
     bounds
         Bounds of the means: None for no bounds, as in Keriven et al. (centroid methods then use the
         range of the data); ``"data"`` for the range of the data; or an array of shape
@@ -167,10 +174,12 @@ def decode(
         Number of independent fits ``>= 1``; the one of lowest cost is returned. The densities that
         ``"density"`` reduces to a mixture are pooled instead.
     variance_floor
-        Smallest variance of a component, as a fraction of the mean variance that the frequency
-        distribution expects, or of that of the data if that is less, in (0, 1). Efficient
-        refinement goes down to a tenth of it. The paper's is 1e-15; 0.3 suits data without
-        clusters, such as speech.
+        Smallest variance of a component in a fit to the sketch, as a fraction of the mean variance
+        that the frequency distribution expects, or of that of the data if that is less, in (0, 1).
+        Efficient refinement goes down to a tenth of it. The paper's is 1e-15; 0.3 suits data
+        without clusters, such as speech. Mixtures of maximum likelihood, which ``"likelihood"``
+        mostly returns for real data, are not bounded by it, but by a millionth of the variance of
+        the rows.
     device
         ``"cuda"``: sums over frequencies are computed on the current GPU, in float64; the model is
         the same up to rounding. For many frequencies, and not for methods that find centroids.
@@ -206,8 +215,8 @@ def decode(
     References
     ----------
     Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
-    models, Information and Inference 7(3), Algorithms 1 and 2. Sketch and shift: a robust decoder
-    for compressive clustering, Algorithm 2.
+    models, Information and Inference 7(3). Sketch and shift: a robust decoder for compressive
+    clustering, under review.
 
     Examples
     --------
@@ -261,7 +270,7 @@ def _decode_sketch(
         solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.variances, solution.cost,
-        solution.noise_level,
+        solution.noise_level, beside_default(n_components, options),
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 
 import numpy as np
 
@@ -21,6 +22,7 @@ EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that
 _UNEXPLAINED = 30.0, 3e-4
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
+_OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
 _WITHOUT_PILOT = (
     "A feature map of design() knows where clusters are; one that is made without data finds them "
     "with covariances of several scales, such as 1, 4, 16 and 64 times the smallest."
@@ -56,6 +58,7 @@ def warn_of_misfit(
     variances: Array | None,
     cost: float,
     noise_level: float,
+    beside_default: Collection[str] = (),
 ) -> None:
     """Warn if the rows of the sample, or the pilot of the map, speak for a simpler model.
 
@@ -70,6 +73,9 @@ def warn_of_misfit(
         Components; None in place of variances for centroids.
     cost, noise_level
         Cost of the model, and noise level of the sketch.
+    beside_default
+        Names of the arguments of :func:`dask_sketch.decode` that keep it from a comparison with
+        maximum likelihood; ``"n_components"`` where it was not given.
     """
     if sketch.privacy is not None:
         return
@@ -83,13 +89,15 @@ def warn_of_misfit(
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
         if pilot is None and variances is not None:
-            _warn_of_cost(sketch, cost, noise_level)
+            _warn_of_cost(sketch, cost, noise_level, _remedy(sketch, len(weights), beside_default))
             _warn_of_range(sketch, weights, means, variances)
         return
     if variances is None:
-        _warn_of_centroids(sketch, means, rows, masses)
+        remedy = _remedy(sketch, len(weights), beside_default, "centroids")
+        _warn_of_centroids(means, rows, masses, remedy)
     else:
-        _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses)
+        remedy = _remedy(sketch, len(weights), beside_default, has_pilot=pilot is not None)
+        _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses, remedy)
 
 
 def loss_to_rival(
@@ -177,15 +185,14 @@ def _warn_of_outliers(sketch: Sketch) -> None:
         )
 
 
-def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float) -> None:
+def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> None:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
     if cost > _UNEXPLAINED[0] * noise_level and cost > _UNEXPLAINED[1] * energy:
         warnings.warn(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
-            f"others, or the data is no such mixture. {_remedy(sketch, 'mixture')} "
-            f"{_WITHOUT_PILOT}",
+            f"others, or the data is no such mixture. {remedy} {_map_remedy(sketch)}",
             UserWarning,
             stacklevel=5,
         )
@@ -201,7 +208,7 @@ def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Arra
         warnings.warn(
             f"feature {feature} has values from {sketch.minimum[feature]:.4g} to "
             f"{sketch.maximum[feature]:.4g}, more than {_OUT_OF_RANGE:g} standard deviations from "
-            f"every component: far rows or rare clusters are missing. {_WITHOUT_PILOT}",
+            f"every component: far rows or rare clusters are missing. {_map_remedy(sketch)}",
             UserWarning,
             stacklevel=5,
         )
@@ -213,6 +220,7 @@ def _warn_of_mixture(
     pilot: PilotMixture | None,
     rows: Array,
     masses: Array,
+    remedy: str,
 ) -> None:
     found = _compared(mixture, pilot, rows, masses)
     if found is None:
@@ -223,7 +231,7 @@ def _warn_of_mixture(
         warnings.warn(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
             "nearest to a sketch are not the likeliest where the data is no mixture of "
-            f"{len(mixture[0])} Gaussians. {_remedy(sketch, 'mixture')}",
+            f"{len(mixture[0])} Gaussians. {remedy}",
             UserWarning,
             stacklevel=5,
         )
@@ -245,14 +253,14 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
         )
 
 
-def _warn_of_centroids(sketch: Sketch, centers: Array, rows: Array, masses: Array) -> None:
+def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> None:
     rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
     squares = _squared_distances(rows, centers)
     error = float(masses @ squares)
     if error > WARNED_RATIO * rival.inertia:
         warnings.warn(
             f"the mean squared error of the centroids is {error / rival.inertia:.3g} times that of "
-            f"k-means on {len(rows):,} rows. {_remedy(sketch, 'centroids')}",
+            f"k-means on {len(rows):,} rows. {remedy}",
             UserWarning,
             stacklevel=5,
         )
@@ -265,15 +273,39 @@ def _squared_distances(rows: Array, centers: Array) -> Array:
     return best
 
 
-def _remedy(sketch: Sketch, result: str) -> str:
+def _map_remedy(sketch: Sketch) -> str:
+    """Advice on the feature map of a sketch that its pilot tells nothing of."""
+    return _WITHOUT_PILOT if sketch.feature_map.pilot is None else _OF_OTHER_DATA
+
+
+def _remedy(
+    sketch: Sketch,
+    n_components: int,
+    beside_default: Collection[str],
+    result: str = "mixture",
+    *,
+    has_pilot: bool = False,
+) -> str:
+    """Advice for a model that a rival beats: first the defaults of :func:`dask_sketch.decode`."""
+    steps = []
+    if sketch.sample is not None or has_pilot:
+        if "n_components" in beside_default:
+            steps.append(f"with n_components={n_components}, or another number,")
+        others = [name for name in beside_default if name != "n_components"]
+        if others:
+            steps.append(f"without {' and '.join(others)},")
     if sketch.sample is not None:
-        return "Decode without method, which compares it with maximum likelihood on the sample."
+        if not steps:
+            return "Decode another number of components, or with replicates=5."
+        rival = "k-means" if result == "centroids" else "maximum likelihood"
+        return f"Decode {' '.join(steps)} which compares it with {rival} on the sample."
+    first = f"Decode {' '.join(steps)} which compares it with the pilot rows. " if steps else ""
     if result == "centroids":
         return (
             "Sketch with sample=True where rows may be kept; otherwise design the feature map with "
             "task='clustering' and decode with method='density'."
         )
-    return (
+    return first + (
         "Sketch with sample=True where rows may be kept; otherwise take four times the frequencies "
         "and method='density'."
     )

@@ -62,13 +62,18 @@ def at_floor(model: GaussianMixture, sketch: Sketch) -> tuple[int, ...]:
 def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
     """Find variances (n_components, n_features) at their floor.
 
-    The record of the decoder gives the floor; where there are standard errors, zero errors mark
-    such variances. Variances below a hundred-thousandth of the data's are always included.
+    The record of the decoder gives the floor of a fit to the sketch; a mixture of maximum
+    likelihood is not bounded by it. Where there are standard errors, zero errors mark such
+    variances. Variances below a hundred-thousandth of the data's are always included.
     """
     held: NDArray[np.bool_] = model.covariances < _THIN * sketch.extent[1]
     if model.stderr is not None:
         held |= model.stderr.covariances == 0.0
-    elif model.decoding is not None and model.decoding.variance_floor is not None:
+    elif (
+        model.decoding is not None
+        and model.decoding.variance_floor is not None
+        and not model.decoding.is_likeliest
+    ):
         expected, variances = sketch.feature_map.mean_variances, model.covariances
         data = sketch.extent[1]
         if model.decoding.model == "isotropic":  # one variance, bounded by a mean over features

@@ -64,6 +64,8 @@ _FROM_ZERO = 2.0
 # Expected divergence relative to that of maximum likelihood. Least squares at the paper's sizes has
 # 1.3 to 3.3; with scales of features that differ by 3 (Fig. 3) 3 to 4, by 4 4 to 8, by 5 7 to 15.
 _LOST = 5.0
+# Ratio of the width of components to the expected one beyond which another scale is advised.
+_OTHER_SCALE = 1.5
 # Multiple of the smallest loss of a feature above which features are named.
 _UNLIKE = 2.0
 
@@ -91,7 +93,14 @@ def findings(fit: FitDiagnostics) -> dict[str, str]:
             f"{_listed(map(str, fit.at_boundary))}), where there are hardly any samples. Decode "
             "again with replicates, or fewer components."
         )
-    if fit.at_floor:
+    if fit.at_floor and fit.is_likeliest:
+        found["floor"] = (
+            "Variances are nearly zero (components "
+            f"{_listed(map(str, fit.at_floor))}): many rows share a value there, so that the "
+            "likelihood rewards ever smaller variances. Decode fewer components, or leave out "
+            "features of few values."
+        )
+    elif fit.at_floor:
         found["floor"] = (
             "Variances are at the decoder's lower bound (components "
             f"{_listed(map(str, fit.at_floor))}): the sketch carries little information on "
@@ -123,15 +132,15 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             f"One more least-squares step would reduce the cost by {at.reducible / fit.cost:.0%}: "
             "the descent stopped early. Continue with decode(sketch, start=model)."
         )
-    weak = np.flatnonzero(at.weights <= _FROM_ZERO * at.weight_errors)
-    if len(weak) and fit.n_components > 1:
+    weak = np.flatnonzero(at.weights <= _FROM_ZERO * at.weight_errors)  # errors of least squares
+    if not fit.is_likeliest and len(weak) and fit.n_components > 1:
         found["undetermined"] = (
             "Weights do not differ significantly from zero (components "
             f"{_listed(map(str, weak))}): "
             "fewer components may suffice, or these overlap too much for so few samples. Decode "
             "fewer and compare with select_model() on a held-out sketch, or sketch more samples."
         )
-    if at.divergence > _LOST * at.attainable:
+    if at.divergence > _LOST * at.attainable:  # nan unless it is a fit of least squares
         found["unresolved"] = _unresolved(fit, at)
     if fit.heldout is not None:
         # the parameters have fitted some of the noise
@@ -158,9 +167,12 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
     poor = np.flatnonzero(losses > _UNLIKE * losses.min())
     if losses.min() > _LOST or not len(poor):
         width = np.sqrt(np.mean(fit.feature_widths**2))
+        advice = "Decode with refine='efficient', or sketch with more frequencies"
+        if 1.0 / _OTHER_SCALE <= width <= _OTHER_SCALE:
+            return text + f"{advice}."
         return text + (
-            "Decode with refine='efficient', or sketch with more frequencies or another scale: "
-            f"components are {width:.2g} times as wide as the frequencies expect."
+            f"{advice} or another scale: components are {width:.2g} times as wide as the "
+            "frequencies expect."
         )
     features = "features" if len(poor) > 1 else "feature"
     return text + (
@@ -227,7 +239,8 @@ class FitDiagnostics:
     linearization
         Expected cost, standard errors and expected divergence; None for centroids, which are
         never the distribution of their samples. An efficiently refined mixture has its own
-        standard errors, and nan for the divergence of least squares.
+        standard errors. The divergence of least squares is nan for it, and for a mixture of
+        maximum likelihood.
     feature_widths
         Root-mean-square standard deviation of the components in each feature, relative to the
         component that the frequencies were sampled for, shape (n_features,).
@@ -414,6 +427,7 @@ def _measured(
     level = noise_level(sketch)
     residual = weighted_residual(model, sketch)
     visible = np.abs(sketch.characteristic) > 2.0 * sketch.noise_modulus
+    is_likeliest = model.decoding is not None and model.decoding.is_likeliest
     found = None
     widths = np.zeros(model.n_features)
     losses = np.full(model.n_features, np.nan)
@@ -426,6 +440,8 @@ def _measured(
                 variance_errors=model.stderr.covariances / model.covariances,
                 divergence=np.nan,
             )
+        elif is_likeliest:
+            found = replace(found, divergence=np.nan)
         unit = sketch.feature_map.mean_variances
         widths = np.sqrt(model.weights @ model.covariances / unit)
         counts = sketch.effective_count * model.weights[:, None]
@@ -444,5 +460,5 @@ def _measured(
         feature_widths=widths,
         feature_losses=losses,
         heldout=None if heldout is None else discrepancy(model, heldout, seed),
-        is_likeliest=model.decoding is not None and model.decoding.is_likeliest,
+        is_likeliest=is_likeliest,
     )

@@ -66,6 +66,17 @@ def fields_text(fields: Mapping[str, object]) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "chunk"), counted(1000, "chunk")
+    ('1 chunk', '1,000 chunks')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def describe(values: Mapping[str, object]) -> dict[str, str]:
     """Format the values of ``as_dict()`` as text, for tables.
 

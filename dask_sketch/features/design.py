@@ -44,7 +44,9 @@ def default_n_frequencies(n_features: int, n_components: int, task: str = "mixtu
     return 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
 
 
-def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
+def whitening_matrix(
+    samples: NDArray[np.float64], kind: str, feature_names: tuple[str, ...] | None = None
+) -> NDArray[np.float64]:
     """Matrix ``L`` such that ``L @ x`` has features of unit variance (section 5.4, erratum).
 
     Parameters
@@ -54,6 +56,8 @@ def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.floa
     kind
         ``"diagonal"`` divides each feature by its standard deviation; ``"full"`` is the symmetric
         inverse square root of the covariance, which removes correlations as well.
+    feature_names
+        Names of the features for messages, if the data has names.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.floa
     deviation = samples.std(axis=0)
     if not (deviation > 0).all():
         raise InputError(
-            f"features {np.flatnonzero(deviation == 0).tolist()} do not vary in the pilot samples, "
+            f"{_listed_features(deviation == 0, feature_names)} do not vary in the pilot samples, "
             "so they cannot be whitened. Leave them out."
         )
     if kind == "diagonal":
@@ -83,6 +87,12 @@ def whitening_matrix(samples: NDArray[np.float64], kind: str) -> NDArray[np.floa
     if values[0] <= 1e-12 * values[-1]:
         raise InputError("the features are linearly dependent: full whitening is not possible.")
     return np.asarray((vectors / np.sqrt(values)) @ vectors.T)
+
+
+def _listed_features(chosen: NDArray[np.bool_], names: tuple[str, ...] | None) -> str:
+    """Text such as ``features [1]``, or ``features ['age']`` of data with names."""
+    numbers = np.flatnonzero(chosen).tolist()
+    return f"features {numbers if names is None else [names[number] for number in numbers]}"
 
 
 def require_design_arguments(
@@ -163,12 +173,12 @@ whitening, seed, dtype
     >>> design_from_pilot(pilot, n_components=1).mean_variances.round()
     array([9., 9.])
     """
-    _require_magnitudes(pilot, label)
+    _require_magnitudes(pilot, label, feature_names)
     d = pilot.shape[1]
     m = _choose_n_frequencies(n_frequencies, d, n_components, task)
     if distribution is None:
         distribution = default_distribution(d, m, task)
-    matrix = None if whitening is None else whitening_matrix(pilot, whitening)
+    matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
     fit = None
     rough = rough_mixture(pilot, n_components, seed)
     if scale is None and covariances is None:
@@ -183,7 +193,7 @@ whitening, seed, dtype
             scale = _rounded(clustering_scale(rows, n_components, seed=seed))
         else:
             whitened = rough if matrix is None else rough_mixture(rows, n_components, seed)
-            covariances, fit = _component_variances(rows, whitened, seed)
+            covariances, fit = _component_variances(rows, whitened, seed, feature_names)
     return FeatureMap(
         n_features=d,
         n_frequencies=m,
@@ -236,7 +246,9 @@ def _choose_n_frequencies(
     return n_frequencies
 
 
-def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
+def _require_magnitudes(
+    rows: NDArray[np.float64], label: str, feature_names: tuple[str, ...] | None
+) -> None:
     """Refuse values whose squares exceed the range of float64."""
     largest = float(np.abs(rows).max())
     if largest >= _HUGE:
@@ -246,21 +258,28 @@ def _require_magnitudes(rows: NDArray[np.float64], label: str) -> None:
         narrow = np.flatnonzero((ranges > 0) & (ranges < 1.0 / _HUGE))
         if not len(narrow):
             return
-        found = f"varies by {ranges[narrow[0]]:g} in feature {narrow[0]}"
+        name = narrow[0] if feature_names is None else repr(feature_names[narrow[0]])
+        found = f"varies by {ranges[narrow[0]]:g} in feature {name}"
     raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
 
 
 def _component_variances(
-    rows: NDArray[np.float64], rough: PilotMixture | None, seed: int
+    rows: NDArray[np.float64],
+    rough: PilotMixture | None,
+    seed: int,
+    feature_names: tuple[str, ...] | None,
 ) -> tuple[NDArray[np.float64], ScaleFit]:
     """Mean variance of the components in each feature, and the fit for plots."""
     variances = rows.var(axis=0)
     varies = np.ptp(rows, axis=0) > 0
     if not varies.any():
-        raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
+        raise InputError(
+            f"all {len(rows):,} pilot samples are equal, so there is no scale to find. Give the "
+            "scale, or more pilot samples by n_pilot."
+        )
     if not varies.all():
         warnings.warn(
-            f"features {np.flatnonzero(~varies).tolist()} do not vary in the pilot samples. They "
+            f"{_listed_features(~varies, feature_names)} do not vary in the pilot samples. They "
             "carry no information; leave them out.",
             UserWarning,
             stacklevel=4,

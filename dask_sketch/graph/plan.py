@@ -11,7 +11,7 @@ from dask.system import CPU_COUNT
 
 from dask_sketch import config
 from dask_sketch.display.html import card
-from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.errors import InputError, PlanError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.row_loop import N_EXPONENTS
@@ -199,7 +199,8 @@ class Plan:
             "source": self.source,
             "samples": samples,
             "passes over the data": str(self.passes),
-            "tasks": f"{self.n_tasks:,} ({self.n_chunks:,} chunks, {self.n_merges:,} merges"
+            "tasks": f"{self.n_tasks:,} ({counted(self.n_chunks, 'chunk')}, "
+            + counted(self.n_merges, "merge")
             + (f"; {self.n_batches:,} batches)" if self.n_batches > 1 else ")"),
             "bytes read": describe_bytes(self.bytes_read),
             "largest chunk": describe_bytes(self.largest_chunk),

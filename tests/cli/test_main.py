@@ -359,3 +359,10 @@ def test_importing_the_command_line_loads_no_numerics() -> None:
     code = "import sys, dask_sketch.cli.main; print('numba' in sys.modules, 'zarr' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False"]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "dask_sketch", "--version"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert out.stdout.split()[-1] == ds.__version__
+    assert out.stdout.startswith("dask-sketch")

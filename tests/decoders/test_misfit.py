@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
+from dask_sketch.decoders.arguments import beside_default
 from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
 from dask_sketch.features import fit_pilot
 from dask_sketch.models import GaussianMixture, random_mixture
@@ -38,6 +39,55 @@ def test_the_loss_is_stated(sample):
     assert lost > WARNED_NATS
     assert stated == pytest.approx(lost, rel=0.5, abs=0.2)
     assert ("sample=True" in message) == (not sample)
+
+
+@pytest.fixture(scope="module")
+def of_skewed():
+    x = skewed(5000)
+    return sketch(x, design(x, n_components=3), sample=2000)
+
+
+@pytest.mark.parametrize(
+    ("n_components", "options", "advised", "not_advised"),
+    [
+        (None, {}, "n_components=2", "without method"),
+        (None, {"method": "cl-omp"}, "without method", "sample=True"),
+        (2, {"method": "splitting"}, "without method", "n_components="),
+        (2, {"bounds": [[0.0, 0.0], [9.0, 9.0]]}, "without bounds", "method"),
+        (2, {"method": "iht", "model": "isotropic"}, "without method and model", "n_components="),
+        (2, {"method": "likelihood"}, "another number", "without"),
+    ],
+)
+def test_the_advice_is_no_argument_that_was_given(
+    of_skewed, n_components, options, advised, not_advised
+):
+    bad = np.full(2, 0.5), np.full((2, 2), 50.0), np.ones((2, 2))
+    given = beside_default(n_components, options)
+    _, messages = caught(lambda: warn_of_misfit(of_skewed, *bad, 1.0, 1e-6, given))
+    (message,) = messages
+    assert advised in message
+    assert not_advised not in message
+
+
+def test_the_advice_for_an_unknown_number_is_better(of_skewed):
+    model, messages = caught(lambda: decode(of_skewed))
+    (message,) = [text for text in messages if "nats a sample below" in text]
+    assert f"n_components={model.n_components}" in message
+    again, messages = caught(lambda: decode(of_skewed, model.n_components))
+    assert not any("nats a sample below" in text for text in messages)
+    assert again.score(skewed(5000)) > model.score(skewed(5000)) + WARNED_NATS
+
+
+def test_a_map_of_other_data_is_to_be_designed_again():
+    x = np.random.default_rng(0).normal(size=(5000, 2))
+    feature_map = design(x, n_components=1)
+    x = x * 0.2 + 10.0
+    x[:5] = 200.0
+    found = partial_sketch(x, feature_map)
+    mixture = np.ones(1), found.mean[None], np.full((1, 2), 0.04)
+    _, messages = caught(lambda: warn_of_misfit(found, *mixture, 1e-6, 1e-6))
+    (message,) = messages
+    assert "Design a feature map for this data" in message
 
 
 def test_a_constant_feature_is_left_out_of_the_comparison():

@@ -19,6 +19,7 @@ from dask_sketch import (
 )
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
+from dask_sketch.models.model import LIKELIEST
 
 TRUTH = random_mixture(3, 2, seed=5)
 MAP = FeatureMap(2, 150, scale=1.0)
@@ -161,6 +162,38 @@ def test_a_scale_that_fits_no_feature(scale: float) -> None:
     sketch = partial_sketch(TRUTH.sample(20_000, seed=2), FeatureMap(2, 150, scale=scale))
     found = diagnose(TRUTH, sketch).findings
     assert re.search(r"another scale: components are (9\.\d|0\.03\d*) times", found["unresolved"])
+
+
+def test_a_scale_that_fits_is_not_to_be_changed() -> None:
+    found = diagnose(MODEL, SKETCH)
+    at = found.linearization
+    assert at is not None
+    poor = replace(found, linearization=replace(at, divergence=10.0 * at.attainable))
+    (text,) = poor.findings.values()
+    assert "refine='efficient'" in text
+    assert "scale" not in text
+    wide = replace(poor, feature_widths=2.0 * poor.feature_widths)
+    assert "another scale" in wide.findings["unresolved"]
+
+
+def test_maximum_likelihood_is_no_least_squares() -> None:
+    decoding = MODEL.decoding
+    assert decoding is not None
+    thin = MODEL.covariances.copy()
+    thin[0, 1] = 0.01
+    floored = replace(decoding, variance_floor=0.02)
+    nearest = replace(MODEL, covariances=thin, decoding=floored)
+    assert {"floor", "unfinished"} <= set(names(nearest))
+    rows = replace(floored, message=LIKELIEST + "the calibrated rows")
+    found = diagnose(replace(nearest, decoding=rows), SKETCH)
+    assert list(found.findings) == ["misfit"]  # the floor does not bound it
+    assert found.at_floor == ()
+    assert found.linearization is not None
+    assert np.isnan(found.linearization.divergence)
+    thin[0, 1] = 1e-12
+    repeated = diagnose(replace(nearest, covariances=thin, decoding=rows), SKETCH).findings
+    assert "variance_floor" not in repeated["floor"]
+    assert "features of few values" in repeated["floor"]
 
 
 def test_an_efficient_fit_has_its_own_errors() -> None:

@@ -45,6 +45,8 @@ def test_samples_that_cannot_be_whitened_are_refused(rng):
     x = rng.normal(size=(50, 2))
     with pytest.raises(InputError, match=r"features \[1\]"):
         whitening_matrix(x * [1.0, 0.0], "diagonal")
+    with pytest.raises(InputError, match=r"features \['b'\]"):
+        whitening_matrix(x * [1.0, 0.0], "diagonal", ("a", "b"))
     with pytest.raises(InputError, match="dependent"):
         whitening_matrix(np.column_stack([x, x.sum(axis=1)]), "full")
 
@@ -92,3 +94,15 @@ def test_unlike_units_are_warned_of_where_features_vary(rng):
 def test_few_frequencies_are_warned_of(rng):
     with pytest.warns(UserWarning, match="n_frequencies=20 .* 90"):
         design_from_pilot(rng.normal(size=(50, 4)), 20, 2)
+
+
+def test_messages_have_the_names_of_the_features():
+    x = np.random.default_rng(0).normal(size=(500, 3)) * [1.0, 0.0, 1.0]
+    with pytest.warns(UserWarning, match=r"features \['income'\]"):
+        design_from_pilot(x, n_components=1, feature_names=("age", "income", "height"))
+    with pytest.warns(UserWarning, match=r"features \[1\]"):
+        design_from_pilot(x, n_components=1)
+    with pytest.raises(InputError, match="in feature 'height'"):
+        design_from_pilot(
+            x * [1.0, 0.0, 1e-200], n_components=1, feature_names=("age", "income", "height")
+        )

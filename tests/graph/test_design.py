@@ -158,8 +158,8 @@ def test_bad_data():
         ds.design(np.full((50, 2), np.nan), 10)
     with pytest.raises(InputError, match="0 usable rows"):
         ds.design(np.ones((50, 2)), 10, weights=np.zeros(50))
-    with pytest.raises(InputError, match="does not vary"):
-        ds.design(np.ones((50, 2)), 10)
+    with pytest.raises(InputError, match="all 50 pilot samples are equal"):
+        ds.design(np.ones((50, 2)), n_frequencies=10)
 
 
 def kinds(x, place):

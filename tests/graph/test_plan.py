@@ -93,6 +93,11 @@ def test_chunks_of_unknown_length_cannot_be_projected():
         assert "unknown before the pass" in str(plan)
 
 
+def test_one_chunk_is_singular():
+    plan = ds.plan(np.ones((10, 3)), feature_map())
+    assert f"{plan.n_tasks} (1 chunk, 1 merge)" in str(plan)
+
+
 def test_above_the_task_limit_there_are_batches():
     x = da.ones((1000, 3), chunks=(1, 3))
     with dask.config.set({"sketch.task-limit": 100, "sketch.batch-tasks": 300}):
