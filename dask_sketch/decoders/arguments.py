@@ -15,7 +15,7 @@ from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import OPTIONAL, START, Method, rows_of
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS
-from dask_sketch.decoders.pilot_start import pilot_mixture
+from dask_sketch.decoders.pilot_start import nearby_mixture
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
@@ -77,7 +77,7 @@ def check_problem(
         method = _method_of_sample(sketch, model, n_components)
     row, model = _row(method, model, n_components, start)
     without_rows = row.name == "likelihood" and sketch.sample is None
-    if without_rows and (model != "gaussian" or pilot_mixture(sketch) is None):
+    if without_rows and (model != "gaussian" or nearby_mixture(sketch) is None):
         raise DecodeError(
             "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
             "choose another method."
@@ -121,7 +121,7 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
     if sketch.sample is not None:
         enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
     else:
-        enough = model in (None, "gaussian") and pilot_mixture(sketch) is not None
+        enough = model in (None, "gaussian") and nearby_mixture(sketch) is not None
     return "likelihood" if enough else None
 
 

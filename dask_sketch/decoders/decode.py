@@ -271,6 +271,7 @@ def _decode_sketch(
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.variances, solution.cost,
         solution.noise_level, beside_default(n_components, options),
+        compared=solution.score is not None,
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 

@@ -5,7 +5,8 @@ sketch is not the likeliest one. Expectation-maximisation on the calibrated rows
 on all rows. If the data is such a mixture, on the other hand, the sketch of all rows determines it
 better than a sample can. Both are fitted, each is a start of the other, and the likelihood of the
 calibrated rows decides. Where no rows are kept, the mixture that was fitted to the pilot rows of
-the feature map takes their place, unless noise explains the cost of the fit to the sketch.
+the feature map takes their place, unless noise explains the cost of the fit to the sketch. For the
+sketch of other data, such as a group, rows that are simulated from it are calibrated to the sketch.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
+from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.misfit import EXPLAINED, mean_log_likelihood
-from dask_sketch.decoders.pilot_start import pilot_mixture, pilot_start
+from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
@@ -31,6 +32,7 @@ from dask_sketch.models.model import LIKELIEST
 from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
 
+_MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no search
@@ -79,11 +81,17 @@ def fit_replicate(
     calibrated = _rows_of(problem.sketch, seed)
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     pilot = pilot_start(problem.sketch, k, seed)
-    if problem.sketch.sample is None:  # simulated rows tell no more than the mixture they are from
+    if problem.sketch.sample is None:
         assert pilot is not None  # the arguments were checked
         given = pilot.weights, pilot.means, pilot.variances
-        fit = _fit_to_sketch(problem, pilot, rng, report, threads)
-        return Candidates(fit, given, mean_log_likelihood(rows, masses, given), True, calibrated)
+        score = mean_log_likelihood(rows, masses, given)
+        if _is_calibrated(calibrated):  # else the rows tell no more than the mixture they are from
+            fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
+            given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
+        if calibrated.effective_count < _MIN_EFFECTIVE:  # the data is elsewhere
+            score = -np.inf
+        fit = _fit_to_sketch(problem, Start(*given), rng, report, threads)
+        return Candidates(fit, given, score, True, calibrated)
     kind = _TYPES[problem.model]
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
@@ -102,15 +110,24 @@ def fit_replicate(
 
 
 def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
-    """Calibrated rows of the sample; without one, rows simulated from the mixture of the pilot."""
+    """Calibrated rows of the sample; without one, rows simulated from the mixture of the pilot.
+
+    If the sketch is of other data than the pilot, such as a group, these are calibrated to it.
+    """
     if sketch.sample is not None:
         return calibrate(sketch)
-    pilot = pilot_mixture(sketch)
+    pilot = nearby_mixture(sketch)
     assert pilot is not None  # the arguments were checked
     mixture = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
     rows = mixture.sample(_SIMULATED, seed=seed)
     equal, nan = np.full(len(rows), 1.0 / len(rows)), float("nan")
+    if pilot_mixture(sketch) is None:
+        return calibrate_rows(rows, equal, sketch, seed=seed)
     return CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
+
+
+def _is_calibrated(sample: CalibratedSample) -> bool:
+    return not np.isinf(sample.ridge)
 
 
 def _fit_to_sketch(
@@ -183,7 +200,7 @@ def conclude(
         return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
     for warning in caught:
         warnings.warn(warning.message, stacklevel=4)
-    return replace(nearest, score=score, gain=-gain)
+    return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 
 def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
@@ -235,7 +252,11 @@ def _likeliest(
 def _likeliest_on(problem: Problem) -> str:
     """Maximum likelihood, with the rows that it is of."""
     has_rows = problem.sketch.sample is not None
-    return LIKELIEST + ("the calibrated rows" if has_rows else "the pilot rows of the feature map")
+    if has_rows:
+        return f"{LIKELIEST}the calibrated rows"
+    same = pilot_mixture(problem.sketch) is not None
+    calibrated = "" if same else ", calibrated to the sketch"
+    return f"{LIKELIEST}the pilot rows of the feature map{calibrated}"
 
 
 def fit_points(

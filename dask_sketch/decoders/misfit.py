@@ -59,6 +59,7 @@ def warn_of_misfit(
     cost: float,
     noise_level: float,
     beside_default: Collection[str] = (),
+    compared: bool = False,
 ) -> None:
     """Warn if the rows of the sample, or the pilot of the map, speak for a simpler model.
 
@@ -76,6 +77,8 @@ def warn_of_misfit(
     beside_default
         Names of the arguments of :func:`dask_sketch.decode` that keep it from a comparison with
         maximum likelihood; ``"n_components"`` where it was not given.
+    compared
+        Whether the decoder has compared the likelihood with a rival.
     """
     if sketch.privacy is not None:
         return
@@ -89,7 +92,10 @@ def warn_of_misfit(
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
         if pilot is None and variances is not None:
-            _warn_of_cost(sketch, cost, noise_level, _remedy(sketch, len(weights), beside_default))
+            if not compared:
+                _warn_of_cost(
+                    sketch, cost, noise_level, _remedy(sketch, len(weights), beside_default)
+                )
             _warn_of_range(sketch, weights, means, variances)
         return
     if variances is None:

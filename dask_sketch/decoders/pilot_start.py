@@ -10,21 +10,23 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
 _POINTS = 20_000  # points sampled from a pilot mixture of another number of components
-# Differences up to which a sketch is of the data of its pilot: root mean square difference of the
-# means in standard deviations, and factor between the variances.
-_SHIFT, _FACTOR = 0.25, 1.5
+# Divergence between Gaussians of the moments of pilot and sketch, in nats: up to the first the
+# mixture of the pilot is that of the sketch, beyond the second it says nothing of it.
+_SAME, _REACH = 0.02, 3.0
 
 
-def pilot_mixture(sketch: Sketch) -> PilotMixture | None:
+def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     """Mixture of the pilot rows; None if there is none, or the sketch is of other data.
 
-    A sketch of one group, or of later data, differs in its mean or variances. A private sketch
+    A sketch of one group, or of later data, differs in its means or variances. A private sketch
     holds neither.
 
     Parameters
     ----------
     sketch
         Sketch of at least one sample.
+    reach
+        Largest divergence of the moments of the sketch from those of the mixture, in nats.
     """
     pilot = sketch.feature_map.pilot
     if pilot is None or pilot.mixture is None or sketch.privacy is not None:
@@ -35,9 +37,20 @@ def pilot_mixture(sketch: Sketch) -> PilotMixture | None:
     if not varies.any():
         return None
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
-    ratio = np.log(sketch.variance[varies] / pilot.variance[varies])
-    near = np.sqrt((shift**2).mean()) < _SHIFT and abs(np.median(ratio)) < np.log(_FACTOR)
-    return found if near else None
+    ratio = sketch.variance[varies] / pilot.variance[varies]
+    divergence = 0.5 * float((ratio - 1.0 - np.log(ratio) + shift**2).sum())
+    return found if divergence < reach else None
+
+
+def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
+    """Mixture of the pilot rows, as a start, also for a sketch of other data.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    """
+    return pilot_mixture(sketch, _REACH)
 
 
 def pilot_start(sketch: Sketch, n_components: int | None, seed: int = 0) -> Start | None:
@@ -55,7 +68,7 @@ def pilot_start(sketch: Sketch, n_components: int | None, seed: int = 0) -> Star
     seed
         Seed of the points.
     """
-    found = pilot_mixture(sketch)
+    found = nearby_mixture(sketch)
     if found is None or n_components is None:
         return None
     if len(found.weights) != n_components:

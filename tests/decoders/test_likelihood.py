@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, diagnose, sketch
+from dask_sketch import GaussianMixture, decode, design, diagnose, partial_sketch, sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import random_mixture
 
@@ -142,3 +142,31 @@ def test_without_rows_a_mixture_is_decoded_from_the_sums():
     model = decode(sketch(x, design(x, n_components=3), sample=False), 3)
     assert "pilot" not in model.decoding.message
     assert abs(model.score(x) - truth.score(x)) < 2e-3
+
+
+def test_each_group_has_a_mixture_of_its_own():
+    rng = np.random.default_rng(0)
+    day = np.repeat([0, 1, 2], 10_000)
+    level = np.array([1.0, 1.25, 0.8])[day]
+    x = np.c_[level * rng.gamma(2.0, 1.0, len(day)), rng.lognormal(0.0, 0.5, len(day)) * level]
+    feature_map = design(x, n_components=4, n_frequencies=300)
+    models = decode(sketch(x, feature_map, groups=day), 4)
+    pilot = feature_map.pilot.mixture
+    common = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    for label, model in models.items():
+        mine = x[day == label]
+        np.testing.assert_allclose(model.weights @ model.means, mine.mean(axis=0), rtol=0.05)
+        best = best_of_em(mine, 4)
+        assert model.score(mine) > best.score(mine) - 0.1
+        if label:
+            assert model.score(mine) > common.score(mine) + 0.02
+
+
+def test_the_sketch_of_data_elsewhere_is_fitted_alone():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5000, 2))
+    feature_map = design(x, n_components=1)
+    moved = partial_sketch(0.3 * rng.normal(size=(5000, 2)) + 1.5, feature_map)
+    model = decode(moved, 1)
+    np.testing.assert_allclose(model.means, 1.5, atol=0.03)
+    np.testing.assert_allclose(model.covariances, 0.09, rtol=0.1)

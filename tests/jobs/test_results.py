@@ -63,6 +63,7 @@ def test_drift_is_an_alarm_above_its_threshold(make_place: Make) -> None:
     assert not place.run().alarm
 
 
+@pytest.mark.filterwarnings("ignore:feature 0 has values")
 def test_a_warm_start_that_ends_worse_is_made_anew(
     make_place: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
