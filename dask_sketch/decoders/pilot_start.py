@@ -13,6 +13,7 @@ _POINTS = 20_000  # points sampled from a pilot mixture of another number of com
 # Divergence between Gaussians of the moments of pilot and sketch, in nats: up to the first the
 # mixture of the pilot is that of the sketch, beyond the second it says nothing of it.
 _SAME, _REACH = 0.02, 3.0
+_CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
 
 
 def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
@@ -39,7 +40,8 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
     ratio = sketch.variance[varies] / pilot.variance[varies]
     divergence = 0.5 * float((ratio - 1.0 - np.log(ratio) + shift**2).sum())
-    return found if divergence < reach else None
+    by_chance = _CHANCE * int(varies.sum()) / pilot.n_rows
+    return found if divergence < reach + by_chance else None
 
 
 def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
