@@ -243,7 +243,7 @@ class ParameterSpace:
         return np.clip(theta, self.lower, self.upper)
 
     def random_atoms(self, rng: np.random.Generator, n: int, *, spread_out: bool = False) -> Array:
-        """Sample starting points of Step 1 (n, n_parameters) at the centre of the data.
+        """Sample starting points of Step 1 (n, n_parameters) at the center of the data.
 
         Variances are ``U[0.5, 1.5]`` times the mean component variance of the frequency
         distribution (sec. 5.3).
@@ -321,7 +321,7 @@ class ParameterSpace:
         distribution, which is the comparison of the paper if the distribution is isotropic. The
         two halves of an atom are adjacent rows.
 
-        Points (ours) move by one standard deviation of the mean component of the frequency
+        Points move by one standard deviation of the mean component of the frequency
         distribution, along the feature in which the data is widest.
         """
         variances = self.variances(theta)

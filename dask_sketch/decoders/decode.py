@@ -117,25 +117,27 @@ def decode(
         again with the number that it finds, or compare numbers with
         :func:`dask_sketch.select_model`.
     method
-        - ``"likelihood"`` (new in this package), the default for mixtures where the sketch carries
-          random rows, or its feature map is one of :func:`dask_sketch.design`: maximum likelihood
-          on rows whose weights are calibrated to the sketch (:func:`dask_sketch.calibrate`), or
-          the fit to the sketch where that is as likely. The rows are those of the sketch. A sketch
-          without rows is compared with the mixture of the pilot rows that ``design`` read; if it is
-          of other data, such as a group or later data, rows simulated from that mixture are
-          calibrated to the sketch. With rows it is also the default for ``model="dirac"``:
-          k-means on the calibrated rows.
+        Two methods are not from the papers, ``"likelihood"`` and ``"density"``:
+
+        - ``"likelihood"``, the default for mixtures where the sketch carries random rows, or its
+          feature map is one of :func:`dask_sketch.design`: maximum likelihood on rows whose weights
+          are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch
+          where that is as likely. The rows are those of the sketch. A sketch without rows is
+          compared with the mixture of the pilot rows that ``design`` read; if it is of other data,
+          such as a group or later data, rows simulated from that mixture are calibrated to the
+          sketch. With rows it is also the default for ``model="dirac"``: k-means on the calibrated
+          rows.
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
-          a feature map without a pilot, or of a private sketch; time grows with ``K**2``.
+          a feature map without a pilot, of a private sketch, or with ``bounds``, ``covariance``,
+          ``device`` or ``merge``. Time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.
-        - ``"density"`` (new in this package), the default for ``model="dirac"`` without rows: a
-          density of several atoms for each centroid, partitioned by k-means; the most precise
-          method for clustering. As in k-means, distances are Euclidean, in the units of the data.
-          With ``model="gaussian"``: a density of as many atoms as explain the sketch, reduced to
-          the components of greatest likelihood, for data that is no mixture of so few Gaussians,
-          such as speech.
+        - ``"density"``, the default for ``model="dirac"`` without rows: a density of several atoms
+          for each centroid, partitioned by k-means; the most precise search for clustering. As in
+          k-means, distances are Euclidean, in the units of the data. With ``model="gaussian"``: a
+          density of as many atoms as explain the sketch, reduced to the components of greatest
+          likelihood, for data that is no mixture of so few Gaussians, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
           ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.

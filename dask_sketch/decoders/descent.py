@@ -1,14 +1,14 @@
 """Steps 3 to 5 of Algorithm 1: choose atoms, fit their weights, and descend on all parameters.
 
-A descent begins with L-BFGS-B, which is cheap and safe far from a minimum, and ends with
-Levenberg-Marquardt (ours). Near a minimum the cost is the square of a nearly linear residual, and
-the normal equations know its whole curvature. After 50 iterations of L-BFGS-B, on mixtures of 3 to
-8 components in 2 to 10 features, Levenberg-Marquardt converges in a third to two thirds of the time
-that L-BFGS-B needs; from halves of 32 components in 12 features it ends at 0.57 noise levels, and
-1000 iterations of L-BFGS-B at 0.89. Further away its steps are too bold: from random starts alone
-it ended in bad minima more often, so it does not begin the descent.
+A descent begins with L-BFGS-B, as in the paper, which is cheap and safe far from a minimum, and
+ends with Levenberg-Marquardt. Near a minimum the cost is the square of a nearly linear residual,
+and the normal equations know its whole curvature. After 50 iterations of L-BFGS-B, on mixtures of 3
+to 8 components in 2 to 10 features, Levenberg-Marquardt converges in a third to two thirds of the
+time that L-BFGS-B needs; from halves of 32 components in 12 features it ends at 0.57 noise levels,
+and 1000 iterations of L-BFGS-B at 0.89. Further away its steps are too bold: from random starts
+alone it ended in bad minima more often, so it does not begin the descent.
 
-The search for a minimum needs fewer frequencies than the minimum itself (ours). A subset of the
+The search for a minimum needs fewer frequencies than the minimum itself. A subset of the
 frequencies is a sketch of its own, which distinguishes the valleys of the cost if it has several
 numbers for each parameter; a last descent with all frequencies removes the difference between the
 two minima. On mixtures of sec. 5.1 with d = 12 and K = 64, by splitting, CPU seconds fell from 11

@@ -1,4 +1,4 @@
-"""Statistically efficient refinement: a fit weighted by the noise of the sketch (ours).
+"""Statistically efficient refinement: a fit weighted by the noise of the sketch.
 
 Least squares gives every entry of the sketch the same weight, though their noise is unequal and
 strongly correlated. The covariance ``S`` of the noise under a mixture is known in closed form

@@ -8,7 +8,7 @@ the sketch.
 
 At the distribution of the samples the cost is the noise level on average. The best fit costs less,
 since it has adapted to the noise: its cost is the energy of the noise outside of the span of the
-derivatives (ours). Of white noise that is the fraction ``1 - P / 2m``; the entries of a sketch are
+derivatives. Of white noise that is the fraction ``1 - P / 2m``; the entries of a sketch are
 so correlated that it is a third to a half of the noise level at ``m = 5 P``.
 """
 

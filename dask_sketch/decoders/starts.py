@@ -15,7 +15,7 @@ from dask_sketch.models.model import Decoding
 # Components far apart are out of reach of an ascent from elsewhere, and small sketches are cheap.
 _NUMBERS, _MIN_ATOMS, _MAX_ATOMS = 2_000_000, 200, 2_000
 _FAR_NUMBERS = 4_000_000  # of atoms in the range of the data
-_ASCENTS = 7  # ascents from the best of the random atoms, beside the one from the centre
+_ASCENTS = 7  # ascents from the best of the random atoms, beside the one from the center
 # Step 5 moves the atom on at once, so that the last digits of this maximum are of no use.
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
 
@@ -47,11 +47,11 @@ class Start:
 def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator) -> Array:
     """Step 1: ascend to a local maximum of ``Re <a / ||a||, r>`` from random starting points.
 
-    The first starting point is the paper's, at the centre of the data (sec. 5.3). The others are
+    The first starting point is the paper's, at the center of the data (sec. 5.3). The others are
     ours: atoms are sampled over the range of the data, and the few that correlate best are starting
-    points too; the best maximum is returned. An ascent from the centre alone reaches no further
+    points too; the best maximum is returned. An ascent from the center alone reaches no further
     than a few standard deviations of a component. On mixtures with means 3 to 5 times further apart
-    than in sec. 5.1 (d = 1 to 12, K = 2 to 10), CL-OMPR from the centre alone missed components in
+    than in sec. 5.1 (d = 1 to 12, K = 2 to 10), CL-OMPR from the center alone missed components in
     15 of 28 fits, and with these starts in 1; on those of sec. 5.1 both end in the same minima.
     All ascents run together, so that Step 1 stays cheap beside Step 5.
 
@@ -69,16 +69,16 @@ def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator)
     theta
         Parameters of one atom, shape (n_parameters,).
     """
-    centre = objective.space.random_atoms(rng, 1)
+    center = objective.space.random_atoms(rng, 1)
     if not any(part.any() for part in residual):
-        return np.asarray(centre[0])
+        return np.asarray(center[0])
     n_atoms = min(max(_NUMBERS // objective.n_frequencies, _MIN_ATOMS), _MAX_ATOMS)
     sampled = objective.space.random_atoms(rng, n_atoms, spread_out=True)
     n_far = max(min(objective.space.n_places, _FAR_NUMBERS // objective.n_frequencies), _MIN_ATOMS)
     far = objective.space.atoms_in_range(rng.spawn(1)[0], n_far)
     sampled = np.concatenate([sampled, far])
     best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:_ASCENTS]
-    starts = np.concatenate([centre, sampled[best]])
+    starts = np.concatenate([center, sampled[best]])
     found, values = ascend_correlation(objective, starts, residual)
     return np.asarray(found[values.argmax()])
 

@@ -1,4 +1,4 @@
-"""Swap moves: replace the atoms that are missed least by atoms that the mixture lacks (ours).
+"""Swap moves: replace the atoms that are missed least by atoms that the mixture lacks.
 
 The algorithms of the paper end in minima in which one atom covers two components while two atoms
 share a third. Neither a new atom that is thresholded before it has grown (CL-OMPR), nor a descent

@@ -1,6 +1,6 @@
 """First-order statistics of least squares: expected cost, standard errors, lost likelihood.
 
-This method is new in this package. Near the distribution of the samples, the sketch ``A P`` of a
+Near the distribution of the samples, the sketch ``A P`` of a
 mixture changes along its derivatives ``J`` with respect to the parameters. The noise of the data's
 sketch is the mean of ``n`` independent terms ``v``, each the sketch of a sample minus that of the
 distribution. Least squares attributes the projection of the noise on the span of ``J`` to the

@@ -211,7 +211,7 @@ def noise_blocks(
     """Yield blocks of frequencies with the noise (n_points, 2B) of single samples.
 
     The noise of a sample is the sketch of a point of the model minus that of the model. Points of
-    centroids are spread around the centres so that their variances are those of the data.
+    centroids are spread around the centers so that their variances are those of the data.
     """
     features = sketch.feature_map
     distribution = data_distribution(model, sketch)

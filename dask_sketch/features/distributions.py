@@ -6,19 +6,20 @@ have, never to their means: ``omega = R * Sigma**(-1/2) * phi`` with ``phi`` uni
 distribution is their mixture (eq. 18). To add a distribution, add its name to
 :mod:`dask_sketch.validation.choices`, and its radius to :func:`sample_frequencies`.
 
-``sparse-radius`` (ours) is the adapted radius in directions that use at most four features, chosen
-anew for each frequency. Frequencies of few features determine a diagonal covariance better: if a
-direction involves all ``d`` features, each variance contributes only a fraction ``1 / d`` of the
-squared radius. Asymptotic variance of the decoded mixture on the mixtures of sec. 5.1, mean ln
-symmetric KL at n = 300,000, isotropic scale, compared with the adapted radius: by least squares
--7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050); by efficient
-refinement -7.75 against -7.61 and -7.17 against -6.97. It also tolerates a scale that is wrong by a
-third in either direction. With four features or fewer the two distributions are the same.
+``sparse-radius``, which is not from the papers, is the adapted radius in directions that use at
+most four features, chosen anew for each frequency. Frequencies of few features determine a diagonal
+covariance better: if a direction involves all ``d`` features, each variance contributes only a
+fraction ``1 / d`` of the squared radius. Asymptotic variance of the decoded mixture on the mixtures
+of sec. 5.1, mean ln symmetric KL at n = 300,000, isotropic scale, compared with the adapted radius:
+by least squares -7.36 against -7.03 (d=10, K=5, m=525) and -6.90 against -6.43 (d=20, K=5, m=2050);
+by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also tolerates a scale that
+is wrong by a third in either direction. With four features or fewer the two distributions are the
+same.
 
-``sparse-sums`` (ours): groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of eight base
-frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two features.
-They are as good as ``sparse-radius``: for five decoded mixtures, -7.39 against -7.40 by least
-squares and -7.77 against -7.77 refined (d=10), in a third of the time of a sketch (d=10; a
+``sparse-sums``, which is not either: groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of
+eight base frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two
+features. They are as good as ``sparse-radius``: for five decoded mixtures, -7.39 against -7.40 by
+least squares and -7.77 against -7.77 refined (d=10), in a third of the time of a sketch (d=10; a
 fifteenth at d=128): see :mod:`dask_sketch.features.kernels.structured`. Features are dealt from a
 shuffled deck and radii are stratified; with independent draws, dependence within groups costs 0.05
 to 0.3 in ln KL. There are no Gaussian sums for clustering, because they lose a cluster now and then

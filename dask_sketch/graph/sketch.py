@@ -80,9 +80,10 @@ def sketch(
         take 16 MiB: the rows stay in their source anyway. False carries none, for rows that must
         not be kept, and for sketches that are given to others: a sketch then holds sums only.
     position
-        Position of the first row, ``>= 0``. Rows of one sample have different positions: for a
-        part of the data whose sketch will be merged with those of others, give the number of rows
-        before it.
+        Position of the first row, ``>= 0``. The random rows are chosen by their positions: parts of
+        the data whose sketches will be added, such as those of two days, need different positions
+        for their rows to be chosen independently. Give the number of rows before the part. The sums
+        do not depend on it.
     options
         Keyword arguments of :func:`open_samples`.
 

@@ -224,13 +224,16 @@ class Decoding:
     refine
         Argument of :func:`dask_sketch.decode`.
     variance_floor
-        Lower bound of the variances, as given; none for points.
+        Lower bound of the variances in fits to the sketch, as given; none for points. A model of
+        maximum likelihood (:attr:`is_likeliest`) is not bounded by it.
     searched
         Noise level at the last search for other components. A fit that started from an earlier
         model without a new search keeps the value of that model; none otherwise.
     score
         Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
-        squared error; none where the sketch carried no rows.
+        squared error. Where the sketch carried no rows, they are simulated from the mixture of the
+        pilot rows of the feature map, so that scores of different feature maps do not compare.
+        None for other methods than ``"likelihood"``.
     gain
         Excess of the score over that of the rejected candidate: of the fit to the sketch over
         maximum likelihood, or the reverse.

@@ -87,8 +87,8 @@ class Sketch(FrozenDataclass):
         Record of :func:`~dask_sketch.privatise` if the sums contain its noise, else None.
     sample
         Random rows of the data, if the pass carried them, else None; see
-        :class:`~dask_sketch.sketching.row_sample.RowSample`. They are lost in a sum with a sketch
-        that has none.
+        :class:`~dask_sketch.sketching.row_sample.RowSample`. They depend on the positions of the
+        rows, not on the chunking; they are lost in a sum with a sketch that has none.
 
     Examples
     --------
@@ -369,7 +369,11 @@ class Sketch(FrozenDataclass):
         )
 
     def identical(self, other: Sketch) -> bool:
-        """Whether all sums, counts and bounds, and the digest of the feature map, are the same."""
+        """Whether all sums, counts and bounds, and the digest of the feature map, are the same.
+
+        The random rows of :attr:`sample` are not compared: they are the same for every chunking,
+        but depend on the positions of the rows, and so on their order.
+        """
         return self.same_sums(other) and (
             np.array_equal(self.minimum, other.minimum)
             and np.array_equal(self.maximum, other.maximum)

@@ -1,4 +1,4 @@
-"""Structured frequencies: groups of sums ``u_i + v_j`` and differences ``u_i - v_j`` (ours).
+"""Structured frequencies: groups of sums ``u_i + v_j`` and differences ``u_i - v_j``.
 
 A group of 32 frequencies comes from eight base frequencies, four ``u`` and four ``v``, and so do
 its features: ``exp(-i (u + v) . x)`` is a product of two. The sketch of a group is one matrix
