@@ -57,8 +57,9 @@ from dask_sketch.display.text import describe
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
               help="Number of threads; by default one for each core, at most 16.")  # fmt: skip
 @click.option("--variance-floor", type=float, metavar="F",
-              help="Smallest variance of a component, as a fraction of the variance that the "
-              "feature map expects; 0.1 by default, 0.3 for data without clusters.")  # fmt: skip
+              help="Smallest variance of a component in a fit to the sketch, as a fraction of the "
+              "variance that the feature map expects; 0.1 by default, 0.3 for data without "
+              "clusters. Maximum likelihood is not bounded by it.")  # fmt: skip
 @device_option
 @group_option
 @seed_option
@@ -82,10 +83,12 @@ def decode(
 
     \b
     Methods
-      likelihood    maximum likelihood on the rows that the sketch carries, or the fit to the
-                    sketch where that is likelier; the default for a sketch with such rows
-      cl-ompr       the most reliable without rows; the default with -k
-      cl-omp        without replacement; the default without -k, finds the number of components
+      likelihood    maximum likelihood on the rows of the sketch, or the fit to the sketch where
+                    that is as likely; the default with -k for a sketch with rows, and for mixtures
+                    if its feature map is of `design`, whose pilot takes the place of rows
+      cl-ompr       the most reliable search; the default with -k for other mixtures
+      cl-omp        without replacement; the default without -k, finds the number of components,
+                    and makes no use of rows
       splitting     for many components and smooth densities
       iht           a baseline
       density       for centroids, the most precise without rows; with --model gaussian

@@ -128,8 +128,8 @@ def decode(
           sketch. With rows it is also the default for ``model="dirac"``: k-means on the calibrated
           rows.
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
-          a feature map without a pilot, of a private sketch, or with ``bounds``, ``covariance``,
-          ``device`` or ``merge``. Time grows with ``K**2``.
+          a feature map without a pilot or with that of very different data, of a private sketch,
+          or with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.

@@ -122,7 +122,7 @@ def estimate_scale(
     x = x - x.mean(axis=0)
     unit = float(np.sqrt(np.mean(np.square(x))))
     if unit == 0.0:
-        raise InputError("samples does not vary: all rows are equal, so there is no scale to find.")
+        raise InputError(f"all {len(x):,} samples are equal, so there is no scale to find.")
     x /= unit
     seeds = np.random.SeedSequence(seed).generate_state(n_iterations)
     scale, path = 1.0, []

@@ -232,8 +232,8 @@ class Decoding:
     score
         Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
         squared error. Where the sketch carried no rows, they are simulated from the mixture of the
-        pilot rows of the feature map, so that scores of different feature maps do not compare.
-        None for other methods than ``"likelihood"``.
+        pilot rows of the feature map, and calibrated if the sketch is of other data: such scores
+        say little of the data. None for other methods than ``"likelihood"``.
     gain
         Excess of the score over that of the rejected candidate: of the fit to the sketch over
         maximum likelihood, or the reverse.
