@@ -17,7 +17,13 @@ from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, weighted_sum
-from dask_sketch.validation.tables import common_dtype, names_of, require_names, to_numpy
+from dask_sketch.validation.tables import (
+    common_dtype,
+    names_of,
+    require_names,
+    require_numeric,
+    to_numpy,
+)
 
 Array = NDArray[np.float64]
 
@@ -377,10 +383,10 @@ def row_blocks(
         If ``x`` is not an array (n_samples, n_features) or a table of finite real numbers.
     """
     require_unmasked(x, "rows", "the values of x")
-    named = None
-    if _is_table(x) and hasattr(x, "select_dtypes"):
-        x = x.select_dtypes(["number", "bool"])  # the same columns as for a sketch
-        named = names_of(x.columns)
+    if _is_table(x) and hasattr(x, "dtypes") and hasattr(x, "columns"):
+        # as for a sketch: columns in excess are refused, not left out
+        require_names(names_of(x.columns), "x", names, "the model")
+        require_numeric(x.dtypes.items(), "x", "Give the numeric ones, as x[[...]].")
         if x.shape[1]:
             x = to_numpy(x, common_dtype(list(x.dtypes)))
     rows = np.asarray(x)
@@ -390,7 +396,6 @@ def row_blocks(
         raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
     if rows.shape[1] != n_features:
         raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
-    require_names(named, "x", names, "the model")
     step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)

@@ -7,13 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas.api.types as kinds
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples, memory_samples
 from dask_sketch.sources.group_labels import Groups, Labelled, labels_of_series
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.tables import common_dtype, names_of, to_numpy
+from dask_sketch.validation.tables import (
+    common_dtype,
+    names_of,
+    require_columns,
+    require_numeric,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,11 +160,7 @@ def feature_columns(
     """
     available = list(dtypes.index)
     if columns is not None:
-        missing = [name for name in columns if name not in available]
-        if missing:
-            raise InputError(
-                f"columns={missing}: choose some of the columns of {label}, {available}."
-            )
+        require_columns(columns, available, label)
         chosen = list(columns)
     else:
         chosen = [name for name in available if name not in (weight, group)]
@@ -170,15 +171,6 @@ def feature_columns(
     twice = sorted({str(name) for name in every if available.count(name) > 1})
     if twice:
         raise InputError(f"{label} has several columns named {', '.join(twice)}: rename them.")
-    wrong = [
-        f"{name} ({dtypes[name]})"
-        for name in names
-        if not kinds.is_numeric_dtype(dtypes[name]) or kinds.is_complex_dtype(dtypes[name])
-    ]
-    if wrong:
-        raise InputError(
-            f"columns of {label} are not numeric: {', '.join(wrong)}. Choose numeric ones by "
-            "columns=[...].",
-            parameter="columns",
-        )
+    remedy = "Choose numeric ones by columns=[...], or open_samples(x, columns=[...])."
+    require_numeric([(name, dtypes[name]) for name in names], label, remedy)
     return tuple(chosen)

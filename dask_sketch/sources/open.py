@@ -64,7 +64,8 @@ def open_samples(
         ``instance_dimension`` names the dimension of the labels, as in the climate and forecast
         (CF) conventions. Integers are indices into the attribute ``names``, if there is one.
     columns
-        Names of the columns, variables or fields that are features; all numeric ones by default.
+        Names of the columns, variables or fields that are features; by default all but the weights
+        and the labels, which must then be numeric.
     array
         Name of the array in a Zarr group.
     feature_dim

@@ -244,13 +244,14 @@ class Samples:
         names
             Names of its features, if it has them.
         """
+        # by name first, since the message then tells which feature differs
+        require_names(self.feature_names, self.label, names, owner)
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
                 f"{self.label} has {self.n_features} features: {owner} has "
                 f"n_features={n_features}. "
                 "Give samples of the same features."
             )
-        require_names(self.feature_names, self.label, names, owner)
 
 
 def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:

@@ -13,6 +13,8 @@ from dask_sketch.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+_SHOWN = 8  # names in a message
+
 
 def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
     """Common type of columns, of NumPy: float64 if a column may have missing values.
@@ -59,8 +61,63 @@ def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
     return None if counted or len(set(names)) < len(names) else names
 
 
+def require_columns(columns: Iterable[Hashable], available: Sequence[Hashable], label: str) -> None:
+    """Raise if columns are missing from a table.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns.
+    available
+        Names of the columns of the table.
+    label
+        Name of the table in the message.
+
+    Raises
+    ------
+    InputError
+        If a column is missing; the message names those that are.
+    """
+    missing = [name for name in columns if name not in available]
+    if missing:
+        raise InputError(
+            f"columns={missing}: choose some of the columns of {label}, {list(available)}."
+        )
+
+
+def require_numeric(dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: str) -> None:
+    """Raise if columns are not real numbers.
+
+    Parameters
+    ----------
+    dtypes
+        Names and types of the columns, such as ``frame.dtypes.items()``.
+    label
+        Name of the table in the message.
+    remedy
+        Last sentence of the message.
+
+    Raises
+    ------
+    InputError
+        If a column holds text, dates or other values; the message names it.
+    """
+    import pandas.api.types as kinds
+
+    wrong = [
+        f"{name} ({dtype})"
+        for name, dtype in dtypes
+        if not kinds.is_numeric_dtype(dtype) or kinds.is_complex_dtype(dtype)
+    ]
+    if wrong:
+        raise InputError(
+            f"columns of {label} are not numeric: {', '.join(wrong)}. {remedy}",
+            parameter="columns",
+        )
+
+
 def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: str) -> None:
-    """Raise if samples and an object have the same number of features, but other names.
+    """Raise if the features of samples have other names than those of an object.
 
     Parameters
     ----------
@@ -76,12 +133,32 @@ def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: s
     Raises
     ------
     InputError
-        If both have names, and a name differs.
+        If both have names, and a name differs, is missing, or is in excess.
+
+    Examples
+    --------
+    >>> require_names(("age", "income"), "the DataFrame", ("age", "income"), "the model")
     """
+    names = None if names is None else tuple(names)
     if mine is None or names is None or mine == names:
         return
-    place = next(k for k, name in enumerate(names) if mine[k] != name)
+    if len(mine) == len(names):
+        place = next(k for k, name in enumerate(names) if mine[k] != name)
+        raise InputError(
+            f"feature {place} of {label} is {mine[place]!r}; {owner} was made for "
+            f"{names[place]!r} there. Give the columns in the order of its feature_names, or "
+            "rename them."
+        )
+    missing = [name for name in names if name not in mine]
+    extra = [name for name in mine if name not in names]
+    remedies = [f"Add {_listed(missing)}."] if missing else []
+    remedies += [f"Leave out {_listed(extra)}."] if extra else []
     raise InputError(
-        f"feature {place} of {label} is {mine[place]!r}; {owner} was made for {names[place]!r} "
-        "there. Give the columns in the order of its feature_names, or rename them."
+        f"{label} has {len(mine)} features: {owner} has n_features={len(names)}. "
+        f"{' '.join(remedies)} Those of {owner} are its feature_names."
     )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN:,} others"

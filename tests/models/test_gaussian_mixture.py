@@ -119,7 +119,7 @@ def test_refuses_bad_scores(mixture):
 )
 def test_tables_of_any_numeric_columns(mixture, kinds):
     x = np.array([[1.0, 2.5, 0.0], [3.0, -1.5, 1.0]])
-    table = pd.DataFrame(x, columns=list("abc")).astype(kinds).assign(name="text")
+    table = pd.DataFrame(x, columns=list("abc")).astype(kinds)
     np.testing.assert_array_equal(mixture.logpdf(table), mixture.logpdf(x))
     if kinds["a"] == "Int64":
         table.loc[1, "a"] = pd.NA
@@ -222,6 +222,9 @@ def test_a_table_in_memory_is_answered_at_once():
     pd = pytest.importorskip("pandas")
     mixture = GaussianMixture([0.5, 0.5], [[0.0, 0.0], [3.0, 3.0]], np.ones((2, 2)))
     x = mixture.sample(50, seed=0)
-    table = pd.DataFrame(x, columns=["a", "b"]).assign(name="text")
+    table = pd.DataFrame(x, columns=["a", "b"])
     assert mixture.score(table) == pytest.approx(mixture.score(x))
     np.testing.assert_array_equal(mixture.predict(table), mixture.predict(x))
+    for other in ("text", pd.Timestamp("2020"), 1j, pd.Timedelta(0)):
+        with pytest.raises(InputError, match=r"not numeric: when \("):
+            mixture.predict(table.assign(when=other))

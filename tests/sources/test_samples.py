@@ -200,6 +200,14 @@ def test_features_keep_their_names_and_order():
     for given in (turned, dd.from_pandas(turned, npartitions=2)):
         with pytest.raises(InputError, match=r"'c'.* 'a'"):
             model.predict(given)
+    # in excess or missing: named, whether the table is in memory or not
+    for given in (frame.assign(id="text"), frame.assign(id=1.0)):
+        for use in (model.predict, lambda x: model.predict(dd.from_pandas(x, npartitions=2))):
+            with pytest.raises(InputError, match="'id'| id "):
+                use(given)
+    for use in (model.predict, lambda x: ds.sketch(x, feature_map)):
+        with pytest.raises(InputError, match=r"3.* Add 'b'"):
+            use(frame[["a", "c"]])
     named = {"n_features": 3, "n_frequencies": 10, "scale": 1.0}
     one = ds.sketch(turned, ds.FeatureMap(**named, feature_names=list("cab")))
     with pytest.raises(MergeError, match="differ in feature_names"):
