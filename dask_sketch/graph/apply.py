@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.chunks import fields_of
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
+from dask_sketch.models.gaussian_mixture import information_criterion
 from dask_sketch.sources.bag import blocks_of_partition
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
@@ -20,7 +22,8 @@ from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 # methods that are a mean over all rows, and the method whose mean they are
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
 _WIDE = ("predict_proba", "distances")  # n_components values for each row
-METHODS = ("logpdf", "predict", "squared_distances", *_WIDE, *_MEANS)
+_CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
+METHODS = ("logpdf", "predict", "squared_distances", *_WIDE, *_MEANS, *_CRITERIA)
 
 
 def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) -> Any:
@@ -34,7 +37,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     model
         Model with ``n_features`` and ``n_components``, such as :class:`GaussianMixture`.
     method
-        Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows),
+        Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows), ``"bic"`` or
+        ``"aic"`` (one number, of rows without weights),
         ``"predict_proba"`` or ``"distances"`` (n_components values for each row), or ``"logpdf"``,
         ``"predict"`` or ``"squared_distances"`` (one value for each row).
     x
@@ -79,7 +83,15 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
 
 def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
     if method in _MEANS:
-        return _mean(model, _MEANS[method], samples)
+        return _mean(model, _MEANS[method], samples, _ratio)
+    if method in _CRITERIA:
+        if samples.as_dict()["weighted"]:
+            raise InputError(
+                f"weights have no effect on {method}, which counts rows: leave them out.",
+                parameter="weights",
+            )
+        finish = partial(_criterion, method=method, n_parameters=model.n_parameters)
+        return _mean(model, "logpdf", samples, finish)
     if not isinstance(samples.blocks, da.Array):
         # not the samples themselves: Dask would compute all of the bag that is in them
         return samples.blocks.map_partitions(
@@ -131,9 +143,9 @@ def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str
     return out
 
 
-def _mean(model: Any, method: str, samples: Samples) -> da.Array:
+def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
     chunk = partial(_sum_of_chunk, model=model, method=method)
-    lazy = LazyResult(samples, Reduction("score", chunk, _add, _ratio))
+    lazy = LazyResult(samples, Reduction("score", chunk, _add, finish))
     # a number of Dask, with which one can go on computing
     return da.from_delayed(
         lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
@@ -160,3 +172,9 @@ def _ratio(found: tuple[float, float] | None) -> Any:
     if not weight > 0:
         raise InputError("x has no samples to score, or all of their weights are zero.")
     return np.asarray(total / weight)
+
+
+def _criterion(found: tuple[float, float] | None, method: str, n_parameters: int) -> Any:
+    n_samples = 0.0 if found is None else found[1]
+    total = n_samples * float(_ratio(found))
+    return np.asarray(information_criterion(method, total, n_samples, n_parameters))

@@ -24,6 +24,31 @@ Array = NDArray[np.float64]
 _MAX_EXPANDED = 1e6
 
 
+def information_criterion(
+    name: str, log_likelihood: float, n_samples: float, n_parameters: int
+) -> float:
+    """Information criterion of Schwarz or Akaike; lower is better.
+
+    Parameters
+    ----------
+    name
+        ``"bic"`` or ``"aic"``.
+    log_likelihood
+        Sum of the log-likelihoods of the samples, in nats.
+    n_samples
+        Number of samples.
+    n_parameters
+        Number of free parameters of the model.
+
+    Examples
+    --------
+    >>> information_criterion("aic", -100.0, 50, 3)
+    206.0
+    """
+    penalty = np.log(n_samples) if name == "bic" else 2.0
+    return float(n_parameters * penalty - 2.0 * log_likelihood)
+
+
 class RowDensity:
     """Joint log-density of samples and components.
 
@@ -261,6 +286,74 @@ class GaussianMixture(Model):
         if not in_memory(x):
             return apply_lazily(self, "score", x, weights)
         return weighted_mean(self.logpdf(x), weights)
+
+    def score_samples(self, x: Any) -> Any:
+        """Compute the log-likelihood of each sample: :meth:`logpdf`, as scikit-learn names it."""
+        return self.logpdf(x)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of free parameters: weights, which sum to one, means and variances.
+
+        A decoded ``"isotropic"`` component has one variance, and one of a known covariance none.
+        """
+        kind = "gaussian" if self.decoding is None else self.decoding.model
+        n_variances = {"isotropic": 1, "known": 0}.get(kind, self.n_features)
+        return self.n_components * (1 + self.n_features + n_variances) - 1
+
+    def bic(self, x: Any) -> Any:
+        """Compute the Bayesian information criterion of the samples, as in scikit-learn.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n_samples, n_features), or lazy input; without weights.
+
+        Returns
+        -------
+        bic
+            ``n_parameters * log(n_samples)`` minus twice the log-likelihood of all samples; lower
+            is better. Lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`score`, and if the samples have weights.
+
+        Examples
+        --------
+        >>> round(GaussianMixture([1.0], [[0.0]], [[1.0]]).bic([[0.0], [1.0]]), 3)
+        6.062
+        """
+        return self._criterion("bic", x)
+
+    def aic(self, x: Any) -> Any:
+        """Compute the Akaike information criterion of the samples, as in scikit-learn.
+
+        Parameters
+        ----------
+        x
+            Samples, as for :meth:`bic`.
+
+        Returns
+        -------
+        aic
+            ``2 * n_parameters`` minus twice the log-likelihood of all samples; lower is better.
+            Lazy if ``x`` is.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`bic`.
+        """
+        return self._criterion("aic", x)
+
+    def _criterion(self, name: str, x: Any) -> Any:
+        if not in_memory(x):
+            return apply_lazily(self, name, x)
+        values = self.logpdf(x)
+        total = len(values) * weighted_mean(values, None)
+        return information_criterion(name, total, len(values), self.n_parameters)
 
     def predict(self, x: Any) -> Any:
         """Predict the most probable component of each sample.

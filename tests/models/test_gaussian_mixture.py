@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pickle
 
+import dask
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from scipy.stats import norm
 
 from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
+from dask_sketch.graph.apply import apply
 from dask_sketch.models import Decoding, GaussianMixture, random_mixture
 
 
@@ -228,3 +231,31 @@ def test_a_table_in_memory_is_answered_at_once():
     for other in ("text", pd.Timestamp("2020"), 1j, pd.Timedelta(0)):
         with pytest.raises(InputError, match=r"not numeric: when \("):
             mixture.predict(table.assign(when=other))
+
+
+def test_criteria_are_those_of_scikit_learn():
+    from sklearn.mixture import GaussianMixture as Reference
+
+    x = np.random.default_rng(0).normal(size=(300, 2)) + np.repeat([[0.0], [5.0]], 150, axis=0)
+    expected = Reference(2, covariance_type="diag", random_state=0).fit(x)
+    mixture = GaussianMixture(expected.weights_, expected.means_, expected.covariances_)
+    np.testing.assert_allclose(mixture.score_samples(x), expected.score_samples(x))
+    lazy = da.from_array(x, chunks=(70, 2))
+    unknown = lazy[lazy[:, 0] > -np.inf]  # a number of rows that is not known
+    for name in ("bic", "aic"):
+        criterion = getattr(mixture, name)
+        assert criterion(x) == pytest.approx(getattr(expected, name)(x))
+        assert dask.is_dask_collection(criterion(lazy))
+        assert float(criterion(lazy).compute()) == pytest.approx(criterion(x))
+        assert float(criterion(unknown).compute()) == pytest.approx(criterion(x))
+        with pytest.raises(InputError, match=f"weights have no effect on {name}"):
+            apply(mixture, name, lazy, weights=np.ones(300))
+        with pytest.raises(InputError, match="0 samples"):
+            criterion(x[:0])
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("gaussian", 14), ("isotropic", 11), ("known", 8)])
+def test_parameters_that_were_fixed_are_not_counted(kind, expected):
+    record = Decoding("cl-ompr", kind, 0.0, 0.0, (), 0.0, 0, 1, 1, True, "")
+    mixture = GaussianMixture(np.full(3, 1 / 3), np.zeros((3, 2)), np.ones((3, 2)), record)
+    assert mixture.n_parameters == expected
