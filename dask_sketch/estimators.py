@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import dask
+import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import ArrayLike, NDArray
@@ -27,10 +30,13 @@ from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_unmasked
 from dask_sketch.validation.device import on_device
+from dask_sketch.validation.tables import names_of, require_columns
 
 
 def number(value: Any) -> float:
@@ -44,6 +50,19 @@ def is_lazy(x: Any) -> bool:
     return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
 
 
+def _as_int32(labels: Any) -> Any:
+    """Convert labels to the type of scikit-learn; lazy labels stay lazy."""
+    return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
+
+
+def _chosen_columns(x: Any, columns: list[str]) -> Any:
+    """Columns of a table in memory."""
+    if not hasattr(x, "columns"):
+        raise InputError(f"columns={columns!r}: X has no names, leave it out.")
+    require_columns(columns, list(x.columns), "X")
+    return x[columns]
+
+
 class SketchEstimator(BaseEstimator, ABC):
     """Base class of the estimators: a mergeable sketch, and a model decoded from it.
 
@@ -54,6 +73,8 @@ class SketchEstimator(BaseEstimator, ABC):
     _task: ClassVar[Literal["mixture", "clustering"]]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
     sample_size: int | bool | None
+    nan_policy: str
+    columns: Sequence[str] | None
 
     feature_map_: FeatureMap
     sketch_: Sketch
@@ -66,7 +87,8 @@ class SketchEstimator(BaseEstimator, ABC):
         ----------
         X
             Samples, shape (n_samples, n_features), or anything that :func:`dask_sketch.sketch`
-            takes.
+            takes. Options for opening the input, such as ``array`` of a Zarr group, are given
+            through :func:`dask_sketch.open_samples`, as in ``fit(open_samples(path, array="x"))``.
         y
             Ignored.
         sample_weight
@@ -76,6 +98,11 @@ class SketchEstimator(BaseEstimator, ABC):
         -------
         self
             Fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If an argument or a sample is invalid, such as NaN with ``nan_policy="raise"``.
         """
         return self._learn(X, sample_weight, fresh=True)
 
@@ -99,15 +126,26 @@ class SketchEstimator(BaseEstimator, ABC):
 
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
         n_components = require_integer(self._size, getattr(self, self._size), 1)
-        x, weights = self._checked(x, sample_weight, n_components, reset=fresh)
+        require_nan_policy(self.nan_policy)
+        if is_lazy(x):
+            rows = share = None
+            samples = open_samples(x, weights=sample_weight, columns=self.columns)
+        else:
+            rows, share = self._checked(x, sample_weight, n_components, reset=fresh)
+            # with names, so that lazy tables are compared with them later
+            names = names_of(getattr(self, "feature_names_in_", []))
+            samples = replace(open_samples(rows, weights=share), feature_names=names)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if fresh:
             self.feature_map_ = design(
-                x, self.n_frequencies, n_components, task=self._task, seed=seed, weights=weights,
-                **self._design(),
+                samples, n_frequencies=self.n_frequencies, n_components=n_components,
+                task=self._task, seed=seed, nan_policy=self.nan_policy, **self._design(),
             )  # fmt: skip
         position = 0 if fresh else self.sketch_.count + self.sketch_.omitted
-        part = sketch(x, self.feature_map_, weights, sample=self.sample_size, position=position)
+        part = sketch(
+            samples, self.feature_map_, sample=self.sample_size, position=position,
+            nan_policy=self.nan_policy,
+        )  # fmt: skip
         found = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
             found = self.sketch_ + found
@@ -115,15 +153,18 @@ class SketchEstimator(BaseEstimator, ABC):
         # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model
         self.n_features_in_ = self.feature_map_.n_features
-        self._set_fitted(model, x)
+        if fresh and rows is None:
+            self.__dict__.pop("feature_names_in_", None)
+            if samples.feature_names is not None:
+                self.feature_names_in_ = np.array(samples.feature_names, dtype=object)
+        self._set_fitted(model, samples, rows, share)
         return self
 
     def _checked(
         self, x: Any, weights: Any, n_components: int, *, reset: bool
-    ) -> tuple[Any, NDArray[np.floating] | Any]:
-        if is_lazy(x):
-            return x, weights
-        rows = self._validated(x, reset=reset)
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64] | None]:
+        """Validate the samples of a fit in memory, and their weights."""
+        rows = self._validated(x, reset=reset, finite=self.nan_policy == "raise")
         if reset and len(rows) < max(n_components, 2):
             raise InputError(
                 f"n_samples={len(rows)} is too few for {self._size}={n_components}: give at least "
@@ -146,13 +187,17 @@ class SketchEstimator(BaseEstimator, ABC):
         """Validate the input of a method that needs the fitted model."""
         check_is_fitted(self)
         if is_lazy(x):
-            return x
+            if self.columns is None or isinstance(x, (da.Array, Samples)):
+                return x
+            return open_samples(x, columns=self.columns)
         return self._validated(x, reset=False)
 
-    def _validated(self, x: Any, *, reset: bool) -> NDArray[np.floating]:
+    def _validated(self, x: Any, *, reset: bool, finite: bool = True) -> NDArray[np.floating]:
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
+        if self.columns is not None and (reset or hasattr(x, "columns")):
+            x = _chosen_columns(x, list(self.columns))
         rows: NDArray[np.floating] = validate_data(
-            self, x, reset=reset, dtype=[np.float64, np.float32]
+            self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
         )
         return rows
 
@@ -165,8 +210,24 @@ class SketchEstimator(BaseEstimator, ABC):
         """Additional arguments of :func:`dask_sketch.decode`."""
 
     @abstractmethod
-    def _set_fitted(self, model: GaussianMixture | Centroids, x: Any) -> None:
-        """Set the fitted attributes; ``x`` are the samples of the last fit."""
+    def _set_fitted(
+        self,
+        model: GaussianMixture | Centroids,
+        samples: Samples,
+        rows: NDArray[np.floating] | None,
+        weights: NDArray[np.float64] | None,
+    ) -> None:
+        """Set the fitted attributes.
+
+        Parameters
+        ----------
+        model
+            Decoded model.
+        samples
+            Samples of the last fit.
+        rows, weights
+            The same in memory; None where they are lazy, or have no weights.
+        """
 
 
 class SketchKMeans(
@@ -188,6 +249,12 @@ class SketchKMeans(
     sample_size
         Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
         none.
+    nan_policy
+        Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
+        them out; their number is ``sketch_.omitted``. Predictions refuse such rows.
+    columns
+        Names of the columns of tables that are features, in fits and predictions; all by default,
+        which must then be numeric. Arrays to be predicted hold these features.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -200,7 +267,10 @@ class SketchKMeans(
     weights_
         Fraction of the samples in each cluster, shape (n_clusters,).
     labels_
-        Cluster of each sample of the last fit; lazy for lazy input.
+        Cluster of each sample of the last fit, -1 for rows that were left out; lazy for lazy input.
+    inertia_
+        Sum of the weighted squared distances of these samples to their centroids, as in
+        scikit-learn. Only for input in memory: ``-score(X)`` is that of lazy samples.
     sketch_
         Sketch of the samples, a :class:`dask_sketch.Sketch`.
     feature_map_, model_
@@ -227,6 +297,8 @@ class SketchKMeans(
         scale: float | None = None,
         method: str | None = None,
         sample_size: int | bool | None = None,
+        nan_policy: str = "raise",
+        columns: Sequence[str] | None = None,
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -235,6 +307,8 @@ class SketchKMeans(
         self.scale = scale
         self.method = method
         self.sample_size = sample_size
+        self.nan_policy = nan_policy
+        self.columns = columns
         self.n_init = n_init
         self.random_state = random_state
 
@@ -252,7 +326,7 @@ class SketchKMeans(
             Index of the centroid, shape (n_samples,), int32; lazy if ``X`` is.
         """
         rows = self._validated_input(X)
-        return self.model_.predict(rows).astype(np.int32)
+        return _as_int32(self.model_.predict(rows))
 
     def transform(self, X: Any) -> Any:
         """Compute the distance of each sample to every centroid.
@@ -297,11 +371,20 @@ class SketchKMeans(
     def _decoding(self) -> dict[str, Any]:
         return {"method": self.method, "model": "dirac"}
 
-    def _set_fitted(self, model: Any, x: Any) -> None:
+    def _set_fitted(self, model: Any, samples: Any, rows: Any, weights: Any) -> None:
         assert isinstance(model, Centroids)
         self.cluster_centers_, self.weights_ = model.centers, model.weights
         self._n_features_out = model.n_components
-        self.labels_ = model.predict(x).astype(np.int32)
+        if rows is None:
+            self.__dict__.pop("inertia_", None)  # it takes another pass
+            self.labels_ = _as_int32(model.predict(samples))
+            return
+        kept = np.isfinite(rows).all(axis=1)
+        self.labels_ = np.full(len(rows), -1, dtype=np.int32)
+        used = rows if kept.all() else rows[kept]
+        self.labels_[kept] = model.predict(used)
+        distances = model.squared_distances(used)
+        self.inertia_ = float(distances.sum() if weights is None else distances @ weights[kept])
 
 
 class SketchGaussianMixture(DensityMixin, SketchEstimator):
@@ -321,6 +404,12 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     sample_size
         Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
         none.
+    nan_policy
+        Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
+        them out; their number is ``sketch_.omitted``. Predictions refuse such rows.
+    columns
+        Names of the columns of tables that are features, in fits and predictions; all by default,
+        which must then be numeric. Arrays to be predicted hold these features.
     n_init
         Number of independent decodings, of which the best is kept.
     random_state
@@ -364,6 +453,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         refine: str | None = None,
         variance_floor: float = 0.1,
         sample_size: int | bool | None = None,
+        nan_policy: str = "raise",
+        columns: Sequence[str] | None = None,
         n_init: int = 1,
         random_state: Any = 0,
     ):
@@ -374,6 +465,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.refine = refine
         self.variance_floor = variance_floor
         self.sample_size = sample_size
+        self.nan_policy = nan_policy
+        self.columns = columns
         self.n_init = n_init
         self.random_state = random_state
 
@@ -423,6 +516,14 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         rows = self._validated_input(X)
         return number(self.model_.score(rows))
 
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion of the samples; see :meth:`GaussianMixture.bic`."""
+        return number(self.model_.bic(self._validated_input(X)))
+
+    def aic(self, X: Any) -> float:
+        """Akaike information criterion of the samples; see :meth:`GaussianMixture.aic`."""
+        return number(self.model_.aic(self._validated_input(X)))
+
     def sample(self, n_samples: int = 1) -> tuple[Any, Any]:
         """Sample from the fitted mixture.
 
@@ -452,7 +553,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
             "variance_floor": self.variance_floor,
         }
 
-    def _set_fitted(self, model: Any, x: Any) -> None:
+    def _set_fitted(self, model: Any, samples: Any, rows: Any, weights: Any) -> None:
         assert isinstance(model, GaussianMixture)
         assert model.decoding is not None
         self.weights_, self.means_ = model.weights, model.means

@@ -101,16 +101,16 @@ class SketchAccessor:
             )
         if feature_map is None:
             feature_map = design(
-                self._x, n_frequencies, n_components, seed=seed, weights=weights, groups=groups,
-                **opening,
+                self._x, n_frequencies=n_frequencies, n_components=n_components, seed=seed,
+                weights=weights, groups=groups, **opening,
             )  # fmt: skip
         return sketch(self._x, feature_map, weights, groups=groups, **opening, **options)
 
     def design(
-        self, n_frequencies: int | None = None, n_components: int | None = None, **options: Any
+        self, *, n_frequencies: int | None = None, n_components: int | None = None, **options: Any
     ) -> FeatureMap:
         """Design a feature map for the samples; see :func:`dask_sketch.design`."""
-        return design(self._x, n_frequencies, n_components, **options)
+        return design(self._x, n_frequencies=n_frequencies, n_components=n_components, **options)
 
     def plan(self, feature_map: FeatureMap, weights: Any = None, **options: Any) -> Plan:
         """Project the cost of a pass; see :func:`dask_sketch.plan`."""

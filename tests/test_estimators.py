@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dask
 import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -80,6 +82,77 @@ def test_labels_of_lazy_input_are_lazy():
     found = SketchKMeans(3).fit(lazy(X))
     assert dask.is_dask_collection(found.labels_)
     np.testing.assert_array_equal(found.labels_.compute(), found.predict(X))
+
+
+def test_attributes_of_samples_in_memory():
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X))
+    found = SketchKMeans(3).fit(X, sample_weight=weights)
+    assert found.inertia_ == pytest.approx(-found.score(X, sample_weight=weights))
+    found.fit(lazy(X))
+    assert not hasattr(found, "inertia_")  # it takes another pass
+
+
+def test_criteria_of_a_mixture():
+    found = SketchGaussianMixture(3).fit(X)
+    assert found.bic(X) == pytest.approx(14 * np.log(len(X)) - 2 * found.score_samples(X).sum())
+    assert found.aic(lazy(X)) == pytest.approx(found.aic(X))
+    assert isinstance(found.bic(lazy(X)), float)
+
+
+@kinds
+def test_rows_with_nan_are_left_out_on_demand(estimator):
+    x = X.copy()
+    x[5:4000:7] = np.nan, np.inf
+    kept = np.isfinite(x[:, 0])
+    found = clone(estimator).set_params(nan_policy="omit").fit(x)
+    assert (found.sketch_.count, found.sketch_.omitted) == (kept.sum(), (~kept).sum())
+    there = clone(found).fit(lazy(x))
+    assert (there.sketch_.count, there.sketch_.omitted) == (kept.sum(), (~kept).sum())
+    if isinstance(found, SketchKMeans):
+        np.testing.assert_array_equal(found.labels_ == -1, ~kept)
+        assert found.inertia_ == pytest.approx(-found.score(x[kept]))
+    for given in (x, lazy(x)):
+        with pytest.raises(ValueError, match="(?i)nan"):
+            clone(estimator).fit(given)
+    with pytest.raises(InputError, match="nan_policy='skip'"):
+        clone(estimator).set_params(nan_policy="skip").fit(X)
+
+
+def tables(place):
+    """The samples as columns b and a of tables that have other columns."""
+    frame = pd.DataFrame({"id": "text", "a": X[:, 1], "b": X[:, 0]})
+    frame.to_parquet(place / "x.parquet")
+    return {
+        "pandas": frame,
+        "dask": dd.from_pandas(frame, npartitions=3),
+        "parquet": str(place / "x.parquet"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["pandas", "dask", "parquet"])
+def test_columns_are_chosen(kind, tmp_path):
+    x = tables(tmp_path)[kind]
+    found = SketchKMeans(3, columns=["b", "a"]).fit(x)
+    assert found.feature_names_in_.tolist() == list(found.model_.feature_names) == ["b", "a"]
+    for given in tables(tmp_path).values():
+        labels = dask.compute(found.predict(given))[0]
+        np.testing.assert_array_equal(labels, found.model_.predict(X))
+    np.testing.assert_array_equal(dask.compute(found.labels_)[0], found.model_.predict(X))
+    # arrays hold the features that were chosen
+    np.testing.assert_array_equal(found.predict(lazy(X)).compute(), found.model_.predict(X))
+    with pytest.raises(InputError, match=r"columns=\['c'\]"):
+        clone(found).set_params(columns=["b", "c"]).fit(x)
+
+
+def test_columns_of_arrays_are_refused():
+    with pytest.raises(InputError, match=r"columns=\['a'\]"):
+        SketchKMeans(3, columns=["a"]).fit(X)
+
+
+def test_a_bag():
+    bag = db.from_sequence(np.array_split(X, 6), npartitions=3)
+    found = SketchKMeans(3).fit(bag)
+    np.testing.assert_array_equal(found.labels_.compute(scheduler="threads"), found.predict(X))
 
 
 def test_one_pass(tmp_path):

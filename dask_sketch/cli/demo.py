@@ -130,7 +130,11 @@ class Pipeline:
         """
         with self.step("design", "designing a feature map from a few chunks"):
             feature_map = design(
-                str(store), n_frequencies, n_components, seed=self.seed, chunk_size=chunk_size
+                str(store),
+                n_frequencies=n_frequencies,
+                n_components=n_components,
+                seed=self.seed,
+                chunk_size=chunk_size,
             )
         deviations = np.sqrt(feature_map.mean_variances)
         self.log(f"components are about {deviations.min():.3g} to {deviations.max():.3g} wide")

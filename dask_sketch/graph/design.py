@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.design import design_from_pilot, require_design_arguments
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
+from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked
@@ -24,9 +25,9 @@ PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 
 def design(
     x: Any,
+    *,
     n_frequencies: int | None = None,
     n_components: int | None = None,
-    *,
     task: Literal["mixture", "clustering"] = "mixture",
     distribution: str | None = None,
     scale: float | None = None,
@@ -36,6 +37,7 @@ def design(
     seed: int = 0,
     dtype: str = "float32",
     n_pilot: int = 5000,
+    nan_policy: str = "omit",
     progress: bool = False,
     weights: Any = None,
     **options: Any,
@@ -83,6 +85,10 @@ def design(
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
         Number of pilot samples (the paper's ``n0``).
+    nan_policy
+        Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
+        ``"raise"`` stops. Other rows are not checked here, since only a few chunks are read; see
+        :func:`dask_sketch.sketch`, whose default is ``"raise"``.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -99,7 +105,7 @@ def design(
     ------
     InputError
         If neither ``n_frequencies`` nor ``n_components`` is given, there are far too few
-        frequencies, or too few rows.
+        frequencies, or too few rows, or a pilot sample is refused by ``nan_policy``.
 
     Notes
     -----
@@ -128,9 +134,10 @@ def design(
         task=task,
         whitening=whitening,
     )
+    require_nan_policy(nan_policy)
     samples = open_samples(x, weights=weights, **options)
     return design_from_pilot(
-        pilot_samples(samples, n_pilot, seed, progress=progress),
+        pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress),
         n_frequencies,
         n_components,
         task=task,
@@ -147,7 +154,12 @@ def design(
 
 
 def pilot_samples(
-    samples: Samples, n_pilot: int, seed: int, *, progress: bool = False
+    samples: Samples,
+    n_pilot: int,
+    seed: int,
+    *,
+    nan_policy: str = "omit",
+    progress: bool = False,
 ) -> NDArray[np.float64]:
     """A random subset of the rows, from as few chunks as suffice.
 
@@ -159,6 +171,8 @@ def pilot_samples(
         Number of rows wanted.
     seed
         Seed of the choice of chunks and of rows.
+    nan_policy
+        Whether rows with NaN or infinite values are left out (``"omit"``), or raise an error.
     progress
         Whether to show a bar.
 
@@ -171,10 +185,13 @@ def pilot_samples(
     ------
     InputError
         If there are fewer than two usable rows.
+    ChunkError
+        If a row is refused by ``nan_policy``; the message names the chunk.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(samples.n_chunks)
     n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
+    pick = partial(_pick_rows, n_rows=n_rows, omit=nan_policy == "omit")
     found: list[NDArray[np.float64]] = []
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
@@ -186,7 +203,7 @@ def pilot_samples(
         lazy = [
             LazyResult(
                 samples,
-                Reduction("pilot", partial(_pick_rows, n_rows=n_rows, seed=s), np.concatenate),
+                Reduction("pilot", partial(pick, seed=s), np.concatenate),
                 chosen=range(number, number + 1),
             )
             for number, s in zip(chosen, seeds, strict=True)
@@ -204,7 +221,9 @@ def pilot_samples(
     return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
 
 
-def _pick_rows(x: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDArray[np.float64]:
+def _pick_rows(
+    x: Any, weights: Any, label: str, n_rows: int, seed: int, omit: bool
+) -> NDArray[np.float64]:
     require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
     there = on_device(x)
@@ -224,4 +243,11 @@ def _pick_rows(x: Any, weights: Any, label: str, n_rows: int, seed: int) -> NDAr
     picked = np.sort(picked)
     # in one order of memory, as sums over rows are rounded by it, and with them the center
     out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
-    return out[np.isfinite(out).all(axis=1)]
+    finite = np.isfinite(out).all(axis=1)
+    if not (omit or finite.all()):
+        raise ChunkError(
+            f"{label}: row {picked[np.argmin(finite)]} of this chunk has NaN or infinite values. "
+            "Clean the data, or pass nan_policy='omit' to leave such rows out.",
+            parameter="nan_policy",
+        )
+    return out[finite]

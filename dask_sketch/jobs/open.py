@@ -269,8 +269,8 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     }
     return design(
         largest.samples,
-        given.n_frequencies,
-        given.n_components,
+        n_frequencies=given.n_frequencies,
+        n_components=given.n_components,
         seed=job.job.seed,
         **options,
     )

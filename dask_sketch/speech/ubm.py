@@ -114,7 +114,7 @@ def universal_model(
     names = list(frames.recordings if recordings is None else recordings)
     sizes = [n_components] if isinstance(n_components, int) else list(n_components)
     rows = frames.of(names)
-    feature_map = design(rows, n_frequencies, max(sizes), seed=seed)
+    feature_map = design(rows, n_frequencies=n_frequencies, n_components=max(sizes), seed=seed)
     settings = {**({} if "method" in decoding else DECODING), **decoding, "seed": seed}
     if len(sizes) == 1:
         whole = sketch(rows, feature_map, sample=False).compute(progress=progress)

@@ -13,7 +13,7 @@ import zarr
 from strategies import draw_rows
 
 import dask_sketch as ds
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.graph.design import PILOT_CHUNKS, pilot_samples
 from dask_sketch.models import GaussianMixture, random_mixture
 
@@ -73,15 +73,19 @@ def test_a_small_number_of_frequencies_is_warned_of(rng):
 
 def test_components_in_the_place_of_frequencies(rng):
     with pytest.raises(InputError, match=r"n_frequencies=4 .*n_components"):
+        ds.design(gaussian(rng, 1000, 9), n_frequencies=4)
+    with pytest.raises(TypeError, match="positional"):  # decode takes K second
         ds.design(gaussian(rng, 1000, 9), 4)
 
 
 def test_given_scales_are_kept(rng):
     x = gaussian(rng, 1000, 2)
-    fm = ds.design(x, 50, scale=7.0, distribution="gaussian", seed=5, dtype="float64")
+    fm = ds.design(x, n_frequencies=50, scale=7.0, distribution="gaussian", seed=5, dtype="float64")
     assert (fm.scale, fm.distribution, fm.seed, fm.dtype) == (7.0, "gaussian", 5, "float64")
     assert fm.scale_fit is None
-    fm = ds.design(x, 50, covariances=[[1.0, 2.0], [3.0, 4.0]], covariance_weights=[1, 3])
+    fm = ds.design(
+        x, n_frequencies=50, covariances=[[1.0, 2.0], [3.0, 4.0]], covariance_weights=[1, 3]
+    )
     assert fm.scale is None
     assert fm.covariance_weights.tolist() == [0.25, 0.75]
 
@@ -93,13 +97,13 @@ def test_clustering_has_a_distribution_scale_and_size_of_its_own(rng):
     assert fm.scale == pytest.approx(np.sqrt(2 * 2 * 0.04), rel=0.1)
     found = ds.decode(ds.sketch(x, fm), 9, model="dirac")
     assert found.inertia(x) < 1.05 * 0.08
-    assert ds.design(x, 50, task="clustering", scale=2.0).scale == 2.0
+    assert ds.design(x, n_frequencies=50, task="clustering", scale=2.0).scale == 2.0
     with pytest.warns(UserWarning, match=r"under 5\(d\+1\)K = 135"):
-        ds.design(x, 50, 9, task="clustering")
+        ds.design(x, n_frequencies=50, n_components=9, task="clustering")
     with pytest.warns(UserWarning, match="standard deviations .* range from"):
-        ds.design(x * [1.0, 1000.0], 200, 9, task="clustering")
+        ds.design(x * [1.0, 1000.0], n_frequencies=200, n_components=9, task="clustering")
     with pytest.raises(InputError, match="n_components=None"):
-        ds.design(x, 50, task="clustering")
+        ds.design(x, n_frequencies=50, task="clustering")
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
@@ -108,7 +112,7 @@ def test_whitening(kind, rng):
     if kind == "full":
         mix = mix @ np.array([[1.0, 0.9, 0.0], [0.0, 1.0, 0.9], [0.0, 0.0, 1.0]])
     x = gaussian(rng, 20_000, 3) @ mix.T
-    fm = ds.design(x, 100, whitening=kind)
+    fm = ds.design(x, n_frequencies=100, whitening=kind)
     np.testing.assert_allclose(fm.covariances, 1.0, rtol=0.3)
     white = (x - fm.center) @ fm.whitening.T
     np.testing.assert_allclose(white.std(axis=0), 1.0, rtol=0.1)
@@ -121,12 +125,12 @@ def test_whitening_refuses(rng):
     x = gaussian(rng, 1000, 3)
     x[:, 1] = 5.0
     with pytest.raises(InputError, match=r"features \[1\] do not vary"):
-        ds.design(x, 10, whitening="diagonal")
+        ds.design(x, n_frequencies=10, whitening="diagonal")
     x[:, 1] = x[:, 0] + x[:, 2]
     with pytest.raises(InputError, match="linearly dependent"):
-        ds.design(x, 10, whitening="full")
+        ds.design(x, n_frequencies=10, whitening="full")
     with pytest.raises(InputError, match="whitening='zca'"):
-        ds.design(x, 10, whitening="zca")
+        ds.design(x, n_frequencies=10, whitening="zca")
 
 
 @pytest.mark.parametrize(
@@ -151,13 +155,13 @@ def test_bad_arguments(options, message, rng):
 
 def test_bad_data():
     with pytest.raises(InputError, match="0 usable rows"):
-        ds.design(np.zeros((0, 2)), 10)
+        ds.design(np.zeros((0, 2)), n_frequencies=10)
     with pytest.raises(InputError, match="1 usable rows"):
-        ds.design(np.zeros((1, 2)), 10)
+        ds.design(np.zeros((1, 2)), n_frequencies=10)
     with pytest.raises(InputError, match="0 usable rows"):
-        ds.design(np.full((50, 2), np.nan), 10)
+        ds.design(np.full((50, 2), np.nan), n_frequencies=10)
     with pytest.raises(InputError, match="0 usable rows"):
-        ds.design(np.ones((50, 2)), 10, weights=np.zeros(50))
+        ds.design(np.ones((50, 2)), n_frequencies=10, weights=np.zeros(50))
     with pytest.raises(InputError, match="all 50 pilot samples are equal"):
         ds.design(np.ones((50, 2)), n_frequencies=10)
 
@@ -228,6 +232,17 @@ def test_bad_rows_and_rows_of_weight_zero_are_not_picked(rng):
     assert np.abs(fm.center).max() < 1
 
 
+def test_bad_rows_are_refused_on_demand(rng):
+    x = gaussian(rng, 1000, 2)
+    x[::3, 1] = np.inf
+    lazy = da.from_array(x, chunks=(500, 2))
+    assert ds.design(lazy, n_components=1, nan_policy="omit") == ds.design(lazy, n_components=1)
+    with pytest.raises(ChunkError, match=r"chunk [01].* row \d+ .*nan_policy='omit'"):
+        ds.design(lazy, n_components=1, nan_policy="raise")
+    with pytest.raises(InputError, match="nan_policy='skip'"):
+        ds.design(lazy, n_components=1, nan_policy="skip")
+
+
 def test_weights_weigh(rng):
     x = np.concatenate([gaussian(rng, 5000, 1), gaussian(rng, 5000, 1, offset=50.0)])
     w = np.repeat([1.0, 99.0], 5000)
@@ -244,7 +259,7 @@ def test_pilot_samples_are_rows_of_the_data(rng):
 
 
 def test_the_fit_is_a_curve_for_plotting(rng):
-    fit = ds.design(gaussian(rng, 3000, 2), 20).scale_fit
+    fit = ds.design(gaussian(rng, 3000, 2), n_frequencies=20).scale_fit
     curve = fit.curve(fit.radii)
     assert curve.shape == fit.radii.shape
     assert np.abs(curve - fit.moduli).max() < 0.15

@@ -124,7 +124,7 @@ def test_a_first_model_that_is_refused_is_no_output(make_place: Make) -> None:
 
 def test_a_mixture_below_a_simple_rival() -> None:
     x = rows_of(2000)
-    sketch = ds.sketch(x, ds.design(x, 200, n_components=2, seed=0), sample=False)
+    sketch = ds.sketch(x, ds.design(x, n_frequencies=200, n_components=2, seed=0), sample=False)
     good = ds.decode(sketch, 2, seed=0)
     loss, _ = loss_to_rival(sketch, good.weights, good.means, good.covariances)
     assert loss < 0.1

@@ -87,7 +87,7 @@ def test_what_a_mask_hides_is_not_used(x, options):
         run(x, **options)
     if "groups" not in options:
         with pytest.raises(InputError, match="1 masked values"):
-            ds.design(x, 20, **options)
+            ds.design(x, n_frequencies=20, **options)
 
 
 def test_a_mask_that_hides_nothing_is_fine():

@@ -72,7 +72,7 @@ def test_a_missing_chunk_is_an_error_and_not_zeros(given, sharded, tmp_path):
     with pytest.raises(ChunkError, match=r"object x/c/1/0\) .*missing_chunks=\"fill\""):
         run(x[given], chunk_size=1)
     with pytest.raises(ChunkError, match="missing_chunks"):
-        ds.design(x[given], 8, n_components=2, chunk_size=1)
+        ds.design(x[given], n_frequencies=8, n_components=2, chunk_size=1)
     filled = X.copy()
     filled[20:40] = 0
     assert_same_sketch(

@@ -56,7 +56,7 @@ def one_draw(factor: float, n_samples: int, m: int, n_mmd: int, seed: int) -> li
     maps = {
         "one scale": learned_map(x, m, seed),
         "oracle": oracle_map(truth, m, seed),
-        "design": design(x, m, n_components=K, seed=seed),
+        "design": design(x, n_frequencies=m, n_components=K, seed=seed),
     }
     runs = []
 

@@ -76,7 +76,7 @@ def _draw(
     data = load()
     k = data.n_clusters
     feature_map = (
-        design(data.x, m, n_components=k, task="clustering", seed=seed)
+        design(data.x, n_frequencies=m, n_components=k, task="clustering", seed=seed)
         if isinstance(sigma, str)
         else FeatureMap(data.x.shape[1], m, scale=sigma, distribution="gaussian", seed=seed)
     )

@@ -50,7 +50,7 @@ def _against_em(
     truth: GaussianMixture, m: int, n_samples: int, seed: int, setting: dict[str, int]
 ) -> list[Run]:
     x = truth.sample(n_samples, seed=seed + 1000)
-    summary = sketch(x, design(x, m, n_components=truth.n_components, seed=seed))
+    summary = sketch(x, design(x, n_frequencies=m, n_components=truth.n_components, seed=seed))
     fits = decoded(summary, truth.n_components, seed, "CL-OMPR", EFFICIENT)
     fits |= references(truth, x, seed)
     return measure_kl(fits, truth, setting, n_samples, seed)
@@ -67,7 +67,7 @@ def _many_components(d: int, n_components: int, m: int, n_samples: int, seed: in
     truth = random_mixture(n_components, d, seed=seed)
     x = truth.sample(n_samples, seed=seed + 1000)
     heldout = truth.sample(n_samples, seed=seed + 2000)
-    summary = sketch(x, design(x, m, n_components=n_components, seed=seed))
+    summary = sketch(x, design(x, n_frequencies=m, n_components=n_components, seed=seed))
     names = ("CL-OMPR", "splitting", EFFICIENT, "splitting, efficient")
     fits = decoded(summary, n_components, seed, *names) | references(truth, x, seed)
     best = truth.score(heldout)
@@ -90,7 +90,9 @@ def ten_million(form: str) -> list[Job]:
 def _ten_million(n_samples: int, seed: int) -> list[Run]:
     truth = random_mixture(5, 10, seed=seed)
     x = truth.sample(min(300_000, n_samples), seed=seed + 1000)
-    summary = sketch_in_chunks(truth, design(x, 1050, n_components=5, seed=seed), n_samples, seed)
+    summary = sketch_in_chunks(
+        truth, design(x, n_frequencies=1050, n_components=5, seed=seed), n_samples, seed
+    )
     setting = {"d": 10, "K": 5, "m": 1050}
     runs = measure_kl(decoded(summary, 5, seed, "CL-OMPR", EFFICIENT), truth, setting, n_samples,
                       seed)  # fmt: skip
@@ -140,7 +142,7 @@ def coverage_of(d: int, n_components: int, m: int | None, n_samples: int, seed: 
     """Fraction of each kind of parameter inside the intervals of one refined fit."""
     truth = random_mixture(n_components, d, seed=seed)
     x = truth.sample(n_samples, seed=seed + 1000)
-    summary = sketch(x, design(x, m, n_components=n_components, seed=seed))
+    summary = sketch(x, design(x, n_frequencies=m, n_components=n_components, seed=seed))
     model, seconds = timed(decoded(summary, n_components, seed, EFFICIENT)[EFFICIENT])
     gaps = np.linalg.norm(model.means[:, None] - truth.means[None], axis=2)
     mine, its = linear_sum_assignment(gaps)  # components come in any order

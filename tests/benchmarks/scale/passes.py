@@ -30,7 +30,12 @@ def sketch_store(
     with small_cluster() as client, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # m=1000 is few for K=64: the scores tell
         start = time.perf_counter()
-        feature_map = ds.design(str(store), n_frequencies, n_components, distribution=distribution)
+        feature_map = ds.design(
+            str(store),
+            n_frequencies=n_frequencies,
+            n_components=n_components,
+            distribution=distribution,
+        )
         seconds = time.perf_counter() - start
         ready(client, feature_map)
         sketch, cost = measured_pass(client, store, feature_map)
@@ -96,7 +101,7 @@ def one_against_two(
     alone: dict[int, list[float]] = {1: [], 2: []}
     spent: dict[int, list[float]] = {1: [], 2: []}
     with small_cluster() as client:
-        feature_map = ds.design(str(store), n_frequencies, n_components)
+        feature_map = ds.design(str(store), n_frequencies=n_frequencies, n_components=n_components)
         ready(client, feature_map)
         addresses = list(client.scheduler_info()["workers"])
         for _ in range(rounds):

@@ -67,7 +67,9 @@ def accuracy(
     for seed in range(n_draws):
         truth = random_mixture(case.n_components, case.n_features, seed=seed)
         x = truth.sample(case.n_samples, seed=seed + 1000)
-        like = design(x, case.n_frequencies, n_components=case.n_components, seed=seed)
+        like = design(
+            x, n_frequencies=case.n_frequencies, n_components=case.n_components, seed=seed
+        )
         sketch = partial_sketch(x, candidate.feature_map(like, n_frequencies, seed))
         plain = decode(sketch, case.n_components, seed=seed)
         refined, seconds = timed(
