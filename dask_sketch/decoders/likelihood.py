@@ -1,4 +1,4 @@
-"""Maximum likelihood on the calibrated rows of a sketch, beside the fit to the sketch (ours).
+"""Maximum likelihood on the calibrated rows of a sketch, beside the fit to the sketch.
 
 Real data is no mixture of a few Gaussians, and the mixture that is nearest in the distance of the
 sketch is not the likeliest one. Expectation-maximisation on the calibrated rows is as good there as

@@ -93,9 +93,10 @@ def warn_of_misfit(
     else:
         if pilot is None and variances is not None:
             if not compared:
-                _warn_of_cost(
-                    sketch, cost, noise_level, _remedy(sketch, len(weights), beside_default)
-                )
+                remedy = _remedy(sketch, len(weights), beside_default)
+                _warn_of_cost(sketch, cost, noise_level, remedy)
+            elif cost > EXPLAINED * noise_level:
+                _warn_of_few_rows(sketch)
             _warn_of_range(sketch, weights, means, variances)
         return
     if variances is None:
@@ -255,7 +256,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
             "estimate of fits to halves of them. Sketch with sample=True where rows may be kept; "
             f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 

@@ -61,7 +61,7 @@ class Centroids(Model):
     polishing: Polishing | None = None
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
-        """Characteristic function ``E exp(-i omega . x)`` of the weighted centres, as points.
+        """Characteristic function ``E exp(-i omega . x)`` of the weighted centers, as points.
 
         Parameters
         ----------

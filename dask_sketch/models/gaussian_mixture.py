@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 
 Array = NDArray[np.float64]
-# Squared distance of a component from the centre, in its variances, up to which the expanded
+# Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
 _MAX_EXPANDED = 1e6
 

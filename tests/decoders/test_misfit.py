@@ -181,3 +181,7 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
     lost = fit_pilot(x, 8).score - GaussianMixture(*mixture).score(x)
     assert stated == pytest.approx(lost, rel=0.7)
     assert caught(lambda: warn_of_misfit(found, *mixture, 1e-3, 1e-3))[1] == []
+    # also where the pilot was calibrated to the sketch of other data
+    moved = sketch(x + 0.1, feature_map, sample=False)
+    _, (other,) = caught(lambda: warn_of_misfit(moved, *mixture, 1.0, 1e-3, compared=True))
+    assert other == message
