@@ -53,4 +53,8 @@ EQUIVALENT = {
         "decoders/noise_covariance.py",
         "x = (theta[labels, :d] - sampled * np.sqrt(objective.space.variances(theta))[labels])",
     ): "the distribution of the random points is symmetric",
+    (
+        "features/kernels/row_loop.py",
+        "fine &= (w == 0.0) | (((w > 2.0 ** MIN_EXPONENT)) & (w <= 2.0**MAX_EXPONENT))",
+    ): "the search for the row that is out of range finds none",
 }
