@@ -39,6 +39,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     Examples
     --------
     >>> import pathlib, tempfile
+    >>> from dask_sketch import FeatureMap
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "map.json"
     >>> _ = path.write_text(FeatureMap(2, 10, scale=1.0).to_json())
     >>> type(open_any(str(path))).__name__

@@ -371,8 +371,8 @@ class Sketch(FrozenDataclass):
     def identical(self, other: Sketch) -> bool:
         """Whether all sums, counts and bounds, and the digest of the feature map, are the same.
 
-        The random rows of :attr:`sample` are not compared: they are the same for every chunking,
-        but depend on the positions of the rows, and so on their order.
+        The random rows of ``sample`` are not compared: they are the same for every chunking, but
+        depend on the positions of the rows, and so on their order.
         """
         return self.same_sums(other) and (
             np.array_equal(self.minimum, other.minimum)
