@@ -39,7 +39,8 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
 # to the sketch at all: 64 components of 12 features with m = 8000 make 1.3e7, in 5 to 20 CPU
 # seconds; 10 components of 64 features with m = 6450 make 8e6.
-_MAX_SEARCH, _MAX_DESCENT = 2e7, 1e8
+# A sample of all rows needs no search, except where it takes no time.
+_MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
 _TYPES = {"gaussian": "diag", "isotropic": "spherical"}
 
 
@@ -142,7 +143,11 @@ def _fit_to_sketch(
     fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     report(fit.cost)
     n_evaluations = objective.n_evaluations
-    if fit.cost > _NEAR * objective.unit and effort <= _MAX_SEARCH:
+    sample = problem.sketch.sample
+    is_complete = sample is not None and sample.is_complete  # the likelihood is that of all rows
+    if fit.cost > _NEAR * objective.unit and effort <= (
+        _MAX_COMPLETE if is_complete else _MAX_SEARCH
+    ):
         algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
         other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)
         n_evaluations += other.n_evaluations
