@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,10 @@ class GuardedStore(ReadOnlyStore):
 
     def __reduce__(self) -> Any:
         # tasks contain the store: values that can be computed again are not pickled
-        return _restore, (self._store, self._layouts)
+        return _restore, (
+            self._store,
+            [(path, *_values(one)) for path, one in self._layouts.items()],
+        )
 
 
 def _whole_chunk(layout: Layout) -> RangeByteRequest:
@@ -167,9 +171,17 @@ def _whole_chunk(layout: Layout) -> RangeByteRequest:
     return RangeByteRequest(0, layout.max_object_bytes + 1)
 
 
-def _restore(store: Store, layouts: dict[str, Layout]) -> GuardedStore:
+def _values(layout: Layout) -> tuple[Any, ...]:
+    """Attributes of a layout, without those at the end that are zero: each task holds some."""
+    values = astuple(layout)
+    while not values[-1]:
+        values = values[:-1]
+    return values
+
+
+def _restore(store: Store, layouts: list[tuple[Any, ...]]) -> GuardedStore:
     found = GuardedStore(store)
-    found._layouts.update(layouts)
+    found._layouts.update({path: Layout(*values) for path, *values in layouts})
     return found
 
 
