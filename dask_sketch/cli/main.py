@@ -316,7 +316,8 @@ def info(run: Run, path: str, opening: dict[str, Any]) -> None:
     from dask_sketch.cli.open import open_any
 
     found = open_any(path, **opening)
-    run.answer(found.as_dict(), describe(found.as_dict()))
+    values = found.as_dict()
+    run.answer(values, describe(values))
 
 
 @cli.command(epilog=examples("demo"))

@@ -114,9 +114,8 @@ def decode(
         choices["variance_floor"] = variance_floor
     model = find_model(source, n_components, progress=run.progress, **choices)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    run.answer(
-        model.as_dict() | {"output": output}, describe(model.as_dict()) | {"written to": output}
-    )
+    values = model.as_dict()
+    run.answer(values | {"output": output}, describe(values) | {"written to": output})
 
 
 @click.command(
@@ -175,9 +174,8 @@ def polish(
             **opening,
         )
     found.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
-    run.answer(
-        found.as_dict() | {"output": output}, describe(found.as_dict()) | {"written to": output}
-    )
+    values = found.as_dict()
+    run.answer(values | {"output": output}, describe(values) | {"written to": output})
 
 
 @click.command(epilog=examples("score heldout.zarr model.zarr"))

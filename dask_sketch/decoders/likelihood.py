@@ -85,12 +85,11 @@ def fit_replicate(
     if problem.sketch.sample is None:
         assert pilot is not None  # the arguments were checked
         given = pilot.weights, pilot.means, pilot.variances
-        score = mean_log_likelihood(rows, masses, given)
+        same = pilot_mixture(problem.sketch) is not None
+        score = mean_log_likelihood(rows, masses, given) if same else -np.inf
         if _is_calibrated(calibrated):  # else the rows tell no more than the mixture they are from
             fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
             given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
-        if calibrated.effective_count < _MIN_EFFECTIVE:  # the data is elsewhere
-            score = -np.inf
         fit = _fit_to_sketch(problem, Start(*given), rng, report, threads)
         return Candidates(fit, given, score, True, calibrated)
     kind = _TYPES[problem.model]
@@ -128,7 +127,8 @@ def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
 
 
 def _is_calibrated(sample: CalibratedSample) -> bool:
-    return not np.isinf(sample.ridge)
+    """Whether simulated rows agree with the sketch, and enough of them count."""
+    return bool(np.isfinite(sample.ridge)) and sample.effective_count >= _MIN_EFFECTIVE
 
 
 def _fit_to_sketch(
@@ -145,9 +145,8 @@ def _fit_to_sketch(
     n_evaluations = objective.n_evaluations
     sample = problem.sketch.sample
     is_complete = sample is not None and sample.is_complete  # the likelihood is that of all rows
-    if fit.cost > _NEAR * objective.unit and effort <= (
-        _MAX_COMPLETE if is_complete else _MAX_SEARCH
-    ):
+    max_effort = _MAX_COMPLETE if is_complete else _MAX_SEARCH
+    if fit.cost > _NEAR * objective.unit and effort <= max_effort:
         algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
         other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)
         n_evaluations += other.n_evaluations

@@ -40,7 +40,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
     ratio = sketch.variance[varies] / pilot.variance[varies]
     divergence = 0.5 * float((ratio - 1.0 - np.log(ratio) + shift**2).sum())
-    by_chance = _CHANCE * int(varies.sum()) / pilot.n_rows
+    by_chance = _CHANCE * int(varies.sum()) * (1.0 / pilot.n_rows + 1.0 / sketch.effective_count)
     return found if divergence < reach + by_chance else None
 
 

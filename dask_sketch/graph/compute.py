@@ -66,7 +66,7 @@ def start_pass(samples: Samples, reduction: Reduction, split_every: int, client:
     """
     if reduction.require_fit is not None:
         reduction.require_fit(samples, split_every, client)
-    if client is not None:
+    if client is not None and reduction.prepare is not None:
         _prepare_workers(client, reduction)
     if reduction.feature_map is None:
         return open_span(client, reduction.name)
@@ -92,7 +92,7 @@ def _prepare_workers(client: Any, reduction: Reduction) -> None:
         except OSError as error:  # a worker was lost meanwhile: those that are left are asked again
             logger.warning("a worker was lost while workers were prepared: %s", error)
     else:
-        return  # each task prepares its own worker
+        return  # each worker compiles with its first chunk
     for answer in answers.values():
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer  # not merely that this worker was lost just now

@@ -137,8 +137,9 @@ def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> Lay
             f"states chunks of {size:,} bytes, over the limit of {MAX_CHUNK:,}: they are not "
             "read. Write the data again in smaller chunks."
         )
-    compressor, widening = _checked_codecs([(_known(name), codec) for name, codec in codecs])
-    has_texts = any(_known(name) in _TEXTS for name, _ in codecs)
+    codecs = [(_known(name), settings) for name, settings in codecs]
+    compressor, widening = _checked_codecs(codecs)
+    has_texts = any(name in _TEXTS for name, _ in codecs)
     return Layout(size, compressor, widening, math.prod(chunks) if has_texts else 0)
 
 

@@ -162,10 +162,12 @@ def test_each_group_has_a_mixture_of_its_own():
             assert model.score(mine) > common.score(mine) + 0.02
 
 
-def test_the_sketch_of_data_elsewhere_is_fitted_alone():
+@pytest.mark.parametrize("n_frequencies", [None, 12])
+@pytest.mark.filterwarnings("ignore:n_frequencies=12 is under", "ignore:n_components=1 with 2")
+def test_the_sketch_of_data_elsewhere_is_fitted_alone(n_frequencies):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5000, 2))
-    feature_map = design(x, n_components=1)
+    feature_map = design(x, n_components=1, n_frequencies=n_frequencies)
     moved = partial_sketch(0.3 * rng.normal(size=(5000, 2)) + 1.5, feature_map)
     model = decode(moved, 1)
     np.testing.assert_allclose(model.means, 1.5, atol=0.03)
