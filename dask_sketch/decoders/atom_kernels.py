@@ -11,8 +11,7 @@ polynomial is exact. The polynomials are truncated Chebyshev series with errors 
 
 from __future__ import annotations
 
-from numba import njit
-
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.elementary import ROUND as _ROUND
 from dask_sketch.features.kernels.elementary import fma as _fma
 from dask_sketch.features.kernels.elementary import power_of_two
@@ -42,7 +41,7 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (
 )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _cosine_sine(t):  # type: ignore[no-untyped-def]
     """Cosine and sine of ``2 pi t``: half cycles are removed, and their parity is the sign."""
     h = (t + t + _ROUND) - _ROUND
@@ -58,7 +57,7 @@ def _cosine_sine(t):  # type: ignore[no-untyped-def]
     return sign * c, sign * s
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def evaluate_atoms(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
     """Replace exponents and phases by ``2**(e + envelope + lift) * exp(2 pi i t)``, in place.
 
@@ -80,7 +79,7 @@ def evaluate_atoms(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
             other[j] = amplitude * s
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def evaluate_points(real, imag, amplitude):  # type: ignore[no-untyped-def]
     """Replace phases by ``amplitude * exp(2 pi i t)``, for atoms without shape parameters.
 
@@ -94,7 +93,7 @@ def evaluate_points(real, imag, amplitude):  # type: ignore[no-untyped-def]
             other[j] = amplitude[j] * s
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def correlate(real, imag, rho_real, rho_imag):  # type: ignore[no-untyped-def]
     """Replace atoms ``a`` (K, B) by ``conj(a) rho``, real and imaginary parts, in place."""
     for k in range(real.shape[0]):
@@ -105,7 +104,7 @@ def correlate(real, imag, rho_real, rho_imag):  # type: ignore[no-untyped-def]
             other[j] = _fma(a, rho_imag[j], -b * rho_real[j])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def powers(real, imag, out):  # type: ignore[no-untyped-def]
     """Squared moduli of atoms (K, B)."""
     for k in range(real.shape[0]):
@@ -114,7 +113,7 @@ def powers(real, imag, out):  # type: ignore[no-untyped-def]
             power[j] = _fma(row[j], row[j], other[j] * other[j])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def factor_products(factors, left, right, start, width, out):  # type: ignore[no-untyped-def]
     """Products of rows of factors (n_factors, m) from frequency ``start``, shape (n, >= width)."""
     for p in range(left.size):
@@ -123,7 +122,7 @@ def factor_products(factors, left, right, start, width, out):  # type: ignore[no
             row[j] = a[j] * b[j]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def pair_products(real, imag, first, second, start, width, out_real, out_imag):  # type: ignore[no-untyped-def]  # fmt: skip
     """``conj(a_first) a_second`` for pairs of atoms (K, B), from frequency ``start``.
 
@@ -138,7 +137,7 @@ def pair_products(real, imag, first, second, start, width, out_real, out_imag): 
             odd[j] = a[j] * d[j] - b[j] * c[j]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def fill_gram(sums, first, second, column, sign, row, factor, gram):  # type: ignore[no-untyped-def]
     """Write the sums over frequencies of pairs of atoms to their entries of a Gram matrix.
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.objective import Objective
@@ -112,7 +112,7 @@ def feature_covariance(
     return out
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _add_component(products, row, column, half_weight, pair, sums):  # type: ignore[no-untyped-def]
     """Add the second moments of one component to the four sums of a tile.
 
@@ -128,7 +128,7 @@ def _add_component(products, row, column, half_weight, pair, sums):  # type: ign
         _accumulate(pair[0], pair[1], -s, c, column[1], column[2], sums[2, i], sums[3, i])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _halves(product, h, column, half_weight, plus, minus):  # type: ignore[no-untyped-def]
     """Half of the sum and of the difference of ``psi(w_i - w_j)`` and ``psi(w_i + w_j)``."""
     for j in range(product.size):
@@ -139,7 +139,7 @@ def _halves(product, h, column, half_weight, plus, minus):  # type: ignore[no-un
         minus[j] = difference - total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _accumulate(u, v, a, b, cosine, sine, first, second):  # type: ignore[no-untyped-def]
     for j in range(cosine.size):
         x, y = a * cosine[j], b * sine[j]

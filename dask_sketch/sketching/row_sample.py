@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.validation.arrays import FrozenDataclass, require_integer
@@ -420,7 +420,7 @@ def stream_seed(seed: int, stream: tuple[int, ...]) -> np.uint64:
     )
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _hash(position, base):  # type: ignore[no-untyped-def]
     """Hash of a position, 53 bits: the output of SplitMix64 (Steele, Lea and Flood 2014) there."""
     z = base + (np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -429,7 +429,7 @@ def _hash(position, base):  # type: ignore[no-untyped-def]
     return (z ^ (z >> np.uint64(31))) >> np.uint64(11)
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ignore[no-untyped-def]
     """Fill numbers and hashes of the rows whose hash is at most ``bound``; count them."""
     count: Any = 0
@@ -446,7 +446,7 @@ def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ign
     return count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _score(rows, weights, numbers, hashes, center, precision, keys, importance):  # type: ignore[no-untyped-def]
     """Fill the keys and the importance of some rows."""
     far = precision.any()

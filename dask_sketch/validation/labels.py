@@ -6,11 +6,11 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.validation.arrays import require_unmasked
 
@@ -244,7 +244,7 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
     return np.unique(values, return_inverse=True)
 
 
-@numba.njit(
+@cached_njit(
     types.int64[::1](
         types.Array(types.int64, 1, "A", readonly=True),
         types.int64,
@@ -252,7 +252,6 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
         types.int64[::1],
     ),
     nogil=True,
-    cache=True,
 )  # labels that were received from another process may be read-only
 def _by_table(values, least, ranks, codes):  # type: ignore[no-untyped-def]
     """Write the codes of integers in a small range; return the distinct integers."""
@@ -269,7 +268,7 @@ def _by_table(values, least, ranks, codes):  # type: ignore[no-untyped-def]
     return labels
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _by_hash(words):  # type: ignore[no-untyped-def]
     """Find the first of each set of equal rows, and the number of its set for each row."""
     n, width = words.shape

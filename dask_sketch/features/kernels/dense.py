@@ -43,6 +43,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.llvm_vectors import (
     FRACTION,
     PRODUCT,
@@ -222,9 +223,9 @@ def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> C
     real = numba.from_dtype(np.dtype(dtype))
     given = types.Array(real, 1, "C", readonly=True)
     signature = types.void(given, given, types.int64[::1], given)
-    compiled: Callable[..., None] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
-    )(add_blocks)
+    compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
+        add_blocks
+    )
     return compiled
 
 

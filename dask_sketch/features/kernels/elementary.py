@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from dask_sketch.compilation import cached_njit
 
 # 2**f on |f| <= 1/2
 _E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = (
@@ -53,7 +55,7 @@ bits: Any = intrinsic(_to_bits)
 number: Any = intrinsic(_to_number)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def power_of_two(e):  # type: ignore[no-untyped-def]
     """``2**e`` for ``e < 1024``; at most the smallest normal number where that underflows."""
     e = max(e, _SMALLEST)
@@ -83,7 +85,7 @@ _MANTISSA = 2**52 - 1
 _ROOT_HALF = 0x3FE6A09E667F3BCD  # bits of the square root of a half
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def log_to_base_two(x):  # type: ignore[no-untyped-def]
     """Binary logarithm of a normal number ``x > 0``, within 2e-16 of its size or absolutely."""
     shifted = bits(x) - _ROOT_HALF

@@ -34,6 +34,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT
@@ -316,8 +317,8 @@ def _compiled(raw: str, hard: bool) -> Callable[..., tuple[int, int, int]]:
         given, types.boolean, types.boolean, given, given, table, table, given,
         types.int64[:, ::1], types.int64,
     )  # fmt: skip
-    loop: Callable[..., tuple[int, int, int]] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
+    loop: Callable[..., tuple[int, int, int]] = cached_njit(
+        signature, nogil=True, error_model="numpy"
     )(_loop(hard))
     return loop
 

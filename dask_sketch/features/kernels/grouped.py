@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
@@ -33,15 +33,16 @@ _DIGIT_MASK = 2**DIGIT - 1
 Whole = NDArray[np.int64]
 
 
-@numba.njit("void(int64[::1], int64[::1])", nogil=True, cache=True)
+@cached_njit("void(int64[::1], int64[::1])", nogil=True)
 def _count(codes, counts):  # type: ignore[no-untyped-def]
     """Count codes, which start at -1; that of -1 is first."""
     for code in codes:
         counts[code + 1] += 1
 
 
-@numba.njit(
-    "void(int64[::1], int64[::1], int64[::1], int64[::1], uint32[::1])", nogil=True, cache=True
+@cached_njit(
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], uint32[::1])",
+    nogil=True,
 )
 def _place(keys, places, ends, rests, order):  # type: ignore[no-untyped-def]
     """Sort rows by key: from ``places`` to ``ends``, and then from ``rests`` on."""
@@ -62,10 +63,9 @@ def _place(keys, places, ends, rests, order):  # type: ignore[no-untyped-def]
             places[key] = place + 1
 
 
-@numba.njit(
+@cached_njit(
     "void(int64[::1], int8[::1], float64[::1], int64[::1], int64, int64[::1], int64[:, ::1])",
     nogil=True,
-    cache=True,
 )
 def sum_weights(codes, exponents, mantissas, numbers, n_exponents, keys, totals):  # type: ignore[no-untyped-def]
     """Combine code and exponent of each row to a key, and sum the weights of each key.

@@ -16,6 +16,7 @@ import numba
 import numpy as np
 from numba import types
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING, FINER, vector_bits
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
@@ -238,9 +239,9 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
         return 0, 0
 
     real = numba.from_dtype(np.dtype(dtype))
-    return numba.njit(
+    return cached_njit(
         _signature(dtype, types.Array(real, 3, "C", readonly=True)),
-        nogil=True, cache=True, error_model="numpy",
+        nogil=True, error_model="numpy",
     )(add)  # fmt: skip
 
 
@@ -326,9 +327,9 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
         return 0, 0
 
     real = numba.from_dtype(np.dtype(dtype))
-    return numba.njit(
+    return cached_njit(
         _signature(dtype, types.Array(real, 1, "C", readonly=True)),
-        nogil=True, cache=True, error_model="numpy",
+        nogil=True, error_model="numpy",
     )(add)  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numba import types
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING, FINER
 from dask_sketch.features.kernels.fixed_point import BINADES, LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
@@ -82,7 +83,7 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
         for f in range(0, d, PIECE):
             fetch_features(values, rows, f, d, scratch, at, width, raw_kind, mark)  # type: ignore[call-arg]
 
-    return numba.njit(_FETCH, nogil=True, cache=True, error_model="numpy")(fetch)
+    return cached_njit(_FETCH, nogil=True, error_model="numpy")(fetch)
 
 
 def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
@@ -183,7 +184,7 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
                 return REFUSED, refused
         return 0, 0
 
-    return numba.njit(_read_signature(dtype), nogil=True, cache=True, error_model="numpy")(read)
+    return cached_njit(_read_signature(dtype), nogil=True, error_model="numpy")(read)
 
 
 def _whitener(dtype: str) -> Callable[..., None]:
@@ -204,7 +205,7 @@ def _whitener(dtype: str) -> Callable[..., None]:
             for k in range(d * pitch):
                 columns[start + k] = new[k]
 
-    return numba.njit(_whiten_signature(dtype), nogil=True, cache=True, error_model="numpy")(whiten)
+    return cached_njit(_whiten_signature(dtype), nogil=True, error_model="numpy")(whiten)
 
 
 def _leaver(dtype: str) -> Callable[..., None]:
@@ -213,7 +214,7 @@ def _leaver(dtype: str) -> Callable[..., None]:
     def leave(columns, d, matrix, n_blocks):  # type: ignore[no-untyped-def]
         pass
 
-    return numba.njit(_whiten_signature(dtype), nogil=True, cache=True, error_model="numpy")(leave)
+    return cached_njit(_whiten_signature(dtype), nogil=True, error_model="numpy")(leave)
 
 
 _fetch, _read = lru_cache(_fetcher), lru_cache(_reader)

@@ -13,6 +13,7 @@ import math
 import numba
 import numpy as np
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     CONTRIBUTION,
@@ -186,7 +187,7 @@ def _take_groups(raw, mantissas, order, counts, center, scale, out, low, high, f
     _bound(low, high, lows, highs)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
     """Return the first row with invalid values or weight; -1 if there is none."""
     for i in range(weights.size):
@@ -201,7 +202,7 @@ def find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
     return -1
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def split_weights(weights, least, grid, unsorted, groups):  # type: ignore[no-untyped-def]
     """Split weights into ``f * 16**e``; return whether all are in range."""
     given, split = weights.view(np.int64), unsorted.view(np.int64)

@@ -17,6 +17,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import (
@@ -183,9 +184,9 @@ def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
         real[:, ::1], real[::1], vector, types.uint32[::1], types.int8[::1], vector, vector, words,
         words, types.int64[::1], words,
     )  # fmt: skip
-    taker: Callable[..., tuple[int, int]] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
-    )(take_rows)
+    taker: Callable[..., tuple[int, int]] = cached_njit(signature, nogil=True, error_model="numpy")(
+        take_rows
+    )
     return taker
 
 

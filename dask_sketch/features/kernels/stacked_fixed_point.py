@@ -12,6 +12,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
@@ -60,9 +61,9 @@ def _loop(one_word: bool, kind: Any, given: Any) -> Callable[..., None]:
         types.int64,
     )
     with COMPILING:
-        made: Callable[..., None] = numba.njit(
-            signature, nogil=True, cache=True, error_model="numpy"
-        )(_add_word if one_word else _add_words)
+        made: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
+            _add_word if one_word else _add_words
+        )
     return made
 
 

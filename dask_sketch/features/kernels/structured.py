@@ -33,6 +33,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
@@ -178,9 +179,9 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     scalar = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
     signature = types.void(given[0], given[1], types.int64[::1], given[2])
-    compiled: Callable[..., None] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
-    )(add_rows)
+    compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
+        add_rows
+    )
     return compiled
 
 

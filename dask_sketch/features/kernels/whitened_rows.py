@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
@@ -74,8 +75,8 @@ def _whitener(dtype: str) -> Callable[..., None]:
 
     real = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(real, dimensions, "C", readonly=True) for dimensions in (2, 3)]
-    compiled: Callable[..., None] = numba.njit(
-        types.void(*given, real[:, ::1]), nogil=True, cache=True, error_model="numpy"
+    compiled: Callable[..., None] = cached_njit(
+        types.void(*given, real[:, ::1]), nogil=True, error_model="numpy"
     )(whiten)
     return compiled
 

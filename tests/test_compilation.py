@@ -1,0 +1,159 @@
+"""Compiled functions on disks that are read-only, full or damaged."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numba
+import pytest
+
+import dask_sketch
+
+MODULE = """
+from dask_sketch.compilation import cached_njit
+
+@cached_njit("int64(int64)")
+def double(x):
+    return 2 * x
+
+@cached_njit()
+def triple(x):
+    return 3 * x
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A module whose compiled code may be stored in ``tmp_path / "cache"``."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "package" / "example.py"
+    path.parent.mkdir()
+    path.write_text(MODULE)
+
+    def load():
+        spec = importlib.util.spec_from_file_location("example", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert (module.double(4), module.triple(4)) == (8, 12)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def read_only(tmp_path, package, monkeypatch):
+    """Let nobody, the superuser included, write beside the module or to the home."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/home")
+    (tmp_path / "package" / "__pycache__").touch()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return package
+
+
+def test_the_fixture_is_read_only_for_numba(read_only, tmp_path):
+    path = tmp_path / "package" / "plain.py"
+    path.write_text("import numba\n@numba.njit(cache=True)\ndef f(x):\n    return x\n")
+    spec = importlib.util.spec_from_file_location("plain", path)
+    with pytest.raises(RuntimeError, match="no locator"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_read_only_folders_have_a_cache_among_the_temporary_files(read_only, tmp_path, caplog):
+    read_only()
+    (folder,) = (tmp_path / "temporary").iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert len(list(folder.rglob("*.nbc"))) == 2
+    (line,) = caplog.messages
+    assert str(folder) in line
+    assert "NUMBA_CACHE_DIR" in line
+    again = read_only()
+    assert sum(again.double.stats.cache_hits.values()) == 1
+
+
+def test_without_temporary_files_there_is_no_cache(read_only, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package" / "example.py"))
+    assert read_only().double.stats.cache_path is None
+
+
+def test_a_temporary_folder_that_others_may_write_to_is_not_used(read_only, tmp_path):
+    folder = tmp_path / "temporary" / f"dask-sketch-numba-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert read_only().double.stats.cache_path is None
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("bytes_left", [0, 30])
+def test_files_that_are_cut_off_are_compiled_again(package, tmp_path, kind, bytes_left, caplog):
+    package()
+    files = list((tmp_path / "cache").rglob(f"*.{kind}"))
+    assert len(files) == 2
+    for file in files:
+        os.truncate(file, bytes_left)
+    package()
+    (line,) = caplog.messages
+    assert str(tmp_path / "cache") in line
+    caplog.clear()
+    again = package()
+    assert sum(again.double.stats.cache_hits.values()) == 1
+    assert sum(again.triple.stats.cache_hits.values()) == 1
+    assert not caplog.messages
+
+
+def test_a_full_disk_is_no_error(package, tmp_path, caplog):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        package()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = caplog.messages
+    assert str(tmp_path / "cache") in line
+    assert not list((tmp_path / "cache").rglob("*.nbc"))
+
+
+def test_all_functions_of_the_package_use_this_cache():
+    sources = Path(dask_sketch.__file__).parent.rglob("*.py")
+    found = [p.name for p in sources if re.search(r"\bcache=True", p.read_text())]
+    assert found == ["compilation.py"]  # in its documentation
+
+
+@pytest.mark.slow
+def test_sketches_where_no_folder_is_writable(tmp_path):
+    package = Path(dask_sketch.__file__).parent
+    for source in package.rglob("*"):
+        target = tmp_path / source.relative_to(package.parent)
+        if source.is_dir() and source.name != "__pycache__":
+            target.mkdir(parents=True)
+            (target / "__pycache__").touch()
+        elif source.is_file() and source.suffix != ".pyc":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    (tmp_path / "dask_sketch" / "__pycache__").touch()
+    code = (
+        "import numpy as np, dask_sketch as ds, tempfile\n"
+        "tempfile.tempdir = '/dev/null/temporary'\n"
+        "x = np.random.default_rng(0).normal(size=(500, 2))\n"
+        "print(ds.sketch(x, ds.design(x, n_components=1)).count)"
+    )
+    kept = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": "/dev/null/home"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "500"
+    assert ran.stderr.count("NUMBA_CACHE_DIR") == 1
