@@ -14,7 +14,6 @@ import logging
 import shlex
 import ssl
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from dask.utils import parse_bytes
 from dask_sketch.cluster.certificates import make_certificates, security_of
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.errors import InputError
+from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -141,7 +141,7 @@ def _reach(settings: ClusterSettings) -> Iterator[Client]:
         if scheme != "tls" and not _is_local(location):
             remedy = "Use tls://, with certificates from `dask-sketch certificates DIR`."
             who = "everyone on the network in between"
-            warnings.warn(f"{address} {_PLAIN.format(who=who, remedy=remedy)}", stacklevel=4)
+            warn_user(f"{address} {_PLAIN.format(who=who, remedy=remedy)}")
         client = Client(address, timeout=timeout, security=security)
     except InputError:
         raise
@@ -214,7 +214,7 @@ def _kubernetes(settings: ClusterSettings) -> Any:
         "Apply the DaskCluster of the folder `deploy`, which uses TLS, and connect to its address."
     )
     text = _PLAIN.format(who="all that the network policy admits to the pods", remedy=remedy)
-    warnings.warn(f"a cluster that KubeCluster makes {text}", stacklevel=4)
+    warn_user(f"a cluster that KubeCluster makes {text}")
     options = {"quiet": True, **settings.options}
     return operator.KubeCluster(n_workers=settings.n_workers, **options)
 
@@ -226,7 +226,7 @@ def _can_encrypt() -> bool:
     remedy = "For TLS: pip install 'dask-sketch[tls]'."
     who = "everyone who can reach its ports, including all users of this machine,"
     text = _PLAIN.format(who=who, remedy=remedy)
-    warnings.warn(f"this cluster {text}", stacklevel=5)
+    warn_user(f"this cluster {text}")
     return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.warn import warn_user
 
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
@@ -274,12 +274,10 @@ def _require_enough(problem: Problem, n_each: int) -> None:
             "decode no more components than there are samples."
         )
     if m < 2 * n_parameters:
-        warnings.warn(
+        warn_user(
             f"n_components={n_components} with {d} features has {n_parameters} parameters, for "
             f"which {m} frequencies are few: estimates may fail. Decode fewer components, or "
-            f"sketch with {5 * n_parameters} frequencies.",
-            UserWarning,
-            stacklevel=5,
+            f"sketch with {5 * n_parameters} frequencies."
         )
 
 

@@ -31,6 +31,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
 from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
@@ -203,7 +204,7 @@ def conclude(
             _warn_of_refinement(problem, gain)
         return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
     for warning in caught:
-        warnings.warn(warning.message, stacklevel=4)
+        warn_user(warning.message)
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 
@@ -221,13 +222,11 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
 
 
 def _warn_of_refinement(problem: Problem, gain: float) -> None:
-    warnings.warn(
+    warn_user(
         f"refine={problem.refine!r}: {_likeliest_on(problem)} is {gain:.2g} nats a sample likelier "
         f"than the refined fit, for the data is no mixture of {problem.required_size} Gaussians. "
         "It is returned, without standard errors; "
-        "method='cl-ompr' returns the refined fit.",
-        UserWarning,
-        stacklevel=6,
+        "method='cl-ompr' returns the refined fit."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 
 import numpy as np
@@ -14,6 +13,7 @@ from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
@@ -183,12 +183,10 @@ def _warn_of_outliers(sketch: Sketch) -> None:
         return
     reach = float((away[varies] / np.sqrt(pilot.variance[varies])).max())
     if reach > _OUTLYING:
-        warnings.warn(
+        warn_user(
             f"values lie up to {reach:.3g} standard deviations of the pilot rows from the mean: "
             "so few rows hardly change the sketch, but they rule the squared error of centroids. "
-            "Sketch with sample=True where rows may be kept; otherwise clip the values.",
-            UserWarning,
-            stacklevel=5,
+            "Sketch with sample=True where rows may be kept; otherwise clip the values."
         )
 
 
@@ -196,12 +194,10 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) 
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
     if cost > _UNEXPLAINED[0] * noise_level and cost > _UNEXPLAINED[1] * energy:
-        warnings.warn(
+        warn_user(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
-            f"others, or the data is no such mixture. {remedy} {_map_remedy(sketch)}",
-            UserWarning,
-            stacklevel=5,
+            f"others, or the data is no such mixture. {remedy} {_map_remedy(sketch)}"
         )
 
 
@@ -212,12 +208,10 @@ def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Arra
     missed = (sketch.minimum < low.min(axis=0)) | (sketch.maximum > high.max(axis=0))
     if missed.any():
         feature = int(np.argmax(missed))
-        warnings.warn(
+        warn_user(
             f"feature {feature} has values from {sketch.minimum[feature]:.4g} to "
             f"{sketch.maximum[feature]:.4g}, more than {_OUT_OF_RANGE:g} standard deviations from "
-            f"every component: far rows or rare clusters are missing. {_map_remedy(sketch)}",
-            UserWarning,
-            stacklevel=5,
+            f"every component: far rows or rare clusters are missing. {_map_remedy(sketch)}"
         )
 
 
@@ -235,12 +229,10 @@ def _warn_of_mixture(
     loss, name = found
     # a rival fitted to these rows is too likely by half of its parameters over their number
     if loss > WARNED_NATS + mixture[1].size / len(rows):
-        warnings.warn(
+        warn_user(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
             "nearest to a sketch are not the likeliest where the data is no mixture of "
-            f"{len(mixture[0])} Gaussians. {remedy}",
-            UserWarning,
-            stacklevel=5,
+            f"{len(mixture[0])} Gaussians. {remedy}"
         )
     elif sketch.sample is None:
         _warn_of_few_rows(sketch)
@@ -250,13 +242,11 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
     """Warn of a mixture that is no likelier than that of the pilot, if its rows are too few."""
     pilot = sketch.feature_map.pilot
     if pilot is not None and pilot.sampling_loss > WARNED_NATS:
-        warnings.warn(
+        warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {pilot.sampling_loss:.2g} nats a sample because they are so few, by the "
             "estimate of fits to halves of them. Sketch with sample=True where rows may be kept; "
-            f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}.",
-            UserWarning,
-            stacklevel=5,
+            f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}."
         )
 
 
@@ -265,11 +255,9 @@ def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) 
     squares = _squared_distances(rows, centers)
     error = float(masses @ squares)
     if error > WARNED_RATIO * rival.inertia:
-        warnings.warn(
+        warn_user(
             f"the mean squared error of the centroids is {error / rival.inertia:.3g} times that of "
-            f"k-means on {len(rows):,} rows. {remedy}",
-            UserWarning,
-            stacklevel=5,
+            f"k-means on {len(rows):,} rows. {remedy}"
         )
 
 

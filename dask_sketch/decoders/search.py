@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from dask_sketch.decoders.problem import Problem, Report, Solution, require_weig
 from dask_sketch.decoders.swap_moves import merge_coincident
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.decoders.warm_start import acceptable_cost, warm_start
+from dask_sketch.validation.warn import warn_user
 
 # Fraction of the variance floor down to which efficient refinement may lower variances.
 _REFINED_FLOOR = 0.1
@@ -216,11 +216,9 @@ def _warn_of_thin_components(variances: Array, data: Array) -> None:
     """Warn of components with almost no width, which cost nothing in the sketch."""
     thin = int((variances < _THIN * data).any(axis=1).sum())
     if thin:
-        warnings.warn(
+        warn_user(
             f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
             "variance in some feature, as fits to data that is no mixture of Gaussians of the "
             "map's scale are. Likelihoods will be poor: sketch with sample=True and decode without "
-            "method, or decode with a larger variance_floor.",
-            UserWarning,
-            stacklevel=5,
+            "method, or decode with a larger variance_floor."
         )

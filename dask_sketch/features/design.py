@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from dask_sketch.features.pilot import PilotMixture, record_pilot, rough_mixture
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import TASKS, WHITENINGS
+from dask_sketch.validation.warn import warn_user
 
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
@@ -237,11 +237,9 @@ def _choose_n_frequencies(
         return needed
     if n_frequencies < needed:
         rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
-        warnings.warn(
+        warn_user(
             f"n_frequencies={n_frequencies} is under {rule} = {needed} for {n_components} "
-            f"components of {n_features} features: estimates may fail. Take {needed} or more.",
-            UserWarning,
-            stacklevel=4,
+            f"components of {n_features} features: estimates may fail. Take {needed} or more."
         )
     return n_frequencies
 
@@ -278,11 +276,9 @@ def _component_variances(
             "scale, or more pilot samples by n_pilot."
         )
     if not varies.all():
-        warnings.warn(
+        warn_user(
             f"{_listed_features(~varies, feature_names)} do not vary in the pilot samples. They "
-            "carry no information; leave them out.",
-            UserWarning,
-            stacklevel=4,
+            "carry no information; leave them out."
         )
     x = rows[:, varies]
     if rough is None:
@@ -303,10 +299,8 @@ def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:
         return
     wide = float(deviations.max())
     if (deviations < wide / _UNLIKE).any():
-        warnings.warn(
+        warn_user(
             f"the standard deviations of the features range from {deviations.min():.3g} to "
             f"{wide:.3g}: the widest feature dominates distances, and so the centroids. Divide "
-            "each feature by its standard deviation before sketching.",
-            UserWarning,
-            stacklevel=4,
+            "each feature by its standard deviation before sketching."
         )

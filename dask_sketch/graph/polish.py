@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from dask_sketch.sketching.expectation import (
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.warn import warn_user
 
 CONVERGED = "until converged"
 MAX_PASSES = 100  # until converged
@@ -153,12 +153,10 @@ def polish(
                     break
     assert found is not None
     if converged is False:
-        warnings.warn(
+        warn_user(
             f"passes={passes!r}: after {n_passes} passes the last one gained "
             f"{_gain(model, trace[-2], trace[-1]):.3g}, more than tolerance={tolerance:g}. Polish "
-            "the result further, or raise the tolerance.",
-            UserWarning,
-            stacklevel=2,
+            "the result further, or raise the tolerance."
         )
     record = Polishing(
         objective="log-likelihood" if isinstance(model, GaussianMixture) else "mean squared error",

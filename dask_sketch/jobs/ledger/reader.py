@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compar
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
@@ -259,7 +259,7 @@ class LedgerReader:
         state, self._taken, damage = newest(self.backend)
         known, self.damage = self.damage, damage
         if damage not in (None, known):
-            warnings.warn(str(damage), stacklevel=4)
+            warn_user(str(damage))
         return state
 
     def _adopt(
