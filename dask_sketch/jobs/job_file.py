@@ -547,14 +547,14 @@ def read_job(path: str | Path) -> Job:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise JobError(f"{path}: should have at most {MAX_BYTES:,} bytes")
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
+        text = content.decode() if len(content) <= MAX_BYTES else ""
+    except (OSError, ValueError) as error:  # no UTF-8; no file can have this name
         raise JobError(
             f"{path}: the job file cannot be read ({type(error).__name__}): give the path of a "
             "TOML file in UTF-8"
         ) from error
+    if len(content) > MAX_BYTES:
+        raise JobError(f"{path}: should have at most {MAX_BYTES:,} bytes")
     return parse_job(text, path)
 
 
@@ -575,6 +575,8 @@ def parse_job(text: str, path: Path) -> Job:
             f"{path}: not TOML that can be read ({type(error).__name__}): a number is too long or "
             "lists are nested too deeply"
         ) from error
+    for key in _large_integers(document):
+        raise JobError(f"{path}: {key}: should be an integer of at most 64 bits")
     secrets = Secrets(path.parent)
     try:
         job = Job.model_validate(document, context=secrets)
@@ -583,6 +585,18 @@ def parse_job(text: str, path: Path) -> Job:
         raise JobError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
     job._path, job._secrets = path, secrets
     return job
+
+
+def _large_integers(document: dict[str, Any]) -> Iterator[str]:
+    """Key paths of integers that are not within the range of TOML: such texts are slow to make."""
+    left: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    while left:
+        loc, value = left.pop()
+        if isinstance(value, (dict, list)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            left += [((*loc, key), item) for key, item in items]
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            yield _key_path(loc)
 
 
 def _repeated(tables: tuple[Any, ...], key: Callable[[Any], Hashable]) -> Iterator[int]:

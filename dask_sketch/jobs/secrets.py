@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from dask_sketch.errors import InputError, SketchError
 from dask_sketch.jobs.permissions import Secret, permitted_places, remedy
+from dask_sketch.storage.regular_files import read_regular_file
 
 MAX_BYTES = 2**16  # of a file that holds a secret
 MAX_TEXT = 4096  # characters of one option
@@ -87,6 +88,7 @@ class Secrets:
             raise ValueError(f"should have at most {MAX_DEPTH} tables within each other")
         if _is_reference(value):
             ((kind, place),) = value.items()
+            _require_printable(place)
             path = (self.folder / place).absolute()
             reference = f"env:{place}" if kind == "env" else f"file:{path}"
             if permitted_places(reference) is None:
@@ -105,6 +107,7 @@ class Secrets:
                 f'{key} = {{ env = "NAME" }} or {{ file = "PATH" }}'
             )
         if isinstance(value, str):
+            _require_printable(value)
             if len(value) > MAX_TEXT:
                 raise ValueError(f"should contain texts of at most {MAX_TEXT:,} characters")
             if "://" in value:
@@ -192,6 +195,11 @@ def _is_reference(value: Any) -> bool:
     )
 
 
+def _require_printable(text: str) -> None:
+    if not text.isprintable():
+        raise ValueError("should contain no control characters")
+
+
 def _few(items: Any) -> Any:
     if len(items) > MAX_OPTIONS:
         raise ValueError(f"should have at most {MAX_OPTIONS} options")
@@ -207,10 +215,10 @@ def _variable(name: str) -> str:
 
 def _content(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            found = file.read(MAX_BYTES + 1)
+        found = read_regular_file(path, MAX_BYTES + 1)
         if len(found) > MAX_BYTES:
             raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes: it holds no secret")
         return found.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({type(error).__name__})") from error
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ValueError(f"{path} cannot be read ({reason})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 import tracemalloc
@@ -219,6 +220,14 @@ ONE = {
     "score.path = 'reference://x'": ('score.path = "reference://x":', "s3"),
     "score.path = 'filecache::s3://x'": ('score.path = "filecache::s3://x":', "chained"),
     'score.path = "a\\u0000b"': ('score.path = "a\\u0000b":', "control characters"),
+    f"limits.attempts = 0x{'f' * 6000}": ("limits.attempts:", "64 bits"),
+    f"limits.rows = [0, 0b{'1' * 64}]": ("limits.rows[1]:", "64 bits"),
+    'outputs.storage_options = { anon = "a\\u0000b" }': (
+        "outputs.storage_options:", "control characters",
+    ),
+    'outputs.storage_options = { key = { env = "a\\u0000b" } }': (
+        "outputs.storage_options:", "control characters",
+    ),
     "sources[0].path = 1": ("not TOML:", "line 1"),
     "limits = { attempts = 1": ("not TOML:", "line 1"),
 }  # fmt: skip
@@ -314,6 +323,10 @@ def test_secrets_come_from_the_environment_or_files(
     (tmp_path / "key").write_text("x" * 100_000)
     with pytest.raises(JobError, match="65,536"):
         read_job(place)
+    (tmp_path / "key").unlink()
+    os.mkfifo(tmp_path / "key")  # without a writer, so that a reader would wait for ever
+    with pytest.raises(JobError, match="not a regular file"):
+        read_job(place)
 
 
 def test_no_file(tmp_path: Path) -> None:
@@ -324,6 +337,9 @@ def test_no_file(tmp_path: Path) -> None:
         read_job(tmp_path / "job.toml")
     with pytest.raises(JobError, match="IsADirectoryError"):
         read_job(tmp_path)
+    for name in ("a\0b.toml", "\ud800.toml"):
+        with pytest.raises(JobError, match=r"\.toml: .*Error"):
+            read_job(name)
     (tmp_path / "job.toml").write_bytes(b"#" * (MAX_BYTES + 1))
     with pytest.raises(JobError, match="65,536"):
         read_job(tmp_path / "job.toml")

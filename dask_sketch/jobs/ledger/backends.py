@@ -23,6 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.regular_files import read_regular_file
 
 
 class Backend(Protocol):
@@ -154,8 +155,8 @@ class _Local:
 
     def read(self, name: str, limit: int) -> bytes:
         path = self._path(name)
-        with _errors("read", str(path), OSError), path.open("rb") as handle:
-            return _require(handle.read(limit + 1), limit, str(path))
+        with _errors("read", str(path), OSError):
+            return _require(read_regular_file(path, limit + 1), limit, str(path))
 
     def read_many(self, limits: Mapping[str, int]) -> dict[str, bytes]:
         return {name: self.read(name, limit) for name, limit in limits.items()}
@@ -236,7 +237,10 @@ def _make_folders(path: Path) -> set[Path]:
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as error:  # would mean that the object exists
+            raise NotADirectoryError(error.errno, "not a folder", str(folder)) from error
     return {folder.parent for folder in missing}
 
 

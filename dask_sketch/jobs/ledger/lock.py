@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,8 @@ NAME = f"{FOLDER}/{ROOT}"
 STALE_AFTER = 600.0  # seconds without a heartbeat
 VISIBLE_AFTER = 1.0  # seconds until two processes that take over at once see which one was last
 _LIMIT = 64 * 2**10
+_MAX_TEXT = 512  # characters of a name
+_LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _HELD: set[str] = set()  # tokens of the locks that this process holds
 _CLOCK = 2.0  # seconds by which the reported start of one process may vary
 
@@ -76,6 +79,8 @@ class Holder:
             if self.pid == os.getpid() and self.token not in _HELD:
                 return "it could not be removed when it was released"
         silent = time.time() - self.heartbeat
+        if -silent > stale_after:
+            return f"its heartbeat is {-silent:,.0f} s in the future"
         return f"no heartbeat for {silent:,.0f} s" if silent > stale_after else None
 
     def _runs(self) -> bool:
@@ -114,13 +119,20 @@ def read_holder(backend: Backend) -> Holder | None:
     except FileNotFoundError:
         return None
     found = group_attributes(content, f"{backend.label}/{FOLDER}")
-    try:
-        return Holder(**{f.name: _KINDS[str(f.type)](found[f.name]) for f in fields(Holder)})
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LedgerError(f"{backend.label}/{FOLDER} is not a lock: {error!r}.") from error
+    for field in fields(Holder):
+        if not _IS_VALID[str(field.type)](found.get(field.name)):
+            raise LedgerError(
+                f"{backend.label}/{FOLDER} is not a lock: {field.name} = "
+                f"{ascii(found.get(field.name))[:_MAX_TEXT]}."
+            )
+    return Holder(**{field.name: found[field.name] for field in fields(Holder)})
 
 
-_KINDS: dict[str, Any] = {"str": str, "int": int, "float": float}
+_IS_VALID: dict[str, Callable[[Any], bool]] = {
+    "str": lambda x: isinstance(x, str) and len(x) <= _MAX_TEXT and x.isprintable(),
+    "int": lambda x: type(x) is int and 0 < x < 2**31,
+    "float": lambda x: type(x) in (int, float) and 0 <= x < _LAST_TIME,
+}
 
 
 class Lock:

@@ -137,6 +137,52 @@ def test_a_damaged_lock(text, ledger, world):
         ledger.commit(added=world.new("a"))
 
 
+ODD = {
+    "pid": [0, -1, 2**70, True, "1", None],
+    "since": [1e300, -1.0, float("nan"), float("inf"), "now"],
+    "heartbeat": [1e300, float("nan"), [1]],
+    "process_start": [float("-inf"), {}],
+    "host": ["a\x1b[2J", "x" * 1000, 3, "\ud800"],
+    "token": [None],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in ODD.items() for value in values]
+)
+def test_a_lock_with_an_odd_field_is_damaged(field, value, local):
+    hold(local, **ELSEWHERE | {field: value})
+    with pytest.raises(LedgerError, match=field):
+        read_holder(local.backend)
+    with local.lock() as held:
+        assert f"broke a lock that is damaged: {local.label}/lock is not a lock" in held.broken
+        assert held.broken.isprintable()
+
+
+def test_a_heartbeat_in_the_future(local):
+    now = time.time()
+    hold(local, **ELSEWHERE, heartbeat=now + 50)  # the clocks of hosts differ
+    with pytest.raises(LedgerLocked, match="node-7"), local.lock():
+        pass
+    hold(local, **ELSEWHERE, heartbeat=now + 5000)
+    with local.lock(stale_after=600) as held:
+        assert "in the future" in held.broken
+
+
+def test_a_pipe_in_place_of_a_lock(local):
+    path = Path(local.label) / NAME
+    path.parent.mkdir()
+    os.mkfifo(path)  # without a writer, so that a reader would wait for ever
+    with local.lock() as held:
+        assert "not a regular file" in held.broken
+
+
+def test_a_file_in_place_of_the_folder_of_the_lock(local):
+    (Path(local.label) / "lock").touch()
+    with pytest.raises(LedgerError, match=r"lock/zarr\.json"), local.lock():
+        pass
+
+
 def test_who_lost_the_lock_writes_nothing_more(ledger, url, world):
     other = open_ledger(url)
     with ledger.lock():
