@@ -85,6 +85,40 @@ def require_integer(
     return int(value)
 
 
+def require_number(
+    name: str, value: object, low: float, high: float, *, strict: bool = False
+) -> float:
+    """Validate a number of Python or NumPy that lies between two bounds.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    value
+        Value of the argument.
+    low, high
+        Bounds.
+    strict
+        Whether the bounds themselves are refused.
+
+    Raises
+    ------
+    InputError
+        If the value is not a number, or out of bounds.
+
+    Examples
+    --------
+    >>> require_number("level", 0.05, 0.0, 1.0, strict=True)
+    0.05
+    """
+    if not isinstance(value, bool) and isinstance(value, (int, float, np.integer, np.floating)):
+        number = float(value)
+        if low < number < high or (not strict and number in (low, high)):
+            return number
+    bounds = f"above {low:g} and below {high:g}" if strict else f"from {low:g} to {high:g}"
+    raise InputError(f"{name}={value!r}: give a number {bounds}.", parameter=name)
+
+
 def require_memory(x: Any, name: str, remedy: str) -> None:
     """Raise for lazy arrays, which conversions of NumPy would silently compute.
 

@@ -1,0 +1,131 @@
+"""Squared discrepancy of two sides with its error, where only units are independent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dask_sketch.distributions.units import Units
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Squared maximum mean discrepancy of two sides, estimated without bias.
+
+    Attributes
+    ----------
+    squared
+        Squared discrepancy minus its expected noise; may be negative.
+    noise_variance
+        Variance of the estimate where the sides are alike; NaN if there are too few units.
+    noise_third_moment
+        Third central moment of the estimate where the sides are alike.
+    direction_variance
+        Variance of the difference of the sides in its own direction.
+    degrees_of_freedom
+        Degrees of freedom of both variances.
+    """
+
+    squared: float
+    noise_variance: float
+    noise_third_moment: float
+    direction_variance: float
+    degrees_of_freedom: float
+
+    def _variance(self, square: float) -> float:
+        """Variance of the estimate where the squared discrepancy is ``square``."""
+        return 4.0 * square * self.direction_variance + self.noise_variance
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Confidence interval of the discrepancy, between 0 and 2.
+
+        All discrepancies from which the estimate is no more than so many deviations away; the
+        deviation depends on the discrepancy.
+
+        Parameters
+        ----------
+        level
+            Probability of an error, in (0, 1): 0.05 for an interval of 95 %.
+        """
+        if math.isnan(self.noise_variance):
+            return 0.0, 2.0
+        reach = float(stats.t.isf(level / 2.0, self.degrees_of_freedom)) ** 2
+        # (squared - s)**2 <= reach * variance(s) is a quadratic inequality in s
+        middle = self.squared + 2.0 * reach * self.direction_variance
+        inside = middle**2 - self.squared**2 + reach * self.noise_variance
+        half = math.sqrt(max(inside, 0.0))
+        low, high = np.sqrt(np.clip([middle - half, middle + half], 0.0, 4.0))
+        return float(low), float(high)
+
+    def p_value_above(self, tolerance: float) -> float:
+        """P-value of the hypothesis that the discrepancy is at most a tolerance.
+
+        Parameters
+        ----------
+        tolerance
+            Discrepancy, from 0 to 2.
+        """
+        if math.isnan(self.noise_variance):
+            return 1.0
+        square = tolerance**2
+        excess, variance = self.squared - square, self._variance(square)
+        if variance == 0.0:
+            return 0.0 if excess > 0 else 1.0
+        # Squares of noise are skewed: a shifted gamma distribution of the same three moments. That
+        # of Student allows for a deviation from few units. The larger of both is taken.
+        third = self.noise_third_moment + 24.0 * square * self.direction_variance**2
+        skewness = third / variance**1.5
+        deviations = excess / math.sqrt(variance)
+        student = stats.t.sf(deviations, self.degrees_of_freedom)
+        return float(max(stats.pearson3.sf(deviations, skewness), student))
+
+
+def effect_of(units: Units) -> Effect:
+    """Estimate the squared discrepancy of the two sides, with the variance between units.
+
+    The difference of the sides is the coefficient of the side in a regression of the units'
+    vectors, weighted by their masses, on sides and strata. Its covariance is that of regression
+    with unequal variances (HC2 of MacKinnon and White 1985), and the noise in its square is taken
+    off. The variance of the result has the two terms of eq. (6.6) of Sutherland (2016), here of
+    units in place of rows.
+
+    Parameters
+    ----------
+    units
+        Units of the comparison.
+    """
+    design = np.eye(int(units.strata.max()) + 1)[units.strata]
+    design = np.column_stack([units.first.astype(np.float64), design])
+    inverse = np.linalg.pinv(design.T @ (units.masses[:, None] * design))
+    projection = inverse @ (design.T * units.masses)
+    leverage = np.einsum("ij,ji->i", design, projection)
+    free = np.maximum(1.0 - leverage, 0.0)
+    coefficients = projection @ units.vectors
+    difference = coefficients[0]
+    residuals = units.vectors - design @ coefficients
+    # a unit alone on its side and in its stratum has no residual
+    scale = np.where(free > 1e-9, 1.0 / np.sqrt(np.maximum(free, 1e-9)), 0.0)
+    noise = (projection[0] * scale)[:, None] * residuals
+    gram = noise @ noise.T
+    sides = units.first, ~units.first
+    freedom = [float(free[side].sum()) for side in sides]
+    traces = [float(np.trace(gram[np.ix_(side, side)])) for side in sides]
+    squared = float(difference @ difference) - sum(traces)
+    if min(freedom) <= 1.0 + 1e-9:  # the trace of a squared covariance needs three units
+        return Effect(squared, math.nan, math.nan, math.nan, math.nan)
+    square = 2.0 * float(np.sum(gram[np.ix_(*sides)] ** 2))
+    for side, trace, free_side in zip(sides, traces, freedom, strict=True):
+        own = float(np.sum(gram[np.ix_(side, side)] ** 2)) - trace**2 / free_side
+        square += max(own, 0.0) * free_side**2 / ((free_side - 1.0) * (free_side + 2.0))
+    length = float(difference @ difference)
+    along = float(np.sum((noise @ difference) ** 2)) / length if length > 0 else 0.0
+    parts = sum(t**2 / f for t, f in zip(traces, freedom, strict=True))
+    welch = sum(traces) ** 2 / parts if parts > 0 else sum(freedom)
+    third = 8.0 * float(np.sum((gram @ gram) * gram))
+    return Effect(squared, 2.0 * square, third, along, welch)

@@ -1,0 +1,170 @@
+"""Permutations of the sides of units, and the p-values that they give."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_ROUNDING = 1e-9  # relative difference of statistics that are equal but for rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Permutations:
+    """Assignments of units to sides that are equally likely where both sides are alike.
+
+    Attributes
+    ----------
+    sides
+        Whether a unit is on the first side, bool, shape (n_assignments, n_units); the observed
+        assignment first.
+    is_complete
+        Whether these are all assignments, rather than random ones.
+    smallest
+        Smallest p-value that can be reached.
+    """
+
+    sides: NDArray[np.bool_]
+    is_complete: bool
+    smallest: float
+
+
+def permutations_of(
+    first: NDArray[np.bool_], strata: NDArray[np.intp], n_permutations: int, seed: int
+) -> Permutations:
+    """Permute the sides of units within their strata.
+
+    All assignments are listed where there are no more than ``n_permutations + 1`` of them.
+
+    Parameters
+    ----------
+    first
+        Whether a unit is on the first side, shape (n_units,).
+    strata
+        Code of the stratum of each unit, shape (n_units,).
+    n_permutations
+        Number of random permutations, ``>= 1``.
+    seed
+        Seed of the permutations, ``>= 0``.
+
+    Examples
+    --------
+    >>> two_and_two = np.array([True, True, False, False])
+    >>> found = permutations_of(two_and_two, np.zeros(4, dtype=int), 99, seed=0)
+    >>> len(found.sides), found.smallest
+    (6, 0.3333333333333333)
+    """
+    members = [np.flatnonzero(strata == code) for code in np.unique(strata)]
+    taken = [int(first[rows].sum()) for rows in members]
+    total = math.prod(math.comb(len(r), k) for r, k in zip(members, taken, strict=True))
+    # a statistic does not change where all units change sides, if that is a permutation
+    alike = 2 if all(len(r) == 2 * k for r, k in zip(members, taken, strict=True)) else 1
+    if total <= n_permutations + 1:
+        sides = np.array(list(_assignments(members, taken, len(first))))
+        observed = (sides == first).all(axis=1)
+        sides = np.concatenate([first[None], sides[~observed]])
+        return Permutations(sides, True, alike / total)
+    rng = np.random.default_rng(seed)
+    sides = np.repeat(first[None], n_permutations + 1, axis=0)
+    for rows in members:
+        sides[1:, rows] = rng.permuted(sides[1:, rows], axis=1)
+    return Permutations(sides, False, max(alike / total, 1.0 / (n_permutations + 1)))
+
+
+def _assignments(
+    members: list[NDArray[np.intp]], taken: list[int], n_units: int
+) -> Iterator[NDArray[np.bool_]]:
+    choices = [itertools.combinations(r, k) for r, k in zip(members, taken, strict=True)]
+    for chosen in itertools.product(*choices):
+        side = np.zeros(n_units, dtype=bool)
+        side[list(itertools.chain(*chosen))] = True
+        yield side
+
+
+def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
+    """Coefficients of the units in the difference of the two sides' means.
+
+    Scaled by the square root of the sides' harmonic mean mass, so that statistics of unequal
+    assignments have one scale.
+
+    Parameters
+    ----------
+    sides
+        Whether a unit is on the first side, shape (n_assignments, n_units).
+    masses
+        Total weight of each unit, shape (n_units,).
+    """
+    mine = sides @ masses
+    other = masses.sum() - mine
+    share = np.where(sides, 1.0 / mine[:, None], -1.0 / other[:, None])
+    scale = np.sqrt(mine * other / masses.sum())
+    return np.asarray(scale[:, None] * share * masses)
+
+
+def p_values(statistics: Array) -> Array:
+    """Share of the assignments whose statistic is at least as large, for each of them.
+
+    Parameters
+    ----------
+    statistics
+        Shape (n_statistics, n_assignments).
+
+    Returns
+    -------
+    p
+        P-values in (0, 1], of the same shape.
+
+    Examples
+    --------
+    >>> p_values(np.array([[3.0, 1.0, 2.0, 1.0]]))
+    array([[0.25, 1.  , 0.5 , 1.  ]])
+    """
+    ordered = np.sort(statistics, axis=1)
+    n = statistics.shape[1]
+    below = [
+        np.searchsorted(row, values - _ROUNDING * np.abs(values), side="left")
+        for row, values in zip(ordered, statistics, strict=True)
+    ]
+    return np.asarray((n - np.array(below)) / n)
+
+
+def combined_p_value(statistics: Array) -> float:
+    """P-value of the smallest of several p-values, calibrated by the same assignments.
+
+    Parameters
+    ----------
+    statistics
+        Shape (n_statistics, n_assignments), the observed assignment first.
+    """
+    least = p_values(statistics).min(axis=0)
+    return float(np.mean(least <= least[0] * (1.0 + _ROUNDING)))
+
+
+def adjusted_p_values(p: Array) -> Array:
+    """P-values of several hypotheses, adjusted so that the chance of any false one is kept.
+
+    Step-down min-p of Westfall and Young (1993), which uses how the statistics depend.
+
+    Parameters
+    ----------
+    p
+        P-values of each hypothesis and assignment, shape (n_hypotheses, n_assignments), the
+        observed assignment first.
+
+    Returns
+    -------
+    adjusted
+        Shape (n_hypotheses,).
+    """
+    order = np.argsort(p[:, 0], kind="stable")
+    # smallest p-value among the hypotheses that are no more significant than each one
+    least = np.minimum.accumulate(p[order][::-1], axis=0)[::-1]
+    found = np.mean(least <= p[order, :1] * (1.0 + _ROUNDING), axis=1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(found)
+    return adjusted

@@ -1,0 +1,377 @@
+"""Test whether two sets of sketches are of one distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import one_blas_thread
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import describe, fields_text, text_table
+from dask_sketch.distributions.effect import effect_of
+from dask_sketch.distributions.permutations import (
+    Permutations,
+    adjusted_p_values,
+    combined_p_value,
+    contrasts,
+    p_values,
+    permutations_of,
+)
+from dask_sketch.distributions.units import Units, units_of
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.arrays import require_integer, require_number
+
+Array = NDArray[np.float64]
+
+# Ridges of the whitened statistics, relative to the largest eigenvalue; infinite for none.
+_RIDGES = (np.inf, 0.1, 0.01)
+_MAX_BANDS = 8  # bands of frequencies by their length,
+_BAND = 32  # of at least as many frequencies each
+_MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
+_TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
+_SHOWN = 5  # features in a table
+_NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
+
+
+@dataclass(frozen=True)
+class FeatureDifference:
+    """Difference of two sides in one feature.
+
+    Attributes
+    ----------
+    name
+        Name or number of the feature.
+    p_value
+        P-value adjusted for the number of features.
+    means, deviations
+        Means and standard deviations of the feature on the two sides.
+    """
+
+    name: str
+    p_value: float
+    means: tuple[float, float]
+    deviations: tuple[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class TwoSampleTest:
+    """Result of :func:`compare`; prints as a sentence and a table.
+
+    Attributes
+    ----------
+    p_value
+        Probability of a difference at least as large if both sides have one distribution.
+    smallest_p_value
+        Smallest p-value that so few units can have.
+    discrepancy
+        Maximum mean discrepancy, from 0 to 2: the size of the difference.
+    squared
+        Unbiased estimate of its square, which may be negative.
+    interval
+        Confidence interval of the discrepancy.
+    level
+        Level of the test, and 1 minus the coverage of the interval.
+    tolerance
+        Largest discrepancy that does not matter.
+    tolerance_p_value
+        P-value of the hypothesis that the discrepancy is at most the tolerance.
+    dim
+        Name of a unit.
+    n_units
+        Numbers of units on the two sides.
+    n_strata
+        Number of strata within which units were permuted.
+    n_permutations
+        Number of assignments of units to sides, the observed one included.
+    is_complete
+        Whether these are all assignments.
+    features
+        Differences of the features, the most significant first.
+    """
+
+    p_value: float
+    smallest_p_value: float
+    discrepancy: float
+    squared: float
+    interval: tuple[float, float]
+    level: float
+    tolerance: float
+    tolerance_p_value: float
+    dim: str
+    n_units: tuple[int, int]
+    n_strata: int
+    n_permutations: int
+    is_complete: bool
+    features: tuple[FeatureDifference, ...]
+
+    @property
+    def is_different(self) -> bool:
+        """Whether the sides differ at the level, by more than the tolerance."""
+        relevant = not self.tolerance or self.tolerance_p_value <= self.level
+        return self.p_value <= self.level and relevant
+
+    @property
+    def sentence(self) -> str:
+        """Result in one sentence."""
+        if self.is_different:
+            named = [one.name for one in self.features if one.p_value <= self.level][:_SHOWN]
+            where = f", most clearly in {', '.join(named)}" if named else ""
+            low, high = self.interval
+            return (
+                f"The sides differ (p = {self.p_value:.2g}){where}: the discrepancy is "
+                f"{self.discrepancy:.2g}, within [{low:.2g}, {high:.2g}]."
+            )
+        if self.p_value <= self.level:
+            return (
+                f"The sides differ (p = {self.p_value:.2g}), but not significantly by more than "
+                f"the tolerance {self.tolerance:g} (p = {self.tolerance_p_value:.2g})."
+            )
+        return (
+            f"No difference was found (p = {self.p_value:.2g}); a discrepancy above "
+            f"{self.interval[1]:.2g} would probably have been."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes and the verdict, the nested ones as plain values."""
+        return asdict(self) | {"is_different": self.is_different}
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            [self.sentence, fields_text(self._fields()), text_table(self._rows(), header=_HEADER)]
+        )
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADER, self._rows())
+        return card("TwoSampleTest", self._fields(), summary=self.sentence, below=table)
+
+    def _fields(self) -> dict[str, str]:
+        values = self.as_dict()
+        return describe({name: value for name, value in values.items() if name != "features"})
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                one.name,
+                f"{one.p_value:.2g}",
+                *(f"{value:.4g}" for value in (*one.means, *one.deviations)),
+            )
+            for one in self.features[:_SHOWN]
+        ]
+
+
+_HEADER = ("feature", "p-value", "mean", "other mean", "deviation", "other deviation")
+
+
+def compare(
+    first: SketchGroup,
+    second: SketchGroup,
+    *,
+    strata: Any = None,
+    tolerance: float = 0.0,
+    level: float = 0.05,
+    n_permutations: int = 999,
+    seed: int = 0,
+) -> TwoSampleTest:
+    """Test whether two groups of sketches are of one distribution.
+
+    Whole units are permuted between the sides: days, files or speakers, each with a sketch of its
+    own. The level holds however much the rows of one unit depend on each other, as the frames of a
+    recording do, as long as the units could have been on either side by chance. Tests that take
+    rows for independent find a difference in nearly every such case.
+
+    The statistics are squared distances of the mean sketches in bands of frequencies, plain and
+    whitened by the covariance of all units, which does not depend on the sides. The smallest of
+    their p-values is calibrated by the same permutations.
+
+    Parameters
+    ----------
+    first, second
+        Groups of sketches of one feature map, each sketch a unit.
+    strata
+        Stratum of each unit, first those of ``first``, then those of ``second``, in the order of
+        their labels: units are permuted within strata only, such as weekdays. By default there is
+        one stratum.
+    tolerance
+        Largest discrepancy that does not matter, from 0 to 2. With many rows everything is
+        significant: a tolerance asks for differences that matter.
+    level
+        Chance to find a difference where there is none, in (0, 1).
+    n_permutations
+        Number of random permutations, ``>= 1``; fewer where there are not so many.
+    seed
+        Seed of the permutations, ``>= 0``.
+
+    Returns
+    -------
+    test
+        P-value, size of the difference with its interval, and the features that differ.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, a side has no samples, or the units are too few for the
+        level.
+    MergeError
+        If the feature maps differ.
+
+    References
+    ----------
+    Gretton, Borgwardt, Rasch, Schölkopf, Smola (2012), A kernel two-sample test. Sutherland
+    (2016), sections 6.1 and 6.2. Westfall and Young (1993), Resampling-based multiple testing.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, feature_map = np.random.default_rng(0), FeatureMap(2, 100, scale=1.0)
+    >>> day = np.arange(4000) % 20
+    >>> x = rng.normal(size=(4000, 2)) + 0.1 * rng.normal(size=(20, 2))[day]  # days differ
+    >>> days = partial_sketch(x, feature_map, groups=day, dim="day")
+    >>> x[:, 1] *= 2.0
+    >>> later = partial_sketch(x, feature_map, groups=day, dim="day")
+    >>> compare(days.select(days.labels < 10), days.select(days.labels >= 10)).is_different
+    False
+    >>> found = compare(days.select(days.labels < 10), later.select(days.labels >= 10))
+    >>> found.is_different, found.features[0].name
+    (True, 'feature 1')
+    """
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
+    n_permutations = require_integer("n_permutations", n_permutations, 1)
+    seed = require_integer("seed", seed, 0)
+    with one_blas_thread():
+        units = units_of(first, second, strata)
+        permutations = permutations_of(units.first, units.strata, n_permutations, seed)
+        _require_enough(units, permutations, level, first.dim)
+        p_value = combined_p_value(_statistics(units, permutations))
+        features = _feature_differences(units, permutations)
+        effect = effect_of(units)
+    return TwoSampleTest(
+        p_value=p_value,
+        smallest_p_value=permutations.smallest,
+        discrepancy=float(np.sqrt(max(effect.squared, 0.0))),
+        squared=effect.squared,
+        interval=effect.interval(level),
+        level=level,
+        tolerance=tolerance,
+        tolerance_p_value=effect.p_value_above(tolerance),
+        dim=first.dim,
+        n_units=units.counts,
+        n_strata=int(units.strata.max()) + 1,
+        n_permutations=len(permutations.sides),
+        is_complete=permutations.is_complete,
+        features=features,
+    )
+
+
+def _require_enough(units: Units, permutations: Permutations, level: float, dim: str) -> None:
+    if permutations.smallest > level:
+        a, b = units.counts
+        remedy = (
+            "Compare more units, give a larger level, or fewer strata."
+            if permutations.is_complete
+            else f"Take n_permutations={int(np.ceil(1.0 / level))} or more."
+        )
+        raise InputError(
+            f"level={level:g} with {a:,} and {b:,} units ({dim}): no p-value is under "
+            f"{permutations.smallest:.2g} with them. {remedy}",
+            parameter="level",
+        )
+
+
+def _statistics(units: Units, permutations: Permutations) -> Array:
+    """Statistics of all bands and ridges, shape (n_statistics, n_assignments)."""
+    signs = contrasts(permutations.sides, units.masses)
+    found: list[Array] = []
+    for band in _bands(units):
+        found += _whitened(units.centred(units.vectors[:, band]), signs)
+    return np.array(found)
+
+
+def _bands(units: Units) -> Iterator[NDArray[np.intp]]:
+    """Columns of all frequencies, and of bands of them by length in units of the data."""
+    m = units.feature_map.n_frequencies
+    columns = np.arange(2 * m)
+    yield columns
+    n_bands = min(m // _BAND, _MAX_BANDS)
+    if n_bands > 1:
+        deviations = np.sqrt(units.pooled.variance)
+        lengths = np.linalg.norm(units.feature_map.frequencies * deviations[:, None], axis=0)
+        for part in np.array_split(np.argsort(lengths, kind="stable"), n_bands):
+            yield np.concatenate([part, m + part])
+
+
+def _whitened(vectors: Array, signs: Array) -> list[Array]:
+    """Statistic of each ridge, whitened by the covariance of the units; each (n_assignments,)."""
+    n_units, width = vectors.shape
+    if n_units <= width:
+        values, basis = np.linalg.eigh(vectors @ vectors.T)
+    else:
+        values, right = np.linalg.eigh(vectors.T @ vectors)
+        basis = vectors @ (right / np.sqrt(np.maximum(values, _TINY * max(values[-1], _TINY))))
+    kept = values > _TINY * values[-1]
+    if not values[-1] > 0.0 or not kept.any():
+        return [np.zeros(len(signs)) for _ in _RIDGES]
+    values, basis = values[kept], basis[:, kept]
+    ridged = [values / (values + r * values[-1]) if np.isfinite(r) else values for r in _RIDGES]
+    weights = np.array(ridged).T
+    out = np.empty((len(_RIDGES), len(signs)))
+    step = max(_NUMBERS // len(values), 1)
+    for start in range(0, len(signs), step):
+        block = slice(start, start + step)
+        out[:, block] = ((signs[block] @ basis) ** 2 @ weights).T
+    return list(out)
+
+
+def _feature_differences(units: Units, permutations: Permutations) -> tuple[FeatureDifference, ...]:
+    """Differences of single features: in their moments, and in frequencies of theirs alone."""
+    signs = contrasts(permutations.sides, units.masses)
+    pooled = units.pooled.mean
+    squares = units.variances + (units.means - pooled) ** 2
+    frequencies = units.feature_map.frequencies
+    m = units.feature_map.n_frequencies
+    alone = (frequencies != 0).sum(axis=0) == 1
+    p = np.empty((len(pooled), len(signs)))
+    for feature in range(len(pooled)):
+        moments = np.column_stack([units.means[:, feature], squares[:, feature]])
+        found = [_standardised(units.centred(moments), signs)]
+        single = np.flatnonzero(alone & (frequencies[feature] != 0))
+        if len(single) >= _MIN_SINGLE:
+            columns = np.concatenate([single, m + single])
+            found += _whitened(units.centred(units.vectors[:, columns]), signs)
+        least = p_values(np.array(found)).min(axis=0)
+        p[feature] = p_values(-least[None])[0]
+    adjusted = adjusted_p_values(p)
+    sides = [units.first, ~units.first]
+    moments_of = [_moments(units, side) for side in sides]
+    names = units.feature_map.feature_names
+    return tuple(
+        FeatureDifference(
+            name=f"feature {feature}" if names is None else names[feature],
+            p_value=float(adjusted[feature]),
+            means=(float(moments_of[0][0][feature]), float(moments_of[1][0][feature])),
+            deviations=(float(moments_of[0][1][feature]), float(moments_of[1][1][feature])),
+        )
+        for feature in np.lexsort((p[:, 0], adjusted))
+    )
+
+
+def _standardised(moments: Array, signs: Array) -> Array:
+    """Sum of the squared differences, each in units of its deviation between units."""
+    deviations = np.sqrt(np.mean(moments**2, axis=0))
+    varies = deviations > 0
+    if not varies.any():
+        return np.zeros(len(signs))
+    return np.asarray(((signs @ (moments[:, varies] / deviations[varies])) ** 2).sum(axis=1))
+
+
+def _moments(units: Units, side: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Means and standard deviations of the features on one side."""
+    share = units.masses[side] / units.masses[side].sum()
+    mean = share @ units.means[side]
+    variance = share @ (units.variances[side] + (units.means[side] - mean) ** 2)
+    return mean, np.sqrt(variance)

@@ -1,0 +1,154 @@
+"""Units of a comparison: sketches of groups or partitions, on two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.labels import codes_of
+
+Array = NDArray[np.float64]
+_ROUNDING = 1e-13  # difference from a mean, relative to the values, that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Sketches that are compared as whole units, because rows inside of each may depend.
+
+    Attributes
+    ----------
+    feature_map
+        Feature map of the sketches.
+    vectors
+        Real and imaginary parts of the sketch vectors side by side, multiplied by the weights of
+        the features, shape (n_units, 2 * n_frequencies). Squared distances of these are squared
+        maximum mean discrepancies.
+    means, variances
+        Means and variances of the features in each unit, shape (n_units, n_features).
+    masses
+        Total weight of each unit, shape (n_units,).
+    first
+        Whether a unit is on the first side, bool, shape (n_units,).
+    strata
+        Code of the stratum of each unit, integers from 0, shape (n_units,).
+    pooled
+        Sketch of all units together.
+    """
+
+    feature_map: FeatureMap
+    vectors: Array
+    means: Array
+    variances: Array
+    masses: Array
+    first: NDArray[np.bool_]
+    strata: NDArray[np.intp]
+    pooled: Sketch
+
+    def __len__(self) -> int:
+        return len(self.masses)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Numbers of units on the two sides."""
+        return int(self.first.sum()), int((~self.first).sum())
+
+    def centred(self, vectors: Array) -> Array:
+        """Rows of ``vectors``, one for each unit, minus the weighted mean of their stratum."""
+        n_strata = int(self.strata.max()) + 1
+        total = np.bincount(self.strata, self.masses, n_strata)
+        sums = np.zeros((n_strata, vectors.shape[1]))
+        np.add.at(sums, self.strata, self.masses[:, None] * vectors)
+        out = vectors - (sums / total[:, None])[self.strata]
+        out[np.abs(out) < _ROUNDING * np.abs(vectors).max(axis=0)] = 0.0
+        return np.asarray(out)
+
+
+def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Units:
+    """Stack the sketches of two groups as the units of a comparison.
+
+    Parameters
+    ----------
+    first, second
+        Groups of one feature map; each of their sketches is a unit. Sketches without samples are
+        left out.
+    strata
+        Stratum of each unit, first those of ``first``: array-like of any labels, shape
+        (n_units,); by default all units are in one stratum.
+
+    Raises
+    ------
+    InputError
+        If a side has no samples, or the number of strata differs from that of the units.
+    MergeError
+        If the feature maps differ.
+    """
+    for name, side in (("first", first), ("second", second)):
+        if not isinstance(side, SketchGroup):
+            raise InputError(
+                f"{name} of type {type(side).__name__}: give a group of sketches, one for each "
+                "independent unit such as a day, file or speaker; a sketch of all rows does not "
+                "know how much its rows depend. Call .compute() on a lazy group."
+            )
+    first.feature_map.require_same(second.feature_map)
+    n_units = len(first) + len(second)
+    codes = _codes(strata, n_units)
+    kept = np.concatenate([first.total_weight, second.total_weight]) > 0
+    sides = [side.select(side.total_weight > 0) for side in (first, second)]
+    for name, side in zip(("first", "second"), sides, strict=True):
+        if not len(side):
+            raise InputError(f"{name} has no samples: there is nothing to compare.")
+    m = first.feature_map.n_frequencies
+    n_bytes = 5 * 8 * 2 * m * int(kept.sum())
+    if n_bytes > psutil.virtual_memory().available:
+        raise InputError(
+            f"first and second have {int(kept.sum()):,} units of {m:,} frequencies, which take "
+            f"{n_bytes / 1e9:.3g} GB of memory to compare. Merge units with merge_by()."
+        )
+    masses = np.concatenate([side.total_weight for side in sides])
+    return Units(
+        feature_map=first.feature_map,
+        vectors=np.concatenate([_vectors(side) for side in sides]),
+        means=np.concatenate([side.mean for side in sides]),
+        variances=np.concatenate([side.variance for side in sides]),
+        masses=masses,
+        first=np.repeat([True, False], [len(side) for side in sides]),
+        strata=np.unique(codes[kept], return_inverse=True)[1],
+        pooled=merge([side.merged() for side in sides]),
+    )
+
+
+def _codes(strata: Any, n_units: int) -> NDArray[np.intp]:
+    if strata is None:
+        return np.zeros(n_units, dtype=np.intp)
+    if isinstance(strata, str) or not isinstance(strata, (Sequence, np.ndarray)):
+        raise InputError(
+            f"strata of type {type(strata).__name__}: give the stratum of each of the {n_units:,} "
+            "units, first those of the first group, in the order of their labels."
+        )
+    if len(strata) != n_units:
+        raise InputError(
+            f"strata has {len(strata):,} labels for {n_units:,} units: give one for each unit, "
+            "first those of the first group, in the order of their labels."
+        )
+    codes = codes_of(list(strata), n_units, "strata")[1]
+    if (codes < 0).any():
+        raise InputError(f"strata[{int(np.argmax(codes < 0))}] is missing: give it a label.")
+    return np.asarray(codes, dtype=np.intp)
+
+
+def _vectors(group: SketchGroup) -> Array:
+    feature_map = group.feature_map
+    unit = feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies)
+    vectors = unit * group.characteristic()
+    return np.concatenate([vectors.real, vectors.imag], axis=1)

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.distributions.effect import effect_of
+from dask_sketch.distributions.units import units_of
+
+MAP = FeatureMap(2, 40, scale=1.0)
+
+
+def group_of(rng, n_units, shift=0.0, spread=0.3, n=20):
+    """Sketches of units whose means differ."""
+    x = shift + spread * rng.normal(size=(n_units, 1, 2)) + rng.normal(size=(n_units, n, 2))
+    return partial_sketch(x.reshape(-1, 2), MAP, groups=np.repeat(np.arange(n_units), n))
+
+
+def test_the_noise_that_is_taken_off_is_that_between_units():
+    rng = np.random.default_rng(0)
+    sides = group_of(rng, 7), group_of(rng, 12, shift=0.5)
+    found = effect_of(units_of(*sides))
+    vectors = [np.concatenate([s.z.real, s.z.imag], axis=1) for s in sides]
+    noise = sum(v.var(axis=0, ddof=1).sum() / len(v) for v in vectors)
+    distance = np.sum((vectors[0].mean(axis=0) - vectors[1].mean(axis=0)) ** 2)
+    np.testing.assert_allclose(found.squared, distance - noise, rtol=1e-10)
+
+
+@pytest.mark.parametrize("counts", [(10, 10), (6, 20)])
+def test_unbiased_with_the_stated_variance_and_coverage(counts):
+    rng = np.random.default_rng(0)
+    found = [effect_of(units_of(*(group_of(rng, b) for b in counts))) for _ in range(150)]
+    squares = np.array([one.squared for one in found])
+    stated = np.mean([one.noise_variance for one in found])
+    assert abs(squares.mean()) < 3 * squares.std() / np.sqrt(len(squares))
+    assert 0.6 < stated / squares.var() < 1.6
+    assert np.mean([one.interval(0.05)[0] == 0.0 for one in found]) > 0.9
+    assert np.mean([one.p_value_above(0.0) <= 0.05 for one in found]) < 0.13
+
+
+def test_intervals_cover_a_difference():
+    rng = np.random.default_rng(0)
+    # normal distributions of variance 1.09, shifted by 0.8 in both features
+    squared_lengths = (MAP.frequencies**2).sum(axis=0)
+    phase = 0.8 * MAP.frequencies.sum(axis=0)
+    gap = np.exp(-0.5 * 1.09 * squared_lengths) * np.abs(1.0 - np.exp(-1j * phase))
+    truth = np.sqrt(np.mean(gap**2))
+    covered = []
+    for _ in range(100):
+        low, high = effect_of(units_of(group_of(rng, 10), group_of(rng, 14, 0.8))).interval(0.1)
+        covered.append(low <= truth <= high)
+    assert 0.8 <= np.mean(covered) <= 0.98
+
+
+def test_strata_are_taken_off():
+    rng = np.random.default_rng(0)
+    shifted = np.arange(8) % 2
+    x = 4.0 * shifted[:, None, None] + rng.normal(size=(8, 50, 2))
+    sides = [
+        partial_sketch(x.reshape(-1, 2), MAP, groups=np.repeat(np.arange(8), 50)) for _ in range(2)
+    ]
+    plain = effect_of(units_of(*sides))
+    found = effect_of(units_of(*sides, strata=np.tile(shifted, 2)))
+    assert found.noise_variance < 0.01 * plain.noise_variance
+    assert abs(found.squared) < 0.1 * abs(plain.squared)
+
+
+def test_two_units_a_side_have_no_interval():
+    rng = np.random.default_rng(0)
+    found = effect_of(units_of(group_of(rng, 2), group_of(rng, 2)))
+    assert np.isnan(found.noise_variance)
+    assert found.interval(0.05) == (0.0, 2.0)
+    assert found.p_value_above(0.1) == 1.0
+
+
+def test_equal_units_have_no_effect():
+    group = partial_sketch(np.ones((9, 2)), MAP, groups=np.arange(9) % 3)
+    found = effect_of(units_of(group, group))
+    assert found.interval(0.05) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert found.p_value_above(0.0) == 1.0

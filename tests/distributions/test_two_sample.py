@@ -1,0 +1,154 @@
+import json
+
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.distributions import compare
+from dask_sketch.errors import InputError, MergeError
+
+MAP = FeatureMap(3, 128, scale=1.0)
+
+
+def frames(rng, n_units, n=40, change=lambda x: x):
+    """Sketches of units of dependent rows: autoregressive, around a mean of the unit."""
+    x = rng.normal(size=(n_units, n, 3))
+    for t in range(1, n):
+        x[:, t] = 0.9 * x[:, t - 1] + np.sqrt(1 - 0.9**2) * x[:, t]
+    x = change(x + 0.3 * rng.normal(size=(n_units, 1, 3)))
+    return partial_sketch(x.reshape(-1, 3), MAP, groups=np.repeat(np.arange(n_units), n))
+
+
+def test_the_level_holds_for_dependent_rows():
+    rng = np.random.default_rng(0)
+    pairs = [(frames(rng, 8), frames(rng, 12)) for _ in range(120)]
+    found = [compare(*pair, n_permutations=99) for pair in pairs]
+    # four standard errors of a binomial share
+    assert np.mean([one.p_value <= 0.05 for one in found]) < 0.13
+    assert np.mean([one.features[0].p_value <= 0.05 for one in found]) < 0.13
+    # a noise level of independent rows is exceeded in nearly every case
+    assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
+
+
+def test_a_wider_feature_is_found_and_named():
+    rng = np.random.default_rng(0)
+    found = compare(frames(rng, 20), frames(rng, 20, change=lambda x: x * [1.0, 1.0, 2.5]))
+    assert found.is_different
+    assert found.p_value <= 0.005
+    assert found.features[0].name == "feature 2"
+    assert found.features[0].p_value <= 0.005
+    assert found.features[1].p_value > 0.05
+    assert found.features[0].deviations[1] > 2 * found.features[0].deviations[0]
+    assert "feature 2" in found.sentence
+    low, high = found.interval
+    assert 0 < low < found.discrepancy < high
+
+
+def test_a_tolerance_asks_for_differences_that_matter():
+    rng = np.random.default_rng(0)
+    sides = frames(rng, 20), frames(rng, 20, change=lambda x: x * 1.5)
+    found = compare(*sides)
+    assert found.is_different
+    accepted = compare(*sides, tolerance=2.0 * found.interval[1])
+    assert not accepted.is_different
+    assert accepted.p_value == found.p_value
+    assert accepted.tolerance_p_value > 0.9
+    assert "tolerance" in accepted.sentence
+
+
+def test_the_sides_may_change_places():
+    rng = np.random.default_rng(0)
+    a, b = frames(rng, 4), frames(rng, 5, change=lambda x: x + 0.2)
+    one, other = compare(a, b), compare(b, a)
+    assert one.is_complete
+    assert one.n_permutations == 126
+    assert (one.p_value, one.n_units) == (other.p_value, other.n_units[::-1])
+    np.testing.assert_allclose(one.squared, other.squared)
+
+
+def test_weekends_are_permuted_with_weekends():
+    rng = np.random.default_rng(0)
+    weekend = np.array([0, 0, 0, 0, 0, 1, 1] * 2)
+    later = np.array([0, 1, 1, 1, 1, 1, 1] * 2)
+
+    def nights(days):
+        x = 3.0 * days[:, None, None] + rng.normal(size=(len(days), 50, 3))
+        return partial_sketch(x.reshape(-1, 3), MAP, groups=np.repeat(np.arange(len(days)), 50))
+
+    sides = nights(weekend), nights(later)
+    assert compare(*sides).is_different
+    found = compare(*sides, strata=np.concatenate([weekend, later]))
+    assert not found.is_different
+    assert found.n_strata == 2
+
+
+def test_results_depend_on_the_seed_alone():
+    rng = np.random.default_rng(0)
+    sides = frames(rng, 10), frames(rng, 10, change=lambda x: x + 0.3)
+    assert compare(*sides, seed=3) == compare(*sides, seed=3)
+    assert compare(*sides, seed=3).p_value != compare(*sides, seed=4).p_value
+
+
+def test_units_without_samples_are_left_out():
+    rng = np.random.default_rng(0)
+    a, b = frames(rng, 6), frames(rng, 6)
+    more = ds.SketchGroup.from_sketches(dict(b.items()) | {99: ds.Sketch.empty(MAP)})
+    strata = ["x"] * 13
+    assert compare(a, more, strata=strata) == compare(a, b)
+
+
+def test_equal_data_is_not_different():
+    group = partial_sketch(np.ones((8, 3)), MAP, groups=np.arange(8))
+    found = compare(group, group)
+    assert found.p_value == 1.0
+    assert found.discrepancy < 1e-12
+    assert [one.p_value for one in found.features] == [1.0] * 3
+
+
+def test_it_describes_itself():
+    rng = np.random.default_rng(0)
+    found = compare(frames(rng, 6), frames(rng, 6))
+    assert json.loads(json.dumps(found.as_dict()))["n_units"] == [6, 6]
+    assert found.sentence in repr(found)
+    assert "feature 0" in repr(found)
+    assert "feature 0" in found._repr_html_()
+
+
+def test_too_few_units_are_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match=r"level=0\.05 with 3 and 3 units .*0\.1"):
+        compare(frames(rng, 3), frames(rng, 3))
+    assert compare(frames(rng, 3), frames(rng, 3), level=0.1).smallest_p_value == 0.1
+    with pytest.raises(InputError, match="n_permutations=100"):
+        compare(frames(rng, 20), frames(rng, 20), level=0.01, n_permutations=50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"level": 1.0}, r"level=1\.0"),
+        ({"level": "5 %"}, "level='5 %'"),
+        ({"tolerance": -0.1}, r"tolerance=-0\.1"),
+        ({"n_permutations": 0}, "n_permutations=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"strata": [1, 2]}, "strata has 2 .* 12 units"),
+        ({"strata": "week"}, "strata of type str"),
+        ({"strata": [None, *range(11)]}, r"strata\[0\]"),
+    ],
+)
+def test_bad_arguments(arguments, named):
+    group = frames(np.random.default_rng(0), 6)
+    with pytest.raises(InputError, match=named):
+        compare(group, group, **arguments)
+
+
+def test_bad_sides():
+    group = frames(np.random.default_rng(0), 6)
+    with pytest.raises(InputError, match="second of type Sketch"):
+        compare(group, group.merged())
+    with pytest.raises(InputError, match="first has no samples"):
+        compare(ds.SketchGroup.empty(MAP), group)
+    other = partial_sketch(np.ones((6, 3)), FeatureMap(3, 64, scale=1.0), groups=np.arange(6))
+    with pytest.raises(MergeError):
+        compare(group, other)
