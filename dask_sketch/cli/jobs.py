@@ -65,28 +65,32 @@ def _orderly_end() -> Iterator[None]:
 @click.argument("job")
 @click.option("--dry-run", is_flag=True,
               help="Show what would be done; reads no samples and writes nothing.")  # fmt: skip
+@click.option("--sample", type=click.IntRange(min=0), metavar="N",
+              help="Random rows of each partition that a new ledger keeps; 0: none.")  # fmt: skip
 @run_options
 @with_codes
-def run(run: Run, job: str, dry_run: bool) -> None:
+def run(run: Run, job: str, dry_run: bool, sample: int | None) -> None:
     """Bring the ledger of the job file JOB up to date, decode, score and report.
 
     Only new and changed partitions are read, and deleted ones are subtracted. Sums are exact, so
     the result is, bit for bit, that of all data read at once. A run that is killed loses nothing
     that it had committed: run again.
 
-    The first run designs the feature map, which the ledger keeps. Secrets come from the environment
-    or from files: key = { env = "NAME" } or { file = "PATH" }. Paths are relative to the job file.
+    The first run designs the feature map, which the ledger keeps. If it decodes a model, the ledger
+    keeps random rows of each partition too, unless job.sample or --sample is 0. Secrets come from
+    the environment or from files: key = { env = "NAME" } or { file = "PATH" }. Paths are relative
+    to the job file.
     """
     if dry_run:
         from dask_sketch.jobs.run import plan_job
 
-        plan = plan_job(job)
+        plan = plan_job(job, sample=sample)
         run.answer(plan.as_dict(), str(plan))
         return
     from dask_sketch.jobs.run import run_job
 
     with _orderly_end():
-        made = run_job(job, progress=run.progress, log=partial(click.echo, err=True))
+        made = run_job(job, sample=sample, progress=run.progress, log=partial(click.echo, err=True))
     run.answer(made.as_dict(), str(made))
     failures: dict[int, object] = {
         INCOMPLETE: made.quarantined,
@@ -178,7 +182,7 @@ def forget(
 
     The total has the bits of a total without these partitions. Their sketches are removed, and so
     are earlier totals that contain them. Earlier models and reports stay until the next run makes
-    new ones. The data itself is not touched.
+    new ones. The data itself is not touched. Random rows of the partitions are removed too.
     """
     from dask_sketch.jobs.verify import open_named
 

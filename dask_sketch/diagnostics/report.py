@@ -178,9 +178,11 @@ def _sentences(
         size = describe_bytes(sketch.__sizeof__())
         of = "" if plan is None or not plan.bytes_read else f" of {describe_bytes(plan.bytes_read)}"
         counted = f"{sketch.count:,} samples" if sketch.privacy is None else "Samples"
+        rows = "the samples themselves are not kept"
+        if sketch.sample is not None:
+            rows = f"{len(sketch.sample):,} random samples are kept beside the sums"
         sentences.append(
-            f"{counted}{of} with {d} features each are summarised by a sketch of "
-            f"{size}; the samples themselves are not kept."
+            f"{counted}{of} with {d} features each are summarised by a sketch of {size}; {rows}."
         )
         if sketch.omitted:
             sentences.append(f"{sketch.omitted:,} rows with missing values were left out.")

@@ -291,11 +291,14 @@ class ChunkGraph:
         Graph of one task, where the source can be fused into one.
     key
         Key of the blocks in the graph.
+    identity
+        Numbers that identify the chunk, for a computation that uses them; else None.
     """
 
     number: int
     graph: dict[Any, Any]
     key: Any
+    identity: tuple[int, ...] | None = None
 
     def blocks(self) -> Iterator[tuple[Block, str]]:
         """Read the chunk here: blocks of rows, with their names."""

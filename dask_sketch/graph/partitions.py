@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 import sys
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -25,6 +26,7 @@ from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threa
 from dask_sketch.graph.reduction import Reduction, reduce_blocks
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.row_sample import Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import Block
 from dask_sketch.sources.samples import SMALL_TASK, Samples
@@ -43,6 +45,8 @@ def sketch_partitions(
     feature_map: FeatureMap,
     *,
     nan_policy: str = "raise",
+    sampling: Sampling | None = None,
+    identities: Mapping[int, tuple[int, ...]] | None = None,
     attempts: int = 3,
     backoff: float = 1.0,
     in_flight: int | None = None,
@@ -60,7 +64,10 @@ def sketch_partitions(
         Feature map to average.
     nan_policy
         Treatment of rows that are not finite, see :func:`sketch`.
-    attempts, backoff, in_flight, progress
+    sampling
+        Choice of random rows of each chunk, which its sketch carries; none by default. The rows
+        are chosen by the identity of the chunk and by their positions in it.
+    identities, attempts, backoff, in_flight, progress
         Arguments of :func:`stream`.
 
     Yields
@@ -92,9 +99,11 @@ def sketch_partitions(
     require_nan_policy(nan_policy)
     return stream(
         samples,
-        sketch_reduction(samples, feature_map, nan_policy, allow_empty=True),
+        sketch_reduction(samples, feature_map, nan_policy, sampling=sampling, allow_empty=True),
         chosen,
-        result_bytes=32 * feature_map.n_frequencies,
+        result_bytes=32 * feature_map.n_frequencies
+        + (0 if sampling is None else sample_bytes(sampling.size, feature_map.n_features)),
+        identities=identities,
         attempts=attempts,
         backoff=backoff,
         in_flight=in_flight,
@@ -108,6 +117,7 @@ def stream(
     chosen: Sequence[int],
     *,
     result_bytes: int,
+    identities: Mapping[int, tuple[int, ...]] | None = None,
     attempts: int = 3,
     backoff: float = 1.0,
     in_flight: int | None = None,
@@ -130,6 +140,9 @@ def stream(
         Numbers of chunks, each once: in the range of ``samples.n_chunks``.
     result_bytes
         Approximate bytes of the result of one chunk.
+    identities
+        Numbers that identify each chunk, for a reduction that uses them, by the number of the
+        chunk; that number alone by default.
     attempts
         Number of times that a chunk is read before it counts as unreadable, ``>= 1``. Values that
         are refused are not read again.
@@ -165,7 +178,8 @@ def stream(
     client = active_client()
     span = start_pass(samples, reduction, config.get("split-every"), client)
     executor = Threads(reduction) if client is None else Cluster(client, reduction, span)
-    running = _Stream(samples, sorted(chosen), reduction, executor, attempts, backoff)
+    graphs = _graphs(samples, sorted(chosen), reduction, identities)
+    running = _Stream(samples.label, len(chosen), graphs, executor, attempts, backoff)
     return running.results(_batch_length(samples, result_bytes), in_flight, progress)
 
 
@@ -286,8 +300,11 @@ class _Unreadable(Exception):
 
 
 def _read(chunk: ChunkGraph, label: str) -> Iterator[tuple[Block, str]]:
+    row = 0
     try:
-        yield from chunk.blocks()
+        for block, name in chunk.blocks():
+            yield block._replace(number=chunk.identity, row=row), name
+            row += math.prod(block.rows.shape[:-1])
     except ChunkError as error:  # from a reader, which has named its object
         raise _Unreadable(str(error)) from error
     except InputError:  # the data are not samples
@@ -306,16 +323,16 @@ class _Stream:
 
     def __init__(
         self,
-        samples: Samples,
-        chosen: list[int],
-        reduction: Reduction,
+        label: str,
+        n_chunks: int,
+        graphs: Iterator[ChunkGraph],
         executor: Threads | Cluster,
         attempts: int,
         backoff: float,
     ):
-        self._label = samples.label
-        self._total = self._left = len(chosen)  # in all, and not taken up yet
-        self._graphs = _graphs(samples, chosen, reduction.uses_groups)
+        self._label = label
+        self._total = self._left = n_chunks  # in all, and not taken up yet
+        self._graphs = graphs
         self._executor = executor
         self._attempts = attempts
         self._backoff = backoff
@@ -449,10 +466,19 @@ class _Stream:
         self._sent.clear()
 
 
-def _graphs(samples: Samples, chosen: list[int], with_groups: bool) -> Iterator[ChunkGraph]:
+def _graphs(
+    samples: Samples,
+    chosen: list[int],
+    reduction: Reduction,
+    identities: Mapping[int, tuple[int, ...]] | None,
+) -> Iterator[ChunkGraph]:
     """Graphs of the chosen chunks, built in pages: far cheaper than one by one."""
     size, start = FIRST_PAGE, 0
     while start < len(chosen):
         stop = min(start + size, bisect_left(chosen, chosen[start] + MAX_GAP))
-        yield from chunk_graphs(samples, [chosen[start:stop]], with_groups=with_groups)
+        page = chunk_graphs(samples, [chosen[start:stop]], with_groups=reduction.uses_groups)
+        if reduction.uses_numbers:
+            own = {n: (n,) for n in chosen[start:stop]} if identities is None else identities
+            page = [replace(graph, identity=own[graph.number]) for graph in page]
+        yield from page
         start, size = stop, min(2 * size, PAGE)

@@ -35,7 +35,7 @@ from dask_sketch.graph.tree import batch_chunks, count_merges
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.partial import GATHERED
-from dask_sketch.sketching.row_sample import sample_size
+from dask_sketch.sketching.row_sample import sample_bytes, sample_size
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
@@ -395,7 +395,7 @@ def make_plan(
 ) -> Plan:
     """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
     memory, n_threads = resources(client)
-    weighted = bool(samples.weights is not None or samples.weight_column or samples.weight_field)
+    weighted = samples.is_weighted
     grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
     rows = _sample_bytes(samples, feature_map, sample)
     # where the number of samples is known, partial samples have twice as many rows in all
@@ -443,7 +443,7 @@ def _sample_bytes(samples: Samples, feature_map: FeatureMap, sample: int | None)
         return 0
     itemsize = 4 if samples.dtype == np.float32 else 8
     n_rows = sample if samples.n_samples is None else min(sample, samples.n_samples)
-    return n_rows * (itemsize * feature_map.n_features + 24)
+    return sample_bytes(n_rows, feature_map.n_features, itemsize)
 
 
 def _thread_memory(

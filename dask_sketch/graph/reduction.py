@@ -51,7 +51,8 @@ class Reduction:
         Whether ``chunk`` takes the labels of groups.
     uses_numbers
         Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and that of the
-        first row in the chunk as ``row``.
+        first row in the chunk as ``row``. Where each chunk has a result by itself, the number may
+        be another identity of the chunk.
     require_fit
         Function that raises if the computation cannot fit in memory, called before anything else as
         ``require_fit(samples, split_every, client)``.

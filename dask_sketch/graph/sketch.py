@@ -126,9 +126,14 @@ def sketch(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     if samples.groups is None:
+        sampling = None
+        if size is not None:
+            n, weighted = samples.n_samples, samples.is_weighted
+            sampling = Sampling.of(size, feature_map, n, weighted=weighted)
         reduction = sketch_reduction(
-            samples, feature_map, nan_policy, device, sample=size, position=position
-        )
+            samples, feature_map, nan_policy, device, sampling=sampling,
+            positions=Positions.in_source(samples, position),
+        )  # fmt: skip
     else:
         reduction = group_reduction(samples, feature_map, nan_policy, device)
     lazy = LazyResult(samples, reduction, fan_in)
@@ -148,8 +153,8 @@ def sketch_reduction(
     nan_policy: str,
     device: str | None = None,
     *,
-    sample: int | None = None,
-    position: int = 0,
+    sampling: Sampling | None = None,
+    positions: Positions | None = None,
     allow_empty: bool = False,
 ) -> Reduction:
     """The reduction of samples to one sketch.
@@ -160,10 +165,10 @@ def sketch_reduction(
         Samples to sketch; labels of groups are left out.
     feature_map, nan_policy, device
         Arguments of :func:`sketch`.
-    sample
-        Maximum number of random rows that the sketch carries; None for none.
-    position
-        Position of the first row.
+    sampling
+        Choice of the random rows that the sketch carries; None for none.
+    positions
+        Positions by which the rows are chosen; by default those in each chunk.
     allow_empty
         Whether no samples give an empty sketch, rather than an error.
     """
@@ -171,11 +176,10 @@ def sketch_reduction(
     pilot = feature_map.pilot
     light = feature_map.with_pilot(None if pilot is None else replace(pilot, mixture=None))
     chunk = partial(_sketch_chunk, feature_map=light, nan_policy=nan_policy, device=device)
-    if sample is not None:
-        weighted = samples.weights is not None or samples.weight_column or samples.weight_field
-        sampling = Sampling.of(sample, feature_map, samples.n_samples, weighted=bool(weighted))
-        positions = Positions.in_source(samples, position)
-        chunk = partial(_sample_chunk, sketch=chunk, sampling=sampling, positions=positions)
+    size = None if sampling is None else sampling.size
+    if sampling is not None:
+        places = Positions((), ()) if positions is None else positions
+        chunk = partial(_sample_chunk, sketch=chunk, sampling=sampling, positions=places)
     return Reduction(
         "sketch",
         chunk,
@@ -186,8 +190,8 @@ def sketch_reduction(
             label=None if allow_empty else samples.label,
         ),
         partial(prepare, feature_map, samples.dtype, device),
-        uses_numbers=sample is not None,
-        require_fit=partial(require_fit, feature_map=feature_map, sample=sample),
+        uses_numbers=sampling is not None,
+        require_fit=partial(require_fit, feature_map=feature_map, sample=size),
         feature_map=feature_map,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
+from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
 from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
@@ -77,7 +78,7 @@ def sketches_of(
     job: Job,
     source: OpenSource,
     keys: Iterable[str],
-    feature_map: FeatureMap,
+    ledger: Ledger,
     *,
     progress: bool = False,
 ) -> Generator[list[Result], None, None]:
@@ -95,8 +96,8 @@ def sketches_of(
         Source of the partitions.
     keys
         Keys of the partitions to read.
-    feature_map
-        Feature map of the sketches.
+    ledger
+        Ledger with the feature map of the sketches, and the choice of their random rows.
     progress
         Whether to show progress on the standard error stream.
 
@@ -112,7 +113,7 @@ def sketches_of(
     """
     wanted = set(keys)
     for attempt in range(1 + REREADS):
-        reader = _Reader(job, source, feature_map)
+        reader = _Reader(job, source, ledger)
         yield from reader.results(wanted, progress)
         wanted = reader.changed
         if not wanted:
@@ -145,10 +146,10 @@ class _Reader:
         Keys of the partitions that changed while they were read.
     """
 
-    def __init__(self, job: Job, source: OpenSource, feature_map: FeatureMap):
+    def __init__(self, job: Job, source: OpenSource, ledger: Ledger):
         self._job = job
         self._source = source
-        self._map = feature_map
+        self._ledger = ledger
         self._done: list[tuple[int, Sketch]] = []
         self.changed: set[str] = set()
 
@@ -160,8 +161,10 @@ class _Reader:
         results = sketch_partitions(
             source.samples,
             numbers,
-            self._map,
+            self._ledger.feature_map,
             nan_policy=source.table.nan_policy,
+            sampling=self._ledger.sampling,
+            identities={i: identity_of(source.partitions[i].key) for i in numbers},
             attempts=limits.attempts,
             backoff=limits.backoff,
             progress=progress,
@@ -293,6 +296,7 @@ def ledger_of(job: Job) -> Ledger | None:
     ledger = open_ledger(path, storage_options=options)
     _require_map(job, ledger.feature_map)
     _require_design(job, ledger)
+    _require_rows(job, ledger)
     return ledger
 
 
@@ -342,6 +346,29 @@ def _require_design(job: Job, ledger: Ledger) -> None:
     for key, wanted in design_settings(job).items():
         if wanted is not None and key in recorded and recorded[key] != wanted:
             raise _other_design(key, wanted, recorded[key])
+
+
+def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
+    """Number of random rows of each partition that a new ledger keeps."""
+    if job.job.sample is not None:
+        return job.job.sample
+    if not job.decode:
+        return 0
+    n_features = sources[0].samples.n_features
+    assert n_features is not None  # known for every path
+    return default_rows(n_features, sum(len(source.partitions) for source in sources))
+
+
+def _require_rows(job: Job, ledger: Ledger) -> None:
+    """Refuse another number of random rows than that of the ledger."""
+    wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
+    if wanted not in (None, has):
+        kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
+        raise InputError(
+            f"job.sample = {wanted}: the ledger keeps {kept}, as its first run decided, and cannot "
+            "change that. Leave the setting out to go on like this; or give another path as "
+            "job.ledger, and the next run reads all data."
+        )
 
 
 def _other_design(key: str, wanted: Any, has: Any) -> InputError:

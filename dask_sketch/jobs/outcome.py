@@ -11,6 +11,7 @@ from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import ArtifactError
+from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Outcome:
         Number of rows that this run read and omitted, because they are not finite.
     seconds
         Duration of each step in seconds, by name.
+    rows
+        Random rows that the ledger keeps: attributes of its ``kept_rows``.
     models
         Summary of each model, by name.
     drifts
@@ -72,6 +75,7 @@ class Outcome:
     samples_read: int
     bytes_read: int | None
     seconds: Mapping[str, float]
+    rows: Mapping[str, int] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
@@ -90,6 +94,11 @@ class Outcome:
             for key in ("drifts", "between")
         }
 
+    @property
+    def rows_text(self) -> str:
+        """Random rows that the ledger keeps, as text."""
+        return str(KeptRows(**self.rows)) if self.rows else "no rows"
+
     def _fields(self) -> dict[str, str]:
         changes = (
             f"{self.new:,} new, {self.changed:,} changed, {self.deleted:,} deleted, "
@@ -100,6 +109,7 @@ class Outcome:
             "partitions": changes,
             "samples": f"{self.samples_read:,} read; {self.samples:,} in all",
             "rows omitted": f"{self.omitted:,} of this run, because they are not finite",
+            "rows kept": self.rows_text,
             "bytes read": describe_bytes(self.bytes_read),
             "seconds": ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.items()),
         }
@@ -166,6 +176,8 @@ def model_text(model: Mapping[str, Any]) -> str:
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
     if model["start"] in ("kept", "refused"):
         text = f"{model['kind']} of {model['n_components']}, that of the last run"
+    if model.get("rows"):
+        text += f", with {model['rows']:,} random rows"
     if model["noise_level"] > 0:
         text += f", cost {model['cost'] / model['noise_level']:.3g} noise levels"
     if "score" in model:

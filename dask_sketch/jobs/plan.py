@@ -19,6 +19,8 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.ledger.batch import row_bytes
+from dask_sketch.jobs.ledger.partition_rows import sampling_of
+from dask_sketch.jobs.open import rows_per_partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,8 @@ class JobPlan:
         Number of rows to read; ``None`` if that of any partition is unknown.
     bytes_read
         Number of stored bytes of the partitions to read; ``None`` if unknown.
+    rows_per_partition
+        Maximum number of random rows of each partition that the ledger keeps; 0 for none.
     ledger_bytes, ledger_free
         Largest number of bytes by which the ledger grows, and number of free bytes on its disk;
         ``None`` if unknown.
@@ -82,6 +86,7 @@ class JobPlan:
     examples: dict[str, tuple[str, ...]]
     n_samples: int | None
     bytes_read: int | None
+    rows_per_partition: int
     ledger_bytes: int
     ledger_free: int | None
     n_tasks: int
@@ -118,6 +123,7 @@ class JobPlan:
             "unchanged": f"{self.same:,}",
             "samples to read": "unknown" if self.n_samples is None else f"{self.n_samples:,}",
             "bytes read": describe_bytes(self.bytes_read),
+            "rows kept": self._rows_text(),
             "ledger grows by": f"at most {describe_bytes(self.ledger_bytes)}, of "
             f"{describe_bytes(self.ledger_free)} free",
             "tasks": f"{self.n_tasks:,}",
@@ -125,6 +131,12 @@ class JobPlan:
             "cluster": self.cluster,
             "outputs": ", ".join(self.outputs) or "nothing but the ledger",
         }
+
+    def _rows_text(self) -> str:
+        n_rows = self.rows_per_partition
+        if n_rows:
+            return f"at most {n_rows:,} random rows of each partition, in the ledger"
+        return "none" + ("" if self.first else "; models are decoded from sums alone")
 
     def __str__(self) -> str:
         return fields_text(self._fields())
@@ -172,6 +184,12 @@ def plan_run(
     for one in plans:
         one.require_fit()
     largest = max(plans, key=lambda one: one.memory_per_thread or 0)
+    if ledger is None:
+        sampling = sampling_of(feature_map, rows_per_partition(job, sources))
+    else:
+        sampling = ledger.sampling
+    itemsize = max(source.samples.dtype.itemsize for source in sources)
+    partition_bytes = row_bytes(feature_map, sampling, 4 if itemsize <= 4 else 8)
     sizes = [part.n_bytes for part in todo]
     rows = [part.rows for part in todo]
     plan = JobPlan(
@@ -194,7 +212,8 @@ def plan_run(
         },
         n_samples=None if None in rows else sum(n for n in rows if n is not None),
         bytes_read=None if None in sizes else sum(n for n in sizes if n is not None),
-        ledger_bytes=row_bytes(feature_map) * (len(todo) + 2),  # and the old and the new total
+        rows_per_partition=0 if sampling is None else sampling.size,
+        ledger_bytes=partition_bytes * (len(todo) + 2),  # and the old and the new total
         ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=largest.memory_per_thread,

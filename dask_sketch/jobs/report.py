@@ -171,7 +171,7 @@ def _run(outcome: Outcome) -> Section:
         f"({describe_bytes(outcome.bytes_read)}) were read, and {outcome.omitted:,} rows omitted; "
         f"the ledger holds {outcome.samples:,} "
         f"in "
-        f"{outcome.partitions:,} partitions."
+        f"{outcome.partitions:,} partitions, and {outcome.rows_text}."
     )
     rows = [(name, model_text(model)) for name, model in outcome.models.items()]
     return Section("This run", counts, ("model", "result"), rows)
@@ -347,7 +347,10 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
     """Restore the results of a run, as far as the ledger keeps them."""
     latest = dict(ledger.states(1))
     # the total may contain later commits of an interrupted run, the state does not
-    total = latest.get(record.number) or ledger.total()
+    total = latest.get(record.number)
+    is_current = total is None or total.same_sums(ledger.total(sample=False))
+    if total is None or is_current:
+        total = ledger.total()
     found = Results(
         job, ledger, lambda name: contextlib.nullcontext(), total, _names(record.results)
     )
@@ -357,7 +360,8 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
         if name.partition("@")[0] not in known or model is None:
             continue
         summary = record.results.get("models", {}).get(name, {})
-        found.models[name] = DecodedModel(model, str(summary.get("start", "kept")))
+        start, rows = str(summary.get("start", "kept")), int(summary.get("rows", 0))
+        found.models[name] = DecodedModel(model, start, rows)
         for before in reversed(ledger.history()[:-1]):
             if name in before.models:
                 if before.models[name] != stored:
@@ -366,9 +370,9 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
                 break
     found.drifts = _drifts(record.results.get("drifts", {}))
     new_keys = [key for key, entry in ledger.entries.items() if entry.run == record.number]
-    if new_keys and len(new_keys) < len(ledger.entries) and total.same_sums(ledger.total()):
-        new = ledger.total(new_keys)
-        old = total - new
+    if new_keys and len(new_keys) < len(ledger.entries) and is_current:
+        new = ledger.total(new_keys, sample=False)
+        old = total.without_sample() - new
         if min(new.effective_count, old.effective_count) > 0:
             found.new, found.old = new, old
     return found
@@ -402,6 +406,7 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         quarantined=ledger.quarantined,
         bytes_read=stored.get("bytes_read"),
         seconds=stored.get("seconds", {}),
+        rows=stored.get("rows", {}),
         models={
             name: stored["models"][name] for name in results.models if name in stored["models"]
         },

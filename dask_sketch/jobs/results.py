@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.decoders.decode import decode
@@ -46,10 +46,13 @@ class DecodedModel:
         ``"warm"`` for a start at the last model, ``"cold"``, ``"cold, better than warm"``, or
         ``"kept"`` for the last model, if neither data nor settings have changed, or ``"refused"``
         for the last model, if the new one exceeds a limit.
+    rows
+        Number of random rows that the sketch carries beside the sums.
     """
 
     model: Model
     start: str
+    rows: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Summary as plain values."""
@@ -59,6 +62,7 @@ class DecodedModel:
             "kind": "mixture" if isinstance(self.model, GaussianMixture) else "centroids",
             "n_components": self.model.n_components,
             "start": self.start,
+            "rows": self.rows,
             "cost": how.cost,
             "noise_level": how.noise_level,
             "converged": how.converged,
@@ -92,10 +96,10 @@ def decode_model(
 ) -> DecodedModel:
     """Decode one model.
 
-    If the last model is a mixture of the same type, the decoder starts at it (warm start). If the
-    cost of the result is further above the noise than that of the last model was, the data may
-    have left the basin of that minimum. Then the model is decoded from scratch too, and the result
-    of lower cost is kept.
+    If the ledger keeps no rows and the last model is a mixture of the same type, the decoder starts
+    at it (warm start). If the cost of the result is further above the noise than that of the last
+    model was, the data may have left the basin of that minimum. Then the model is decoded from
+    scratch too, and the result of lower cost is kept.
 
     Parameters
     ----------
@@ -113,7 +117,7 @@ def decode_model(
     decoded
     """
     options = settings_of(table, job.job.seed) | {"progress": progress}
-    start = last if _can_start(table, last) else None
+    start = last if _can_start(table, last, total) else None
     warm = None
     if start is not None:
         given = {
@@ -130,15 +134,17 @@ def decode_model(
     )
 
 
-def _can_start(table: DecodeTable, last: Model | None) -> bool:
+def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
     """Whether the decoder can start at the last model.
 
     It cannot if the number of components is unknown. It need not for centroids, because their
-    decoder is more precise than a descent from the last ones. It must not where the likelihood
-    decided, because a descent towards the sketch would lose it.
+    decoder is more precise than a descent from the last ones. It must not where the likelihood of
+    random rows decides, or decided, because a descent towards the sketch would lose it.
     """
+    by_likelihood = total.sample is not None and table.method in (None, "likelihood")
     return (
         table.warm
+        and not by_likelihood
         and table.n_components is not None
         and isinstance(last, GaussianMixture)
         and last.decoding is not None
@@ -270,7 +276,8 @@ class Results:
             and name in last.models
             and last.results.get("settings", {}).get(name) == settings
         ):
-            self.models[name], self.kept[name] = DecodedModel(earlier, "kept"), last.models[name]
+            self.models[name] = DecodedModel(earlier, "kept", _rows_in(sketch))
+            self.kept[name] = last.models[name]
             return
         if not sketch.effective_count > 1:
             raise InputError(
@@ -279,6 +286,7 @@ class Results:
             )
         log(f"decoding {name} ...")
         found = decode_model(self.job, table, sketch, earlier, progress)
+        found = replace(found, rows=_rows_in(sketch))
         wrong = " ".join(model_breaches(self.job.limits, name, found.model, sketch))
         if wrong:
             # no settings, so that the next run decodes it again
@@ -300,8 +308,9 @@ class Results:
         others = None
         if keys:
             every = len(keys) == len(self.ledger.entries)
-            self.read = self.total if every else self.ledger.total(keys)
-            others = None if every else self.total - self.read
+            total = self.total.without_sample()
+            self.read = total if every else self.ledger.total(keys, sample=False)
+            others = None if every else total - self.read
         limits, names = self.job.limits, self.feature_names
         self.breaches += data_breaches(limits, len(keys), self.read, others, names)
 
@@ -312,7 +321,7 @@ class Results:
         distribution = next((found.model for found in self.models.values()), None)
         seed = self.job.job.seed
         if self.read is not None:
-            new, old = self.read, self.total - self.read
+            new, old = self.read, self.total.without_sample() - self.read
             if min(new.effective_count, old.effective_count) > 0:
                 self.new, self.old = new, old
                 self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
@@ -353,6 +362,10 @@ class Results:
             key = "mean_squared_distance" if points else "score"
             unit = "squared units of the data" if points else "nats per row"
             self.scores[name] = {key: float(value), "unit": unit}
+
+
+def _rows_in(sketch: Sketch) -> int:
+    return 0 if sketch.sample is None else len(sketch.sample)
 
 
 def _last_folder(ledger: Ledger, name: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from dask_sketch.jobs.open import (
     feature_map_of,
     ledger_of,
     open_sources,
+    rows_per_partition,
     sketches_of,
 )
 from dask_sketch.jobs.outcome import (
@@ -48,13 +49,15 @@ MAX_BETWEEN = 50  # pairs of groups in a record, those of the largest drift
 _MAX_REASON = 400  # characters of the reason of a quarantine
 
 
-def plan_job(path: str | Path) -> JobPlan:
+def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     """Plan what :func:`run_job` would do. Reads no samples and writes nothing.
 
     Parameters
     ----------
     path
         Path of the job file.
+    sample
+        Number that takes the place of ``job.sample``.
 
     Returns
     -------
@@ -69,7 +72,7 @@ def plan_job(path: str | Path) -> JobPlan:
     PlanError
         If the run would be refused.
     """
-    job = read_job(path)
+    job = read_job(path).with_rows(sample)
     with job.secrets.hidden():
         require_outputs(job)
         ledger = ledger_of(job)
@@ -80,6 +83,7 @@ def plan_job(path: str | Path) -> JobPlan:
 def run_job(
     path: str | Path,
     *,
+    sample: int | None = None,
     progress: bool = False,
     log: Callable[[str], object] = lambda text: None,
 ) -> Outcome:
@@ -94,6 +98,9 @@ def run_job(
     ----------
     path
         Path of the job file; see ``dask_sketch.jobs.job_file.read_job``.
+    sample
+        Number that takes the place of ``job.sample``: random rows of each partition that a new
+        ledger keeps.
     progress
         Whether to show progress on the standard error stream.
     log
@@ -118,7 +125,7 @@ def run_job(
     ClusterError
         If the cluster is lost; finished work is committed.
     """
-    job = read_job(path)
+    job = read_job(path).with_rows(sample)
     with job.secrets.hidden():
         _require_extras(job)
         require_outputs(job)
@@ -188,7 +195,8 @@ class _Run:
         feature_map = feature_map_of(self.job, sources)
         path = self.job.place(self.job.job.ledger)
         options = self.job.options(self.job.job.storage_options, path)
-        return create_ledger(path, feature_map, storage_options=options)
+        n_rows = rows_per_partition(self.job, sources)
+        return create_ledger(path, feature_map, sample=n_rows, storage_options=options)
 
     def _update(self, ledger: Ledger, sources: list[OpenSource], changes: Changes) -> None:
         """Update the ledger to the sources, in atomic commits."""
@@ -202,7 +210,7 @@ class _Run:
             if not keys:
                 continue
             self.log(f"reading {len(keys):,} partitions of {source.samples.label} ...")
-            found = sketches_of(self.job, source, keys, ledger.feature_map, progress=self.progress)
+            found = sketches_of(self.job, source, keys, ledger, progress=self.progress)
             with contextlib.closing(found):
                 for results in found:
                     self._commit(ledger, results)
@@ -262,6 +270,7 @@ class _Run:
             ),
             bytes_read=self.bytes_read,
             seconds=self.seconds,
+            rows=asdict(ledger.kept_rows),
             models={name: results.summary(name) for name in results.models},
             drifts=results.drifts,
             between={
@@ -285,7 +294,8 @@ class _Run:
             total = sketch_path(self.job)
             if total is not None:
                 path, options = total
-                results.total.to_zarr(path, overwrite=True, storage_options=options)
+                sums = results.total.without_sample()
+                sums.to_zarr(path, overwrite=True, storage_options=options)
             for name, path, options in model_paths(self.job):
                 if name in results.refused:  # the file of the last good model stays
                     continue
@@ -327,6 +337,7 @@ class _Run:
                 "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,
                 "design": design_settings(self.job),
+                "rows": dict(outcome.rows),
                 "seconds": dict(self.seconds),
                 "bytes_read": outcome.bytes_read,
             },

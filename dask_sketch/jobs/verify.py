@@ -135,9 +135,7 @@ def verify_job(
                 wanted = [key for key in keys if unchanged.get(key) is source]
                 if not wanted:
                     continue
-                for results in sketches_of(
-                    job, source, wanted, ledger.feature_map, progress=progress
-                ):
+                for results in sketches_of(job, source, wanted, ledger, progress=progress):
                     for part, result in results:
                         if isinstance(result, Sketch):
                             made[part.key] = result

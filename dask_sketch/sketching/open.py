@@ -172,19 +172,7 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
     given = {name: _array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
     found = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
                       **given)  # fmt: skip
-    keys = found.keys
-    possible = (
-        all(np.isfinite(values).all() for values in (rows, *given.values()))
-        and (
-            n <= size
-            and found.threshold > 0  # not NaN
-            and (keys[1:] >= keys[:-1]).all()
-            and (n == 0 or (keys[0] > 0 and keys[-1] < found.threshold))
-            and (found.importance > 0).all()
-            and (found.row_weights > 0).all()
-        )
-    )
-    if not possible:
+    if not found.is_possible:
         raise ArtifactError("sample_rows are no rows that a pass chose; the sketch was edited.")
     return found
 

@@ -197,7 +197,8 @@ def partial_sketch(
         return found
     size = require_integer("sample", sample, 1)
     start = require_integer("position", position, 0)
-    return add_sample(found, x, w, Sampling(size, feature_map.seed), start=start)
+    sampling = Sampling.of(size, feature_map, None, weighted=w is not None)
+    return add_sample(found, x, w, sampling, start=start)
 
 
 def add_sample(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,22 @@ def default_size(n_features: int) -> int:
     (20000, 5349)
     """
     return min(DEFAULT_ROWS, max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS))
+
+
+def sample_bytes(n_rows: int, n_features: int, itemsize: int = 8) -> int:
+    """Number of bytes of a sample in memory.
+
+    Parameters
+    ----------
+    n_rows, n_features, itemsize
+        Number of rows, number of features, and bytes of one value.
+
+    Examples
+    --------
+    >>> sample_bytes(1000, 12, itemsize=4)
+    72000
+    """
+    return n_rows * (itemsize * n_features + 24)
 
 
 def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> int | None:
@@ -88,6 +104,18 @@ class RowSample(FrozenDataclass):
     ``size``, the one of rank ``size + 1`` has the key ``t``, the new threshold; if not, the smaller
     threshold is ``t``. By induction the sample depends on the rows and their positions alone: not
     on chunks, order, workers or repeated tasks. A part is subtracted by taking its rows out.
+
+    Parts may hold fewer rows than their merge, as the partitions of a ledger do (see
+    :meth:`resized`). Let ``t_p`` be the thresholds of the parts, and ``t`` the threshold that one
+    pass over everything has: the key of rank ``size + 1``. The merge has the threshold ``T =
+    min(t, min_p t_p)``, and holds all rows under it. For each part holds its rows under ``t_p``, so
+    that all rows under ``min_p t_p`` are at hand; if these are more than ``size``, the one of rank
+    ``size + 1`` has the key ``t``, and else ``t`` is not smaller. So the merge always is the sample
+    of one pass, cut at a threshold. It is *equal* to it if and only if ``t_p >= t`` for every part,
+    that is, if no part has more of the ``size`` rows of the one pass than it may hold. Parts of
+    equal weight that may hold a little more than ``size`` over their number do so almost surely.
+    The threshold is always the key of a row, or infinite, and changing the key of a row under it to
+    any smaller one does not change it: sums over the rows are unbiased in any case.
 
     The importance is the weight of the row, and for a feature map with a pilot, half of it in
     proportion to the squared distance from the center, up to a bound, as in a lightweight coreset
@@ -227,6 +255,32 @@ class RowSample(FrozenDataclass):
             threshold, self.size,
         )  # fmt: skip
 
+    def resized(self, size: int) -> RowSample:
+        """The same sample with another maximum number of rows; a smaller one takes rows out.
+
+        Parameters
+        ----------
+        size
+            Maximum number of rows, ``>= 1``: with a larger one, the merge with other parts may
+            hold more rows than this part.
+        """
+        return replace(self, size=size)._cut(self.threshold)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the arrays, of the right shapes, can be those of a sample."""
+        keys = self.keys
+        given = (self.rows, self.row_weights, self.importance, keys)
+        return bool(
+            all(np.isfinite(values).all() for values in given)
+            and len(self) <= self.size
+            and self.threshold > 0  # not NaN
+            and (keys[1:] >= keys[:-1]).all()
+            and (not len(self) or (keys[0] > 0 and keys[-1] < self.threshold))
+            and (self.importance > 0).all()
+            and (self.row_weights > 0).all()
+        )
+
     def scale(self, factor: float) -> RowSample:
         """Multiply the weights of the rows by a factor; their probabilities stay."""
         return RowSample(
@@ -274,11 +328,15 @@ class Sampling:
     limit
         Bound of the threshold, infinite by default. A bound that almost surely exceeds the
         threshold of the whole data keeps the samples of small parts small.
+    variance
+        Variance of each feature, by which rows far from the center of the feature map are given
+        more importance; None for an importance that is the weight.
     """
 
     size: int
     seed: int
     limit: float = np.inf
+    variance: tuple[float, ...] | None = None
 
     @classmethod
     def of(
@@ -286,9 +344,10 @@ class Sampling:
     ) -> Sampling:
         """Choice of rows for data of a known or unknown number of samples.
 
-        The seed is that of the feature map. Among ``n`` rows of importance at least 1/2, the number
-        with a key under ``limit`` is binomial with a mean of at least ``size + 10 sqrt(size) +
-        50``: fewer than ``size`` of them have a probability below ``1e-15``.
+        The seed is that of the feature map, the variances are those of its pilot rows. Among ``n``
+        rows of importance at least 1/2, the number with a key under ``limit`` is binomial with a
+        mean of at least ``size + 10 sqrt(size) + 50``: fewer than ``size`` of them have a
+        probability below ``1e-15``.
 
         Parameters
         ----------
@@ -304,7 +363,9 @@ class Sampling:
             least = 1.0 if feature_map.pilot is None else 0.5
             wanted = size + 10.0 * np.sqrt(size) + 50.0
             limit = wanted / least / n_samples if wanted < n_samples else np.inf
-        return cls(size, feature_map.seed, limit)
+        pilot = feature_map.pilot
+        variance = None if pilot is None else tuple(map(float, pilot.variance))
+        return cls(size, feature_map.seed, limit, variance)
 
 
 class RowSampler:
@@ -315,7 +376,7 @@ class RowSampler:
     sampling
         Choice of rows.
     feature_map
-        Feature map of the sketch, whose pilot scales the importance.
+        Feature map of the sketch.
     stream
         Numbers of the sequence of positions: empty for positions in the whole source, the number
         of the chunk where its place is unknown.
@@ -324,12 +385,12 @@ class RowSampler:
     def __init__(self, sampling: Sampling, feature_map: FeatureMap, stream: tuple[int, ...] = ()):
         self._sampling = sampling
         d = feature_map.n_features
-        pilot = feature_map.pilot
         self._center = np.asarray(feature_map.center)
         self._precision = np.zeros(d)
-        if pilot is not None:
-            varies = pilot.variance > 0
-            self._precision[varies] = 1.0 / (pilot.variance[varies] * varies.sum())
+        if sampling.variance is not None:
+            variance = np.asarray(sampling.variance)
+            varies = variance > 0
+            self._precision[varies] = 1.0 / (variance[varies] * varies.sum())
         self._base = stream_seed(sampling.seed, stream)
         self._threshold = sampling.limit
         self._parts: list[RowSample] = []

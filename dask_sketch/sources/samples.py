@@ -156,6 +156,11 @@ class Samples:
         return not isinstance(self.blocks, da.Array)
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether the rows have weights."""
+        return bool(self.weights is not None or self.weight_column or self.weight_field)
+
+    @property
     def plain_blocks(self) -> da.Array:
         """Dask array of rows, without the labels that some chunks contain."""
         assert isinstance(self.blocks, da.Array)
@@ -207,7 +212,6 @@ class Samples:
 
     def as_dict(self) -> dict[str, object]:
         """Source, sizes and types; None where they are not known without reading."""
-        weighted = self.weights is not None or self.weight_column or self.weight_field is not None
         return {
             "kind": "data",
             "source": self.label,
@@ -216,7 +220,7 @@ class Samples:
             "feature_names": self.feature_names,
             "n_chunks": self.n_chunks,
             "dtype": None if self.is_bag else str(self.dtype),
-            "weighted": bool(weighted),
+            "weighted": self.is_weighted,
             "dims": self.dims,
             "bytes": self.bytes_read,
             "largest_chunk_bytes": self.largest_chunk,

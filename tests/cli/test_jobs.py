@@ -45,10 +45,21 @@ def errors(code: int, *arguments: object) -> list[str]:
     return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
 
 
+def test_rows_can_be_refused(make_place: Make) -> None:
+    place = make_place(3, DECODE)
+    assert answer("run", place.file, "--dry-run", "--sample", 0)["rows_per_partition"] == 0
+    told = answer("run", place.file, "--sample", 0)
+    assert told["rows"] == {"per_partition": 0, "n_rows": 0, "n_bytes": 0}
+    assert "no rows" in call("run", place.file).stdout  # the ledger goes on as it began
+    assert "from sums alone" in call("run", place.file, "--dry-run").stdout
+    (error,) = errors(FAILED, "run", place.file, "--sample", 7)
+    assert "sample = 7: the ledger keeps no random rows" in error
+
+
 def test_a_run_is_told(make_place: Make) -> None:
     place = make_place(10, DECODE)
     told = answer("run", place.file, "--dry-run")
-    assert (told["first"], told["new"]) == (True, 10)
+    assert (told["first"], told["new"], told["rows_per_partition"]) == (True, 10, 3000)
     assert "new partitions" in call("run", place.file, "--dry-run").stdout
     told = answer("run", place.file)
     assert (told["run"], told["status"], told["new"], told["samples"]) == (1, "done", 10, 200)
@@ -56,7 +67,12 @@ def test_a_run_is_told(make_place: Make) -> None:
     place.append(rows_of(ROWS, seed=1))
     result = call("run", place.file)
     assert result.exit_code == 0
-    for expected in ("1 new, 0 changed", "20 read; 220 in all", "warm start", "drift, new samples"):
+    for expected in (
+        "1 new, 0 changed",
+        "20 read; 220 in all",
+        "cold start, with 220 random rows",
+        "drift, new samples",
+    ):
         assert expected in result.stdout
     assert "reading 1 partitions" in result.stderr
 

@@ -18,8 +18,10 @@ def no_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_place(tmp_path: Path) -> Callable[..., Place]:
-    def make(n_partitions: int = 10, more: str = "", name: str = "here") -> Place:
-        place = Place(tmp_path / name)
+    def make(
+        n_partitions: int = 10, more: str = "", name: str = "here", sample: int | None = None
+    ) -> Place:
+        place = Place(tmp_path / name, sample)
         place.folder.mkdir()
         write_rows(place.store, rows_of(ROWS * n_partitions))
         place.write(more)

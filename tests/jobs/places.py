@@ -45,6 +45,7 @@ class Place:
     """A folder with a store `x.zarr` and a job file."""
 
     folder: Path
+    sample: int | None = None  # random rows of each partition
 
     @property
     def file(self) -> Path:
@@ -58,6 +59,7 @@ class Place:
         one = f'[[sources]]\npath = "x.zarr"\nchunk_size = {CHUNK_BYTES}\n'
         self.file.write_text(
             '[job]\nname = "nightly"\nledger = "ledger.zarr"\n'
+            + ("" if self.sample is None else f"sample = {self.sample}\n")
             + (one if sources is None else sources)
             + f"[feature_map]\n{map_ or 'n_components = 2'}\n{more}"
         )

@@ -111,7 +111,7 @@ def test_a_refused_model_leaves_the_last_good_one(make_place: Make) -> None:
     assert "limits.cost" in (place.folder / "r.html").read_text()
     place.write(DECODE + OUTPUTS + "[limits]\ncost = 1e9\n", sources=SOURCE)
     outcome = place.run()
-    assert (outcome.refused, outcome.models["model"]["start"]) == ((), "warm")
+    assert (outcome.refused, outcome.models["model"]["start"]) == ((), "cold")
     assert (ds.open(place.folder / "m.zarr").means != good.means).any()
 
 

@@ -43,7 +43,10 @@ def test_from_nothing_to_a_model_and_its_files(make_place: Make) -> None:
     assert outcome.bytes_read == sum(f.stat().st_size for f in place.store.rglob("c/*/*"))
     total = place.ledger().total()
     assert total.identical(place.scratch())
-    assert ds.open(place.folder / "out/s.zarr").identical(total)
+    written = ds.open(place.folder / "out/s.zarr")
+    assert written.identical(total)
+    assert written.sample is None  # the ledger has it
+    assert (total.sample.is_complete, outcome.models["model"]["rows"]) == (True, 200)
     model = ds.open(place.folder / "out/model.zarr")
     assert np.sort(model.means[:, 0]) == pytest.approx([-4, 4], abs=0.5)
     assert (place.ledger().model(name="model").means == model.means).all()
@@ -55,7 +58,7 @@ def test_from_nothing_to_a_model_and_its_files(make_place: Make) -> None:
 
 
 def test_a_second_run_reads_only_what_is_new(make_place: Make, read: list[int]) -> None:
-    place = make_place(10, DECODE)
+    place = make_place(10, DECODE, sample=0)
     place.run()
     place.append(rows_of(ROWS, seed=1))
     read.clear()
@@ -84,7 +87,7 @@ def test_nothing_new_reads_and_decodes_nothing(make_place: Make, read: list[int]
     assert outcome.models["model"]["cost"] == first.models["model"]["cost"]
     assert place.ledger().model(2, "model") is not None
     place.write("[[decode]]\nn_components = 3\n")
-    assert place.run().models["model"]["start"] == "warm"  # other settings: another model
+    assert place.run().models["model"]["start"] == "cold"  # other settings: another model
 
 
 def test_what_changes_is_replaced(make_place: Make, read: list[int]) -> None:
@@ -119,7 +122,7 @@ def test_what_is_forgotten_is_never_read_again(make_place: Make, read: list[int]
     read.clear()
     outcome = place.run()
     assert (read, outcome.forgotten, outcome.partitions) == ([], 10, 40)
-    assert outcome.models["model"]["start"] == "warm"  # the last model knew them
+    assert outcome.models["model"]["start"] == "cold"  # the last model knew them
     assert place.ledger().total().identical(place.scratch(*gone))
     place.ledger().forget([f"data/[{ROWS * 3}:{ROWS * 4}]"], undo=True)
     assert place.run().new == 1

@@ -34,6 +34,31 @@ def test_any_division_in_any_order_keeps_the_same_rows(cuts, random):
     assert merge(parts).sample.identical(chunk(0, 3000).sample)
 
 
+@given(st.lists(st.integers(0, 3000), max_size=6), st.integers(1, 300))
+def test_parts_of_fewer_rows_give_the_rows_of_one_pass_under_a_threshold(cuts, max_rows):
+    pairs = list(itertools.pairwise([0, *sorted(cuts), 3000]))
+    parts = [chunk(a, b, size=max_rows).sample.resized(200) for a, b in pairs]
+    found, whole = RowSample.merge(parts), chunk(0, 3000).sample
+    assert found.threshold == min([whole.threshold, *(part.threshold for part in parts)])
+    np.testing.assert_array_equal(found.rows, whole.rows[whole.keys < found.threshold])
+    given = [np.isin(whole.keys, chunk(a, b, size=3000).sample.keys).sum() for a, b in pairs]
+    assert found.identical(whole) == (max(given) <= max_rows)
+
+
+def test_parts_of_fewer_rows_are_unbiased():
+    truth, means = X.mean(axis=0), []
+    for seed in range(150):
+        feature_map = FeatureMap(2, 20, scale=1.0, seed=seed, center=MAP.center, pilot=MAP.pilot)
+        parts = [
+            partial_sketch(X[a:b], feature_map, sample=size, position=a).sample.resized(100)
+            for a, b, size in ((0, 500, 60), (500, 2600, 40), (2600, 3000, 20))
+        ]
+        found = RowSample.merge(parts)
+        means.append(found.weights @ found.rows)
+    error = np.std(means, axis=0) / np.sqrt(150)
+    assert (np.abs(np.mean(means, axis=0) - truth) < 4 * error).all()
+
+
 def test_it_holds_all_rows_with_keys_under_the_threshold():
     every, found = chunk(0, 3000, size=3000).sample, chunk(0, 3000).sample
     assert every.is_complete

@@ -1,4 +1,4 @@
-"""Batches: sketches of several partitions in one stored group, with their entries."""
+"""Batches: sketches of several partitions in one stored group, with their entries and rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import LedgerError, SketchError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.fixed_point import FixedPoint
+from dask_sketch.jobs.ledger import partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import (
     Reference,
@@ -21,6 +22,7 @@ from dask_sketch.jobs.ledger.objects import (
     write_group,
 )
 from dask_sketch.jobs.ledger.partitions import Entry
+from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 
 WORDS, BOUNDS = "words", "bounds"  # names of the arrays
@@ -47,13 +49,34 @@ def shapes(n: int, feature_map: FeatureMap) -> dict[str, tuple[tuple[int, ...], 
     }
 
 
-def row_bytes(feature_map: FeatureMap) -> int:
-    """Number of bytes of one sketch in memory."""
-    return 8 * (_HEAD + sum(_sizes(feature_map)) + 2 * feature_map.n_features)
+def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None, itemsize: int = 8) -> int:
+    """Largest number of bytes of one sketch in memory.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of the sketch.
+    sampling
+        Choice of its random rows; None for none.
+    itemsize
+        Bytes of one value of a row.
+    """
+    d = feature_map.n_features
+    size = 0 if sampling is None else sample_bytes(sampling.size, d, itemsize)
+    return 8 * (_HEAD + sum(_sizes(feature_map)) + 2 * d) + size
 
 
-def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDArray[Any]]:
+def stack(
+    sketches: Sequence[Sketch], feature_map: FeatureMap, *, with_rows: bool = False
+) -> dict[str, NDArray[Any]]:
     """Stack sketches of one feature map as rows of arrays; :func:`unstack` restores all bits.
+
+    Parameters
+    ----------
+    sketches, feature_map
+        Sketches, and their feature map.
+    with_rows
+        Whether there are arrays of their random rows too.
 
     Raises
     ------
@@ -78,7 +101,12 @@ def stack(sketches: Sequence[Sketch], feature_map: FeatureMap) -> dict[str, NDAr
         parts = [word.ravel() for both in steps for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
-    return {WORDS: words, BOUNDS: bounds}
+    found = {WORDS: words, BOUNDS: bounds}
+    if with_rows:
+        found |= partition_rows.stack(
+            [sketch.sample for sketch in sketches], feature_map.n_features
+        )
+    return found
 
 
 def unstack(
@@ -168,9 +196,9 @@ class Batch:
         return batch
 
 
-def batch_rows(feature_map: FeatureMap) -> int:
+def batch_rows(feature_map: FeatureMap, sampling: Sampling | None = None) -> int:
     """Largest number of members of a batch, at least one."""
-    return max(1, BATCH_BYTES // row_bytes(feature_map))
+    return max(1, BATCH_BYTES // row_bytes(feature_map, sampling))
 
 
 def write_batch(
@@ -204,7 +232,9 @@ def write_batch(
         for column in _COLUMNS
     }
     attributes = {"schema": SCHEMA, "digest": digest, "layout": LAYOUT, "members": columns}
-    return Batch(write_group(backend, name, arrays, attributes), len(members))
+    filled = {key: values for key, values in arrays.items() if values.size}
+    stored = write_group(backend, name, filled, attributes | partition_rows.stated(arrays))
+    return Batch(stored, len(members))
 
 
 def read_members(backend: Backend, batches: Sequence[Batch]) -> list[list[Member]]:
@@ -255,8 +285,18 @@ def read_rows(
     batch: Batch,
     feature_map: FeatureMap,
     names: Sequence[str] | None = None,
+    sampling: Sampling | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Read all arrays of a batch, or the named ones.
+    """Read arrays of a batch.
+
+    Parameters
+    ----------
+    backend, batch, feature_map
+        Backend of the ledger, the batch, and its feature map.
+    names
+        Names of arrays of the sketches; all of them by default.
+    sampling
+        Choice of the random rows, whose arrays are read too; None to leave them out.
 
     Raises
     ------
@@ -270,21 +310,59 @@ def read_rows(
     if attributes.get("digest") != feature_map.digest:
         raise LedgerError(f"{label} holds sketches of another feature map than the ledger.")
     expected = shapes(batch.n_members, feature_map)
-    wanted = {name: expected[name] for name in names or expected}
-    return read_arrays(backend, batch.reference, attributes, wanted)
+    wanted = {name: expected[name] for name in (expected if names is None else names)}
+    if sampling is not None:
+        d = feature_map.n_features
+        wanted |= partition_rows.shapes(attributes, batch.n_members, d, sampling.size, label)
+    stored = {name: one for name, one in wanted.items() if 0 not in one[0]}
+    found = read_arrays(backend, batch.reference, attributes, stored)
+    empty = {name: np.empty(*one) for name, one in wanted.items() if name not in stored}
+    return found | empty
 
 
 def read_sketches(
-    backend: Backend, batch: Batch, positions: Sequence[int], feature_map: FeatureMap
+    backend: Backend,
+    batch: Batch,
+    positions: Sequence[int],
+    feature_map: FeatureMap,
+    sampling: Sampling | None = None,
 ) -> list[Sketch]:
-    """Read sketches of a batch by their rows."""
-    arrays = read_rows(backend, batch, feature_map)
+    """Read sketches of a batch by their rows; with their random rows, if these are chosen so."""
+    arrays = read_rows(backend, batch, feature_map, sampling=sampling)
     label = f"{backend.label}/{batch.reference.name}"
-    return [unstack(arrays, row, feature_map, label) for row in positions]
+    found = [unstack(arrays, row, feature_map, label) for row in positions]
+    if sampling is None:
+        return found
+    rows = _samples_of(arrays, positions, feature_map, sampling, label)
+    return [replace(one, sample=sample) for one, sample in zip(found, rows, strict=True)]
+
+
+def read_samples(
+    backend: Backend,
+    batch: Batch,
+    positions: Sequence[int],
+    feature_map: FeatureMap,
+    sampling: Sampling,
+) -> list[RowSample]:
+    """Read only the random rows of members of a batch."""
+    arrays = read_rows(backend, batch, feature_map, (), sampling)
+    label = f"{backend.label}/{batch.reference.name}"
+    return _samples_of(arrays, positions, feature_map, sampling, label)
+
+
+def _samples_of(
+    arrays: Mapping[str, NDArray[Any]],
+    positions: Sequence[int],
+    feature_map: FeatureMap,
+    sampling: Sampling,
+    label: str,
+) -> list[RowSample]:
+    size = partition_rows.total_size(sampling, feature_map.n_features)
+    return partition_rows.unstack(arrays, positions, sampling.size, size, label)
 
 
 def write_total(backend: Backend, number: int, total: Sketch) -> Reference:
-    """Store the sketch of all partitions."""
+    """Store the sums of all partitions, without their random rows."""
     feature_map = total.feature_map
     return write_group(
         backend, fresh_name(TOTALS, number), stack([total], feature_map),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import LedgerError, MergeError
+from dask_sketch.jobs.ledger import partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
     BOUNDS,
@@ -33,6 +34,7 @@ from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition
 from dask_sketch.jobs.ledger.reader import Index
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.sketching.sketch import Sketch
 
 FAN = 8  # batches of about one size that are merged into one
@@ -92,18 +94,29 @@ class Change:
     backend
         Backend of the ledger.
     state, index, total
-        Present state with its index and its total.
+        Present state with its index and the sums of its total.
     number
         Number of the next commit.
+    sampling
+        Choice of the random rows of each partition; None for none.
     """
 
-    def __init__(self, backend: Backend, state: Manifest, index: Index, total: Sketch, number: int):
+    def __init__(
+        self,
+        backend: Backend,
+        state: Manifest,
+        index: Index,
+        total: Sketch,
+        number: int,
+        sampling: Sampling | None = None,
+    ):
         self._backend = backend
         self._before = state
         self._state = replace(state, number=number)
         self._index = index
         self._total = total
         self._map = total.feature_map
+        self._sampling = sampling
         self._added: list[tuple[Partition, Sketch]] = []
         self._leaving: dict[str, list[int]] = {}
         self._erased: frozenset[str] = frozenset()
@@ -145,7 +158,7 @@ class Change:
                     f"the sketch of {partition.key!r} is a difference of sketches, so that its "
                     "bounds may be too wide: sketch the partition itself."
                 )
-            self._added.append((partition, sketch))
+            self._added.append((partition, self._with_rows(partition.key, sketch)))
         keys = [partition.key for partition, _ in self._added]
         new, out = set(keys), list(removed)
         for name, given in (("added", keys), ("removed", out)):
@@ -171,6 +184,20 @@ class Change:
             gone=gone,
             fingerprints={**state.fingerprints, **marks},
         )
+
+    def _with_rows(self, key: str, sketch: Sketch) -> Sketch:
+        """The sketch with as many random rows as the ledger keeps."""
+        if self._sampling is None:
+            return sketch.without_sample()
+        if sketch.sample is not None:
+            return replace(sketch, sample=sketch.sample.resized(self._sampling.size))
+        if sketch.count:
+            raise LedgerError(
+                f"the sketch of {key!r} has no sample, and the ledger keeps random rows of each "
+                f"partition: sketch it with sample={self._sampling.size}, or create a ledger with "
+                "sample=0."
+            )
+        return sketch
 
     def record(self, run: RunRecord) -> None:
         """Record a run that ends with this change."""
@@ -286,7 +313,7 @@ class Change:
         return tuple(batch for batch in marked if batch.n_live)
 
     def _new_total(self, batches: Sequence[Batch]) -> Sketch:
-        total = merge([self._total, *(sketch for _, sketch in self._added)])
+        total = merge([self._total, *(sketch.without_sample() for _, sketch in self._added)])
         low, high = total.minimum, total.maximum
         inside = True
         for name, rows in self._leaving.items():
@@ -317,7 +344,7 @@ class Change:
     def _write_added(self, batches: list[Batch]) -> list[Batch]:
         run = self._before.last_run + 1
         entries, gone = self._index.entries, self._before.gone
-        size = batch_rows(self._map)
+        size = batch_rows(self._map, self._sampling)
         for start in range(0, len(self._added), size):
             part = self._added[start : start + size]
             members: list[Member] = []
@@ -329,7 +356,9 @@ class Change:
                     run, since,
                 )  # fmt: skip
                 members.append((key, entry))
-            batches.append(self._write(members, stack([sketch for _, sketch in part], self._map)))
+            with_rows = self._sampling is not None
+            arrays = stack([sketch for _, sketch in part], self._map, with_rows=with_rows)
+            batches.append(self._write(members, arrays))
         return batches
 
     def _without_erased(self, batches: Sequence[Batch]) -> list[Batch]:
@@ -342,9 +371,15 @@ class Change:
         return out
 
     def _compacted(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Merge small batches."""
-        groups = mergeable(batches, batch_rows(self._map))
+        """Merge small batches; at the end of a run, rewrite those with rows of removed partitions.
+
+        Sums of removed partitions may stay in a batch, but their random rows are data.
+        """
+        groups = mergeable(batches, batch_rows(self._map, self._sampling))
         merged = {batch for group in groups for batch in group}
+        if self._sampling is not None and self._record is not None:
+            groups += [[batch] for batch in batches if batch.dead and batch not in merged]
+            merged |= {batch for batch in batches if batch.dead}
         kept = [batch for batch in batches if batch not in merged]
         return [*kept, *(self._merged(group) for group in groups)]
 
@@ -355,8 +390,8 @@ class Change:
         for batch in batches:
             alive = [row for row in range(batch.n_members) if row not in batch.dead]
             members += [self._index.members[batch.reference.name][row] for row in alive]
-            rows = read_rows(self._backend, batch, self._map)
-            parts.append({name: values[alive] for name, values in rows.items()})
+            arrays = read_rows(self._backend, batch, self._map, sampling=self._sampling)
+            parts.append(partition_rows.select(arrays, alive))
         return self._write(
             members, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         )

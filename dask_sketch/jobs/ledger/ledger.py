@@ -18,10 +18,13 @@ from dask_sketch.jobs.ledger.garbage import collect
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.lock import STALE_AFTER, Lock
 from dask_sketch.jobs.ledger.manifest import Manifest, publish, read_root, write_root
+from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.partitions import Partition
 from dask_sketch.jobs.ledger.reader import LedgerReader
 from dask_sketch.sketching.arguments import require_feature_map
+from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
@@ -31,7 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 def create_ledger(
-    url: Any, feature_map: FeatureMap, *, storage_options: dict[str, Any] | None = None
+    url: Any,
+    feature_map: FeatureMap,
+    *,
+    sample: int = 0,
+    storage_options: dict[str, Any] | None = None,
 ) -> Ledger:
     """Create an empty ledger, whose feature map is fixed from then on.
 
@@ -41,6 +48,11 @@ def create_ledger(
         Path, or URL of any fsspec file system, which must not exist yet.
     feature_map
         Feature map of all sketches of the ledger.
+    sample
+        Maximum number of random rows that are kept beside the sums of each partition, fixed from
+        then on; none by default. With rows, totals carry a sample, from which :func:`decode` finds
+        mixtures of larger likelihood. The rows are data: anyone who can read the ledger can read
+        them.
     storage_options
         Options of the file system of a URL.
 
@@ -52,7 +64,7 @@ def create_ledger(
     Raises
     ------
     InputError
-        If ``feature_map`` is not a feature map.
+        If ``feature_map`` is not a feature map, or ``sample`` is not a non-negative integer.
     LedgerError
         If the path exists or cannot be written.
 
@@ -70,9 +82,10 @@ def create_ledger(
     (100, 'day-1')
     """
     require_feature_map(feature_map)
+    sampling = sampling_of(feature_map, require_integer("sample", sample, 0))
     backend = open_backend(url, storage_options)
-    write_root(backend, feature_map)
-    return Ledger(backend, feature_map)
+    write_root(backend, feature_map, sampling)
+    return Ledger(backend, feature_map, sampling)
 
 
 def open_ledger(url: Any, *, storage_options: dict[str, Any] | None = None) -> Ledger:
@@ -103,7 +116,7 @@ def open_ledger(url: Any, *, storage_options: dict[str, Any] | None = None) -> L
     True
     """
     backend = open_backend(url, storage_options)
-    return Ledger(backend, read_root(backend))
+    return Ledger(backend, *read_root(backend))
 
 
 class Ledger(LedgerReader):
@@ -124,6 +137,12 @@ class Ledger(LedgerReader):
     and replaced ones. Sums of sketches are exact, so that it has the bits of a total that is
     computed from scratch.
 
+    A ledger may keep random rows of each partition, chosen by its key and by their positions in it.
+    The rows of a total are merged from those of its partitions when it is asked for, so that they
+    do not depend on earlier states, and are those of one pass over all partitions if none of these
+    has more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`).
+    Totals of earlier runs have none.
+
     Attributes
     ----------
     damage
@@ -131,14 +150,16 @@ class Ledger(LedgerReader):
         if it is whole. The ledger is then in the state of an earlier commit, with a warning.
     feature_map
         Feature map of all sketches.
+    sampling
+        Choice of the random rows of each partition; ``None`` if no rows are kept.
     backend
         Storage backend.
     label
         Path or URL of the ledger, for messages.
     """
 
-    def __init__(self, backend: Backend, feature_map: FeatureMap):
-        super().__init__(backend, feature_map)
+    def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
+        super().__init__(backend, feature_map, sampling)
         self._lock: Lock | None = None
         self._models: dict[int, dict[str, str]] = {}  # written, but not yet in a record
 
@@ -195,7 +216,10 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         added
-            Partitions and their sketches. A partition of the same key is replaced.
+            Partitions and their sketches. A partition of the same key is replaced. If the ledger
+            keeps rows, the sketches need a sample, and larger ones are cut: give
+            ``partial_sketch`` positions of rows that differ between partitions. Other ledgers
+            leave samples out.
         removed
             Keys of partitions that no longer exist, in the ledger or in quarantine.
         quarantined
@@ -209,14 +233,15 @@ class Ledger(LedgerReader):
         ------
         LedgerError
             If the lock is not held, a key is repeated, forgotten or unknown, a sketch is of another
-            feature map, or the ledger cannot be written. The ledger is unchanged then.
+            feature map or lacks rows, or the ledger cannot be written. The ledger is unchanged
+            then.
         LedgerLocked
             If another process broke the lock. The ledger is unchanged then.
         """
         lock = self._require_lock()
         if run is not None:
             run = replace(run, models={**run.models, **self._models.get(run.number, {})})
-        change = Change(self.backend, self._state, self._index, self.total(), self._taken + 1)
+        change = self._change()
         change.apply(added, removed, quarantined or {})
         if run is not None:
             change.record(run)
@@ -232,11 +257,12 @@ class Ledger(LedgerReader):
         The erasure is that of the rows: partitions that hold any of them are erased, or are not
         read, under every key, if a file is divided otherwise or a source is renamed.
 
-        Their sketches are subtracted from the total and removed from all objects of the ledger:
-        batches that contain them are rewritten, and earlier commits and totals of earlier runs that
-        contain them are removed, and so is the record of pilot rows of the feature map. There
-        remain the keys, here and in records of runs, models that were decoded before, versions and
-        backups that the store keeps, and removed files on a disk until it overwrites them.
+        Their sketches are subtracted from the total and removed from all objects of the ledger, and
+        so are the random rows that it keeps of them: batches that contain them are rewritten, and
+        earlier commits and totals of earlier runs that contain them are removed, and so is the
+        record of pilot rows of the feature map. There remain the keys, here and in records of runs,
+        models that were decoded before, versions and backups that the store keeps, and removed
+        files on a disk until it overwrites them.
 
         Parameters
         ----------
@@ -254,7 +280,7 @@ class Ledger(LedgerReader):
         if self._lock is None:
             with self.lock():
                 return self.forget(keys, undo)
-        change = Change(self.backend, self._state, self._index, self.total(), self._taken + 1)
+        change = self._change()
         change.forget(keys, undo)
         if not change.is_empty:
             prepared = change.write()
@@ -278,6 +304,10 @@ class Ledger(LedgerReader):
         self._require_lock()
         stored = history.write_model(self.backend, model, run)
         self._models.setdefault(run, {})[name] = stored
+
+    def _change(self) -> Change:
+        total, number = self.total(sample=False), self._taken + 1
+        return Change(self.backend, self._state, self._index, total, number, self.sampling)
 
     def _require_lock(self) -> Lock:
         if self._lock is None:

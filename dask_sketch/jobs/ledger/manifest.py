@@ -11,6 +11,7 @@ from typing import Any
 from dask_sketch.errors import ArtifactError, InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import Pilot
+from dask_sketch.jobs.ledger import partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch
 from dask_sketch.jobs.ledger.objects import (
@@ -25,12 +26,14 @@ from dask_sketch.jobs.ledger.objects import (
     with_checksum,
     write_group,
 )
+from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.storage.artifact_reader import MAX_BYTES
 
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
 VERSION = 1
 ROOT_SCHEMA = "dask-sketch/ledger"
+ROOT_VERSIONS = (1, 2)  # without and with random rows, which earlier software would drop
 FEATURE_MAP_FOLDER = "feature_map"
 PILOTS = "pilots"
 _NUMBER = re.compile(r"[0-9]{10}")
@@ -165,7 +168,7 @@ def read_commit(backend: Backend, number: int) -> Manifest:
     name = commit_name(number)
     label = f"{backend.label}/{name}"
     content = backend.read(f"{name}/{ROOT}", MAX_METADATA)
-    manifest = Manifest.from_json(checked_content(content, SCHEMA, VERSION, label), label)
+    manifest = Manifest.from_json(checked_content(content, SCHEMA, (VERSION,), label), label)
     if manifest.number != number:
         raise LedgerError(f"{label} is a copy of commit {manifest.number}.")
     return manifest
@@ -253,8 +256,15 @@ def read_pilot(backend: Backend, reference: Reference, n_features: int) -> Pilot
         raise LedgerError(f"{backend.label}/{reference.name} holds no pilot: {error}") from error
 
 
-def write_root(backend: Backend, feature_map: FeatureMap) -> None:
+def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | None) -> None:
     """Write the schema and the feature map of a new ledger; of two concurrent calls, one succeeds.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+    feature_map, sampling
+        Feature map, and choice of the random rows of each partition; None for none.
 
     Raises
     ------
@@ -273,15 +283,18 @@ def write_root(backend: Backend, feature_map: FeatureMap) -> None:
         {"frequencies": feature_map.frequencies},
         {"spec": feature_map.spec, "digest": feature_map.digest},
     )
-    content: dict[str, Any] = {"feature_map": reference.to_json()}
+    content: dict[str, Any] = {"feature_map": reference.to_json()} | partition_rows.to_json(
+        sampling
+    )
+    version = ROOT_VERSIONS[sampling is not None]
     try:
-        backend.write_new(ROOT, with_checksum(ROOT_SCHEMA, VERSION, content))
+        backend.write_new(ROOT, with_checksum(ROOT_SCHEMA, version, content))
     except FileExistsError as error:
         raise exists from error
 
 
-def read_root(backend: Backend) -> FeatureMap:
-    """Read the feature map of a ledger.
+def read_root(backend: Backend) -> tuple[FeatureMap, Sampling | None]:
+    """Read the feature map of a ledger, and its choice of random rows.
 
     Raises
     ------
@@ -295,7 +308,7 @@ def read_root(backend: Backend) -> FeatureMap:
             f"there is no ledger at {backend.label}: create it with create_ledger, or run its job."
         ) from error
     backend.require_no_links()
-    content = checked_content(found, ROOT_SCHEMA, VERSION, backend.label)
+    content = checked_content(found, ROOT_SCHEMA, ROOT_VERSIONS, backend.label)
     try:
         reference = Reference.from_json(content["feature_map"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -313,6 +326,9 @@ def read_root(backend: Backend) -> FeatureMap:
             )
         expected = {"frequencies": (shape, "float64")}
         frequencies = read_arrays(backend, reference, attributes, expected)["frequencies"]
-        return FeatureMap.from_spec(spec, digest, frequencies)
+        feature_map = FeatureMap.from_spec(spec, digest, frequencies)
+        return feature_map, partition_rows.from_json(content, feature_map)
     except ArtifactError as error:
         raise LedgerError(f"{backend.label}/{reference.name}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise LedgerError(f"{backend.label} does not state its random rows: {error}.") from error

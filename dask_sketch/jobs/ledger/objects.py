@@ -134,8 +134,19 @@ def with_checksum(schema: str, version: int, content: Mapping[str, Any]) -> byte
     return group_metadata({**attributes, "content": content})
 
 
-def checked_content(content: bytes, schema: str, version: int, label: str) -> dict[str, Any]:
+def checked_content(
+    content: bytes, schema: str, versions: tuple[int, ...], label: str
+) -> dict[str, Any]:
     """Read the content of :func:`with_checksum`.
+
+    Parameters
+    ----------
+    content
+        Metadata of a group.
+    schema, versions
+        Schema, and the versions of it that may be read.
+    label
+        Name of the group for messages.
 
     Raises
     ------
@@ -148,10 +159,10 @@ def checked_content(content: bytes, schema: str, version: int, label: str) -> di
     if attributes.get("schema") != schema:
         raise LedgerError(f"{label} has schema {attributes.get('schema')!r}, expected {schema!r}.")
     found = attributes.get("schema_version")
-    if found != version:
+    if found not in versions:
         raise NewerSchema(
             f"{label} has schema version {found!r}; this version of dask-sketch reads version "
-            f"{version}. Upgrade the older installation."
+            f"{max(versions)}. Upgrade the older installation."
         )
     inner = attributes.get("content")
     text = json.dumps(inner, sort_keys=True)

@@ -5,24 +5,32 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
-from dask_sketch.display.text import describe
+from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
-from dask_sketch.jobs.ledger.batch import Batch, Member, read_members, read_sketches, read_total
+from dask_sketch.jobs.ledger.batch import (
+    Batch,
+    Member,
+    read_members,
+    read_samples,
+    read_sketches,
+    read_total,
+)
 from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.warn import warn_user
@@ -128,6 +136,38 @@ class Index:
 
 
 @dataclass(frozen=True)
+class KeptRows:
+    """Random rows that a ledger keeps; prints as a text.
+
+    Attributes
+    ----------
+    per_partition
+        Maximum number of rows of each partition; 0 if no rows are kept.
+    n_rows
+        Maximum number of rows of all partitions.
+    n_bytes
+        Maximum number of bytes that they take.
+
+    Examples
+    --------
+    >>> print(KeptRows(1000, 20000, 1440000), KeptRows(0, 0, 0), sep="; ")
+    20,000 random rows, at most 1,000 of each partition (1.37 MiB); no rows
+    """
+
+    per_partition: int
+    n_rows: int
+    n_bytes: int
+
+    def __str__(self) -> str:
+        if not self.per_partition:
+            return "no rows"
+        return (
+            f"{self.n_rows:,} random rows, at most {self.per_partition:,} of each partition "
+            f"({describe_bytes(self.n_bytes)})"
+        )
+
+
+@dataclass(frozen=True)
 class Verification:
     """Result of :meth:`Ledger.verify`.
 
@@ -136,7 +176,7 @@ class Verification:
     checked
         Keys of the partitions that were sketched again.
     differing
-        Keys of the partitions whose new sketch differs.
+        Keys of the partitions whose new sketch differs, or its random rows.
     missing
         Keys of the partitions that could not be sketched again.
     total_differs
@@ -168,20 +208,30 @@ def verify(
         part = list(keys[start : start + VERIFIED_AT_ONCE])
         stored = dict(ledger.sketches(part))
         again = resketch(part)
-        total = merge([total, *stored.values()])
+        total = merge([total, *(sketch.without_sample() for sketch in stored.values())])
         for key in part:
             if key not in again:
                 missing.append(key)
                 continue
             checked.append(key)
-            if not stored[key].identical(again[key]):
+            if not _same(stored[key], again[key], ledger.sampling):
                 differing.append(key)
     return Verification(
         tuple(checked),
         tuple(differing),
         tuple(missing),
-        not total.identical(ledger.total()) if whole else None,
+        not total.identical(ledger.total(sample=False)) if whole else None,
     )
+
+
+def _same(stored: Sketch, again: Sketch, sampling: Sampling | None) -> bool:
+    """Whether two sketches have the same sums, and the same random rows if any are kept."""
+    if sampling is None or not stored.count:
+        return stored.identical(again)
+    if stored.sample is None or again.sample is None:
+        return False
+    rows = again.sample.resized(sampling.size)
+    return stored.identical(again) and stored.sample.identical(rows)
 
 
 class LedgerReader:
@@ -192,21 +242,28 @@ class LedgerReader:
     damage
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole.
+    sampling
+        Choice of the random rows of each partition; ``None`` if no rows are kept.
     """
 
-    def __init__(self, backend: Backend, feature_map: FeatureMap):
+    def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
         self.backend = backend
         self.feature_map = feature_map
+        self.sampling = sampling
         self.label = backend.label
         self._known: Index | None = None
-        self._sum: Sketch | None = None
+        self._sum: Sketch | None = None  # without random rows
+        self._rows: RowSample | None = None  # of the total
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
         self.damage: str | None = None
         self._state = self._newest()
         self._take_pilot()
 
     def __repr__(self) -> str:
-        return f"<Ledger: {self.label}, commit {self._state.number}; {self.feature_map!r}>"
+        number, rows = self._state.number, "no random rows"
+        if self.sampling is not None:
+            rows = f"at most {self.sampling.size:,} random rows of each partition"
+        return f"<Ledger: {self.label}, commit {number}, {rows}; {self.feature_map!r}>"
 
     def _repr_html_(self) -> str:
         n_samples = sum(entry.count for entry in self.entries.values())
@@ -216,6 +273,7 @@ class LedgerReader:
             "path": self.label,
             "partitions": f"{len(self.entries):,}",
             "samples": f"{n_samples:,}",
+            "random rows": str(self.kept_rows),
             "commit": f"{self.number:,}",
             "runs": f"{len(history):,}",
         }
@@ -269,7 +327,7 @@ class LedgerReader:
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
         """Change to another state, of which the total and some members may be known."""
-        self._state, self._sum = state, total
+        self._state, self._sum, self._rows = state, total, None
         self._take_pilot()
         if self._known is not None:
             known, self._known = self._known, None
@@ -307,6 +365,15 @@ class LedgerReader:
         """Keys of the partitions that could not be read, with the reasons."""
         return self._state.quarantined
 
+    @property
+    def kept_rows(self) -> KeptRows:
+        """Number and bytes of the random rows that are kept."""
+        if self.sampling is None:
+            return KeptRows(0, 0, 0)
+        size = self.sampling.size
+        n_rows = sum(min(entry.count, size) for entry in self.entries.values())
+        return KeptRows(size, n_rows, sample_bytes(n_rows, self.feature_map.n_features))
+
     def compare(self, partitions: Sequence[Partition]) -> Changes:
         """Compare the partitions of the sources with those in the ledger.
 
@@ -326,14 +393,18 @@ class LedgerReader:
         """
         return compare(partitions, self.entries, self._state.erased)
 
-    def total(self, keys: Iterable[str] | None = None) -> Sketch:
+    def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Sketch:
         """Sum of the sketches of all partitions, or of some.
+
+        It carries the merged random rows of the partitions, if the ledger keeps any.
 
         Parameters
         ----------
         keys
             Keys of the partitions, each of which counts once. The default is all partitions, for
-            which only the stored total is read.
+            which only the stored total is read, and the random rows.
+        sample
+            Whether to read the random rows.
 
         Returns
         -------
@@ -346,7 +417,7 @@ class LedgerReader:
         """
         if keys is not None:
             total = Sketch.empty(self.feature_map)
-            for sketches in self._batchwise(dict.fromkeys(keys)):
+            for sketches in self._batchwise(dict.fromkeys(keys), sample=sample):
                 total = merge([total, *(sketch for _, sketch in sketches)])
             return total
         if self._sum is None:
@@ -356,7 +427,20 @@ class LedgerReader:
                 if stored is None
                 else read_total(self.backend, stored, self.feature_map)
             )
-        return self._sum
+        if not (sample and self.sampling is not None and self._sum.count):
+            return self._sum
+        if self._rows is None:
+            self._rows = self._merged_rows(self.sampling)
+        return replace(self._sum, sample=self._rows)
+
+    def _merged_rows(self, sampling: Sampling) -> RowSample:
+        """Random rows of the total."""
+        found: list[RowSample] = []
+        for name, batch in self._index.batches.items():
+            live = self._index.live(name)
+            rows = read_samples(self.backend, batch, live, self.feature_map, sampling)
+            found = [RowSample.merge([*found, *rows])]
+        return found[0]
 
     def sketch_of(self, key: str) -> Sketch:
         """Sketch of one partition.
@@ -370,8 +454,11 @@ class LedgerReader:
         return sketch
 
     def sketches(self, keys: Iterable[str]) -> Iterator[tuple[str, Sketch]]:
-        """Yield keys and sketches of some partitions, batch by batch, in any order."""
-        for sketches in self._batchwise(keys):
+        """Yield keys and sketches of some partitions, batch by batch, in any order.
+
+        A sketch carries the random rows of its partition, if the ledger keeps any.
+        """
+        for sketches in self._batchwise(keys, sample=True):
             yield from sketches
 
     def history(self) -> list[RunRecord]:
@@ -385,6 +472,7 @@ class LedgerReader:
     def states(self, n: int) -> list[tuple[int, Sketch]]:
         """Numbers and totals of the last ``n`` runs that are kept, the oldest first.
 
+        These totals have sums only, without random rows.
         There may be fewer, because states are removed after :data:`KEEP_STATES` runs and by
         :meth:`forget`.
         """
@@ -441,6 +529,7 @@ class LedgerReader:
         resketch
             Function that sketches the partitions of the given keys in their present version. It
             may leave out partitions that no longer exist, and is called for some hundreds at once.
+            If the ledger keeps rows, the sketches need a sample that was chosen in the same way.
 
         Returns
         -------
@@ -458,10 +547,13 @@ class LedgerReader:
         chosen = np.sort(np.random.default_rng(seed).choice(len(keys), n, replace=False))
         return verify(self, [keys[i] for i in chosen], resketch)
 
-    def _batchwise(self, keys: Iterable[str]) -> Iterator[list[tuple[str, Sketch]]]:
-        index = self._index
+    def _batchwise(
+        self, keys: Iterable[str], *, sample: bool
+    ) -> Iterator[list[tuple[str, Sketch]]]:
+        index, sampling = self._index, self.sampling if sample else None
         for name, rows in index.rows(keys).items():
-            found = read_sketches(self.backend, index.batches[name], rows, self.feature_map)
+            batch = index.batches[name]
+            found = read_sketches(self.backend, batch, rows, self.feature_map, sampling)
             yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
 
 

@@ -21,6 +21,12 @@ def world(feature_map):
     return World(feature_map)
 
 
+@pytest.fixture
+def rows_world(feature_map):
+    """Partitions of which a ledger keeps random rows."""
+    return World(feature_map, sample=5)
+
+
 @pytest.fixture(params=["path", "file", "memory"])
 def url(request, tmp_path):
     if request.param == "path":

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from dataclasses import replace
 
 import numpy as np
 
 from dask_sketch import Sketch, merge, open_ledger, partial_sketch
 from dask_sketch.jobs.ledger import Partition, RunRecord
+from dask_sketch.jobs.ledger.partition_rows import identity_of, sampling_of
+from dask_sketch.sketching.partial import add_sample
 
 
 class World:
-    """Partitions, their versions, and the sketches that a run would make of them."""
+    """Partitions, their versions, and the sketches that a run would make of them.
 
-    def __init__(self, feature_map):
+    With ``sample``, these carry as many random rows at most, chosen as a job chooses them.
+    """
+
+    def __init__(self, feature_map, sample=0):
         self.feature_map = feature_map
+        self.sample = sample
+        self.sampling = sampling_of(feature_map, sample)
         self.versions: dict[str, int] = {}
 
     def part(self, key, version=0):
@@ -27,7 +35,11 @@ class World:
         return rng.normal(size=(int(rng.integers(1, 30)), 2)) + rng.normal(size=2)
 
     def sketch(self, key, version=0):
-        return partial_sketch(self.rows(key, version), self.feature_map)
+        rows = self.rows(key, version)
+        found = partial_sketch(rows, self.feature_map)
+        if self.sampling is None:
+            return found
+        return add_sample(found, rows, None, self.sampling, stream=identity_of(key))
 
     def new(self, *keys, version=0):
         return [(self.part(key, version), self.sketch(key, version)) for key in keys]
@@ -35,8 +47,25 @@ class World:
     def total(self, versions):
         if not isinstance(versions, dict):
             versions = dict.fromkeys(versions, 0)
-        empty = Sketch.empty(self.feature_map)
-        return merge([empty, *(self.sketch(key, version) for key, version in versions.items())])
+        return total_of(
+            self.feature_map, [self.sketch(key, version) for key, version in versions.items()]
+        )
+
+
+def total_of(feature_map, sketches):
+    """Sum of partitions, with all of their random rows."""
+    wide = [
+        sketch if sketch.sample is None else replace(sketch, sample=sketch.sample.resized(20_000))
+        for sketch in sketches
+    ]
+    return merge([Sketch.empty(feature_map), *wide])
+
+
+def same(found, expected):
+    """Whether two sketches have the same sums and the same random rows."""
+    if expected.sample is None or not expected.count:
+        return found.identical(expected) and found.sample is None
+    return found.identical(expected) and expected.sample.identical(found.sample)
 
 
 def record(number, **more):
@@ -70,7 +99,8 @@ class Nights:
         return {key: v for key, v in self.source(night).items() if key not in gone}
 
     def total(self, versions):
-        return merge([self.made[key, version][1] for key, version in versions.items()])
+        made = [self.made[key, version][1] for key, version in versions.items()]
+        return total_of(made[0].feature_map, made)
 
     def run(self, ledger):
         """All nights that the ledger has not seen, from wherever the last run came to."""
