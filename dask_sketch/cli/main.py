@@ -32,6 +32,7 @@ from dask_sketch.cli.options import (
     seed_option,
     size_options,
     storage_option,
+    with_columns_of,
 )
 from dask_sketch.display.text import describe
 from dask_sketch.validation.choices import DISTRIBUTIONS, Task
@@ -135,10 +136,11 @@ def plan(
 
     _require_size(map_path, n_components, n_frequencies, task)
     with run.cluster():
-        samples = open_samples(run.path(data), **opening)
         if map_path is not None:
             feature_map = open_feature_map(map_path, opening["storage_options"])
-        else:
+            opening = with_columns_of(feature_map, opening, data)
+        samples = open_samples(run.path(data), **opening)
+        if map_path is None:
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
             assert d is not None  # known for every path
@@ -257,6 +259,7 @@ def sketch(
     with run.cluster():
         if map_path is not None:
             feature_map = open_feature_map(map_path, options)
+            opening = with_columns_of(feature_map, opening, data)
         else:
             feature_map = make_map(
                 run.path(data),

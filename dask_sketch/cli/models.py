@@ -22,6 +22,7 @@ from dask_sketch.cli.options import (
     run_options,
     seed_option,
     storage_option,
+    with_columns_of,
 )
 from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
 from dask_sketch.display.text import describe
@@ -164,6 +165,7 @@ def polish(
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     start = open_model(model, storage_options=for_url(model, options))
+    opening = with_columns_of(start, opening, data)
     with run.cluster():
         found = improve(
             start,
@@ -199,6 +201,7 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 
     options = opening["storage_options"]
     fitted = open_model(model, storage_options=for_url(model, options))
+    opening = with_columns_of(fitted, opening, data)
     if isinstance(fitted, Centroids):
         method, name, unit = "inertia", "mean squared distance", "squared units of the data"
     else:

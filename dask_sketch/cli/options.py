@@ -196,7 +196,8 @@ def input_options(function: Command) -> Command:
         "--columns",
         metavar="A,B,...",
         multiple=True,
-        help="Columns that are features, all by default; they must be numeric. May be repeated.",
+        help="Columns that are features; by default those of the feature map or model, else all. "
+        "They must be numeric. May be repeated.",
     )
     @click.option("--array", metavar="NAME", help="Array of a Zarr group that holds the rows.")
     @click.option(
@@ -233,6 +234,26 @@ def input_options(function: Command) -> Command:
         )
 
     return wrapper
+
+
+def with_columns_of(owner: Any, opening: dict[str, Any], data: str) -> dict[str, Any]:
+    """Choose the columns of Parquet files by the names that a feature map or a model knows.
+
+    Parameters
+    ----------
+    owner
+        Feature map or model.
+    opening
+        Options of the input. Columns that are given are kept.
+    data
+        Path or URL of the samples.
+    """
+    from dask_sketch.sources.open import is_parquet
+
+    names = owner.feature_names
+    if names is None or opening["columns"] or not is_parquet(data, opening["storage_options"]):
+        return opening
+    return {**opening, "columns": list(names)}
 
 
 def by_option(function: Command) -> Command:

@@ -13,6 +13,7 @@ from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
@@ -209,7 +210,8 @@ def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Arra
     if missed.any():
         feature = int(np.argmax(missed))
         warn_user(
-            f"feature {feature} has values from {sketch.minimum[feature]:.4g} to "
+            f"{feature_title(feature, sketch.feature_map.feature_names)} has values from "
+            f"{sketch.minimum[feature]:.4g} to "
             f"{sketch.maximum[feature]:.4g}, more than {_OUT_OF_RANGE:g} standard deviations from "
             f"every component: far rows or rare clusters are missing. {_map_remedy(sketch)}"
         )

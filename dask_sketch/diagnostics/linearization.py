@@ -25,6 +25,7 @@ from scipy.linalg import cho_factor, cho_solve
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, halves, private_noise
+from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
 from dask_sketch.models.model import StandardErrors
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 # Relative to the noise per parameter: too small to affect a parameter known to a tenth of its size.
+_FARTHEST = 1e12  # scales of the sketch: cosines of larger phases have no digits left
 _RIDGE = 1e-3
 _MIN_WEIGHT = 1e-12  # components of smaller weight have no determined mean
 
@@ -187,6 +189,11 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     atoms = LogVarianceAtoms(part, sketch)
     n, n_points, p = sketch.effective_count, N_POINTS, atoms.n_parameters
     points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
+    if not np.abs(points).max() < _FARTHEST:
+        raise InputError(
+            f"model: means up to {np.abs(part.means).max():.3g} are too far from the data of the "
+            "sketch for a diagnosis. Decode a model of this sketch."
+        )
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
     for block, rows, mixture in atoms.blocks():

@@ -19,6 +19,7 @@ from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, weighted_sum
 from dask_sketch.validation.tables import (
     common_dtype,
+    feature_title,
     names_of,
     require_names,
     require_numeric,
@@ -383,9 +384,11 @@ def row_blocks(
         If ``x`` is not an array (n_samples, n_features) or a table of finite real numbers.
     """
     require_unmasked(x, "rows", "the values of x")
+    named = None
     if _is_table(x) and hasattr(x, "dtypes") and hasattr(x, "columns"):
         # as for a sketch: columns in excess are refused, not left out
-        require_names(names_of(x.columns), "x", names, "the model")
+        named = names_of(x.columns)
+        require_names(named, "x", names, "the model")
         require_numeric(x.dtypes.items(), "x", "Give the numeric ones, as x[[...]].")
         if x.shape[1]:
             x = to_numpy(x, common_dtype(list(x.dtypes)))
@@ -401,8 +404,12 @@ def row_blocks(
         block = np.asarray(rows[start : start + step], dtype=np.float64)
         finite = np.isfinite(block).all(axis=1)
         if not finite.all():
+            bad = int(np.argmin(finite))
+            feature = int(np.argmin(np.isfinite(block[bad])))
             raise InputError(
-                f"row {start + int(np.argmin(finite))} of x has NaN or infinite values; remove it."
+                f"row {start + bad} of x has {block[bad, feature]} in "
+                f"{feature_title(feature, names or named)}; x may have no NaN or infinite values. "
+                "Remove the row."
             )
         yield block
 

@@ -13,6 +13,7 @@ from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT,
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
 from dask_sketch.validation.arrays import require_memory, require_unmasked
 from dask_sketch.validation.device import device_array, on_device
+from dask_sketch.validation.tables import feature_title
 
 NanPolicy = Literal["raise", "omit"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
@@ -139,15 +140,17 @@ def refuse_row(
         units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
         feature = int(np.argmax(np.abs(units)))
         raise ChunkError(
-            f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}, "
+            f"{label}: row {number} of this chunk has {row[feature]} in "
+            f"{feature_title(feature, feature_map.feature_names)}, "
             f"{abs(units[feature]):.3g} times the scale of the feature map from its center; the "
             f"limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, use another unit, or "
             "design a feature map for these data."
         )
     feature = int(np.argmin(finite))
     raise ChunkError(
-        f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}. Clean the "
-        "data, or pass nan_policy='omit' to leave such rows out and count them.",
+        f"{label}: row {number} of this chunk has {row[feature]} in "
+        f"{feature_title(feature, feature_map.feature_names)}. Clean the data, or pass "
+        "nan_policy='omit' to leave such rows out and count them.",
         parameter="nan_policy",
     )
 

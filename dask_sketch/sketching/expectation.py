@@ -33,6 +33,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
+from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
 _SLAB = 2**15  # rows that are converted at a time
@@ -249,7 +250,9 @@ class ExpectationStep(FrozenDataclass):
             rows = np.ascontiguousarray(x[start : start + _SLAB], dtype=native_type(x.dtype))
             groups, mantissas = [(0, order[: len(rows)])], self._center  # not read without weights
             if w is not None:
-                given, left_out = _usable(rows, w[start : start + _SLAB], omit, start, label)
+                given, left_out = _usable(
+                    rows, w[start : start + _SLAB], omit, start, label, self.model.feature_names
+                )
                 groups = weights_by_exponent(given)
                 count += len(rows) - left_out - sum(len(part) for _, part in groups)
                 omitted += left_out
@@ -295,7 +298,7 @@ class ExpectationStep(FrozenDataclass):
     def _refuse(self, row: NDArray[Any], number: int, label: str) -> NoReturn:
         finite = np.isfinite(row)
         if not finite.all():
-            _refuse_values(row, number, label)
+            _refuse_values(row, number, label, self.model.feature_names)
         away = np.abs((row - self._locations) / self._deviations).max(axis=1).min()
         raise ChunkError(
             f"{label}: row {number} of this chunk is {away:.3g} "
@@ -431,23 +434,31 @@ def covariance_shape(model: GaussianMixture) -> str:
     return "gaussian" if model.decoding is None else model.decoding.model
 
 
-def _refuse_values(row: NDArray[Any], number: int, label: str) -> NoReturn:
+def _refuse_values(
+    row: NDArray[Any], number: int, label: str, names: tuple[str, ...] | None
+) -> NoReturn:
     feature = int(np.argmin(np.isfinite(row)))
     raise ChunkError(
-        f"{label}: row {number} of this chunk has {row[feature]} in feature {feature}. Clean the "
-        "data, or pass nan_policy='omit' to leave such rows out and count them.",
+        f"{label}: row {number} of this chunk has {row[feature]} in "
+        f"{feature_title(feature, names)}. Clean the data, or pass "
+        "nan_policy='omit' to leave such rows out and count them.",
         parameter="nan_policy",
     )
 
 
 def _usable(
-    rows: NDArray[Any], weights: NDArray[Any], omit: bool, start: int, label: str
+    rows: NDArray[Any],
+    weights: NDArray[Any],
+    omit: bool,
+    start: int,
+    label: str,
+    names: tuple[str, ...] | None,
 ) -> tuple[Array, int]:
     """Weights, zero for rows that are left out, and the number of these; refuse bad ones."""
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all() and not omit:
         bad = int(np.argmin(finite))
-        _refuse_values(rows[bad], start + bad, label)
+        _refuse_values(rows[bad], start + bad, label, names)
     found = np.where(finite, weights, 0.0).astype(np.float64)
     fine = (found >= 2.0**MIN_EXPONENT) & (found <= 2.0**MAX_EXPONENT) | (found == 0)
     if not fine.all():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Artifact = Sketch | SketchGroup | GaussianMixture | Centroids | FeatureMap
 ALL_VERSIONS = VERSIONS | dict.fromkeys(MODELS, MODEL_VERSION)
+_DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
@@ -153,9 +154,10 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             **sums,
             **integers,
         )
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _DAMAGES as error:
         raise _refusal(store, "sketch", error) from error
     possible = all(quanta.is_canonical() for quanta in sums.values())
+    possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
         raise ArtifactError(
             f"store={str(store)!r}: no samples have these sums, weights or counts; the sketch was "
@@ -180,7 +182,7 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
 def _group(dataset: xr.Dataset, store: Any) -> SketchGroup:
     try:
         return _group_from_dataset(dataset)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _DAMAGES as error:
         raise _refusal(store, "group of sketches", error) from error
 
 
@@ -223,7 +225,7 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
         raise _damaged("count")
     if not np.array_equal(_array(dataset, "unit", (d,), real), moment_units(feature_map)):
         raise _damaged("unit")
-    return SketchGroup(
+    group = SketchGroup(
         feature_map=feature_map,
         labels=labels,
         unlabelled=unlabelled,
@@ -231,6 +233,9 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
         **rows,
         **stacks,
     )
+    if ((group.total_weight > 0) & (group.squared_weight == 0)).any():
+        raise _damaged("squared_weight_steps")
+    return group
 
 
 def _feature_map(dataset: xr.Dataset) -> FeatureMap:

@@ -213,10 +213,7 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
             f"x={path!r}: only Zarr and Parquet are read by path. Read other files with pandas, "
             "dask.dataframe or xarray, and give the result."
         )
-    is_parquet = plain.endswith(SUFFIXES)
-    if not is_parquet and not plain.endswith(".zarr"):
-        is_parquet = _has_parquet(path, given.get("storage_options"))
-    if not is_parquet:
+    if not is_parquet(path, given.get("storage_options")):
         if "columns" in given:
             raise InputError(
                 f"columns={given['columns']!r}: {path} is a Zarr store; name an array with array=."
@@ -229,6 +226,32 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
     if given.pop("missing_chunks", "raise") == "fill":
         raise InputError(f"missing_chunks='fill': {path} has Parquet files; leave it out.")
     return parquet_samples(path, **given)
+
+
+def is_parquet(path: str, storage_options: dict[str, Any] | None = None) -> bool:
+    """Whether a path is read as Parquet files, which have named columns, not as a Zarr store.
+
+    Parameters
+    ----------
+    path
+        Path, URL, glob or directory.
+    storage_options
+        Options of the file system of a URL.
+
+    Raises
+    ------
+    InputError
+        If the path does not exist or cannot be listed.
+
+    Examples
+    --------
+    >>> is_parquet("part-0.parquet"), is_parquet("frames.zarr/")
+    (True, False)
+    """
+    plain = path.rstrip("/").lower()
+    if plain.endswith((*SUFFIXES, ".zarr")):
+        return plain.endswith(SUFFIXES)
+    return _has_parquet(path, storage_options)
 
 
 def _has_parquet(path: str, storage_options: dict[str, Any] | None) -> bool:

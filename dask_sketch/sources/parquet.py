@@ -17,7 +17,7 @@ from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
-from dask_sketch.validation.tables import common_dtype
+from dask_sketch.validation.tables import common_dtype, require_numeric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,7 @@ MAX_BYTES = 2**32
 # footers of smaller files are not read.
 _GROWTH = 8
 _READERS = 16  # footers that are read at once
+_CONVERT = "Convert them to numbers, or leave out the columns, or the file."
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
 
 
@@ -42,10 +43,13 @@ class PartReader:
         Columns to read, in order.
     fs
         File system.
+    numeric
+        Columns that must be numbers: the features and the weights.
     """
 
     columns: tuple[str, ...]
     fs: fsspec.AbstractFileSystem
+    numeric: tuple[str, ...] = ()
 
     def __call__(self, part: FilePart) -> pd.DataFrame:
         """Return the columns of one part as a frame."""
@@ -64,8 +68,8 @@ class PartReader:
                     chosen, columns=list(self.columns), use_threads=False
                 )
                 # each column is freed as it is converted, so that memory holds one table
-                table = table.select(list(self.columns))
-                return table.to_pandas(
+                table = _with_floats(table.select(list(self.columns)))
+                frame: pd.DataFrame = table.to_pandas(
                     types_mapper=kinds.get, split_blocks=True, self_destruct=True
                 )
         except Exception as error:  # decoders raise errors of many kinds
@@ -74,6 +78,28 @@ class PartReader:
                 f"{part.path}{where} could not be read: {type(error).__name__}: {error}. Restore "
                 "the file, check that it has the same columns, or leave it out."
             ) from error
+        try:
+            dtypes = [(name, frame.dtypes[name]) for name in self.numeric]
+            require_numeric(dtypes, part.path, _CONVERT)
+        except InputError as error:
+            raise ChunkError(str(error)) from error
+        return frame
+
+
+def _with_floats(table: Any) -> Any:
+    """Convert the decimals of a table, and columns without any value, to float64."""
+    import pyarrow as pa
+
+    for k, field in enumerate(table.schema):
+        if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
+            table = table.set_column(k, field.name, table.column(k).cast(pa.float64()))
+    return table
+
+
+def _frame_of(schema: Any) -> pd.DataFrame:
+    """Frame without rows that has the columns of a schema, but no index of several columns."""
+    frame: pd.DataFrame = _with_floats(schema.empty_table()).to_pandas()
+    return frame.reset_index(drop=True)
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:
@@ -150,9 +176,8 @@ def parquet_samples(
     )  # an empty file has no sizes to extrapolate from
     try:
         with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            schema, n_rows = parquet.schema_arrow, parquet.metadata.num_rows
-            meta = schema.empty_table().to_pandas().reset_index(drop=True)
-    except (OSError, ValueError) as error:
+            meta, n_rows = _frame_of(parquet.schema_arrow), parquet.metadata.num_rows
+    except Exception as error:  # damaged metadata of pandas raises errors of many kinds
         raise ChunkError(
             f"{first} could not be read: {type(error).__name__}: {error}. Restore it."
         ) from error
@@ -177,7 +202,7 @@ def parquet_samples(
         pieces = pieces_of.get(file, {FilePart(file, None): int(size * growth)})
         parts += pieces
         largest = max(largest, *pieces.values())
-    reader = PartReader(needed, fs)
+    reader = PartReader(needed, fs, chosen)
     frame = dd.from_map(reader, parts, meta=meta[list(needed)], label="read-parquet")
     return frame_samples(
         frame,
@@ -255,7 +280,7 @@ def _split(
 
     try:
         with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            meta = parquet.schema_arrow.empty_table().to_pandas().reset_index(drop=True)
+            meta = _frame_of(parquet.schema_arrow)
             # a file without these columns is an error of the task that reads it
             readable = set(chosen) <= set(meta)
             width = _row_bytes(meta, chosen, labelled) if readable else 8 * len(chosen)
@@ -263,7 +288,7 @@ def _split(
                 parquet.metadata.row_group(g).num_rows * width
                 for g in range(parquet.metadata.num_row_groups)
             ]
-    except (OSError, ValueError) as error:
+    except Exception as error:
         if stored <= target:  # hardly ever divided, and its task reports the error
             return {FilePart(file, None): stored}
         raise ChunkError(

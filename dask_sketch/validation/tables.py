@@ -39,6 +39,8 @@ def to_numpy(frame: pd.DataFrame, dtype: np.dtype[Any]) -> NDArray[Any]:
     dtype
         Type of the array; a larger one is used if the columns need it.
     """
+    # partitions may hold other types than those that were announced
+    require_numeric(frame.dtypes.items(), "a table", "Convert them to numbers, or leave them out.")
     # files of one source may differ in type: integers in one file, missing values in the next
     dtype = np.result_type(dtype, common_dtype(list(frame.dtypes)))
     # missing values of masked and Arrow columns become NaN, to which nan_policy applies
@@ -59,6 +61,17 @@ def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
     names = tuple(map(str, found))
     counted = all(isinstance(label, int | np.integer) for label in found)
     return None if counted or len(set(names)) < len(names) else names
+
+
+def feature_title(number: int, names: Sequence[str] | None) -> str:
+    """Describe a feature in a message: by its number, and by its name if there are names.
+
+    Examples
+    --------
+    >>> feature_title(1, ("age", "income")), feature_title(1, None)
+    ("feature 1 ('income')", 'feature 1')
+    """
+    return f"feature {number}" if names is None else f"feature {number} ({names[number]!r})"
 
 
 def require_columns(columns: Iterable[Hashable], available: Sequence[Hashable], label: str) -> None:
@@ -104,12 +117,15 @@ def require_numeric(dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: 
     """
     import pandas.api.types as kinds
 
+    dtypes = list(dtypes)
     wrong = [
         f"{name} ({dtype})"
         for name, dtype in dtypes
         if not kinds.is_numeric_dtype(dtype) or kinds.is_complex_dtype(dtype)
     ]
     if wrong:
+        if any(str(dtype) == "object" for _, dtype in dtypes):
+            remedy += " Decimals are numbers after .astype(float)."
         raise InputError(
             f"columns of {label} are not numeric: {', '.join(wrong)}. {remedy}",
             parameter="columns",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from cli.commands import answer, call, refusal
@@ -107,6 +108,23 @@ def test_parquet_columns_and_weights(here: Path) -> None:
     assert repeated["feature_map"]["n_features"] == 2
 
 
+def test_columns_are_those_of_the_feature_map_and_of_the_model(here: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=["b", "a"])
+    frame.assign(text="x").to_parquet("rows.parquet")
+    answer("design", "rows.parquet", "-k", 1, "--columns", "a,b", "-o", "map.json")
+    made = answer("sketch", "rows.parquet", "--map", "map.json", "-o", "sketch.zarr")
+    assert made["count"] == 300
+    assert answer("plan", "rows.parquet", "--map", "map.json")["n_chunks"] == 1
+    answer("decode", "sketch.zarr", "-k", 1, "-o", "model.zarr")
+    model = ds.open("model.zarr")
+    scored = answer("score", "rows.parquet", "model.zarr")["score"]
+    assert scored == pytest.approx(model.score(frame[["a", "b"]]))
+    answer("polish", "model.zarr", "rows.parquet", "--passes", 1, "-o", "better.zarr")
+    error = refusal(1, "score", "rows.parquet", "model.zarr", "--columns", "b,a")
+    assert "'b'" in error
+
+
 def test_sketches_of_groups(here: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(300, 2)), columns=["a", "b"])
@@ -186,7 +204,7 @@ def test_refused_by_the_plan(data: str, here: Path) -> None:
         (("score", "nowhere.zarr", "model.zarr"), "model.zarr"),
         (("info", "nowhere"), "nowhere"),
         (("info", "nowhere.json"), "nowhere.json"),
-        (("plan", "nowhere.zarr", "--map", "absent.json"), "nowhere.zarr"),
+        (("plan", "nowhere.zarr", "--map", "absent.json"), "absent.json"),
     ],
 )
 def test_missing_input_is_one_clear_line(arguments: tuple[str, ...], said: str, here: Path) -> None:

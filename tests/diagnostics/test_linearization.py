@@ -16,6 +16,7 @@ from dask_sketch.diagnostics.linearization import (
     linearise,
     variance_groups,
 )
+from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, Decoding, GaussianMixture, random_mixture, symmetric_kl
 
 DECODING = Decoding("cl-ompr", "gaussian", 0.0, 0.0, (), 0.0, 0, 1, 1, True, "")
@@ -158,6 +159,14 @@ def test_blocks_of_frequencies_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> N
     parts = linearise(truth, sketch)
     assert parts.expected_cost == pytest.approx(whole.expected_cost, rel=1e-6)
     np.testing.assert_allclose(parts.variance_errors, whole.variance_errors, rtol=1e-6)
+
+
+def test_a_model_far_from_the_data_is_refused(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(100, 2))
+    sketch = partial_sketch(x, FeatureMap(2, 50, scale=1.0, seed=0))
+    model = GaussianMixture([1.0], [[-1e308, 1e308]], [[1.0, 1.0]])
+    with pytest.raises(InputError, match=r"means.* 1e\+308"):
+        linearise(model, sketch)
 
 
 def test_parameters_are_counted() -> None:

@@ -268,6 +268,7 @@ def rewritten(sample, tmp_path, change):
         lambda d: d.assign_attrs(feature_map="[]"),
         lambda d: d.assign_attrs(weight_steps="heavy"),
         lambda d: d.assign_attrs(weight_steps="9" * 5000),
+        lambda d: d.assign_attrs(squared_weight_steps="0"),
         lambda d: d.assign_attrs(weight_steps=str(2**128)),
         lambda d: d.drop_attrs(),
         lambda d: d.assign(moment_high=("other", np.zeros(7, dtype=int))),
@@ -342,6 +343,8 @@ def content(tmp_path_factory):
         {"shifts": lambda v: v.replace("49", "-1")},
         {"label_type": lambda v: "O"},
         {"unlabelled": lambda v: -1},
+        {"weight_steps": lambda v: v[:0]},
+        {"squared_weight_steps": np.zeros_like},
     ],
 )
 def test_what_no_groups_have_is_refused(change, content, tmp_path):

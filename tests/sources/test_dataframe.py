@@ -12,7 +12,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
 from dask_sketch import partial_sketch
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 
 FM = feature_map()
 
@@ -48,6 +48,30 @@ def test_non_numeric_columns_are_named(kind, tmp_path):
         run(source, "d", columns=NAMES)
     with pytest.raises(InputError, match="speaker"):
         run(source, "speaker", columns=NAMES)
+
+
+@pytest.mark.parametrize("values", ["text", "1.5", None])
+def test_partitions_of_other_types_than_announced_are_refused(values):
+    frame = dd.from_pandas(pd.DataFrame(X, columns=NAMES), npartitions=1)
+    other = np.full(len(X), values, dtype=object)
+    wrong = frame.map_partitions(lambda part: part.assign(b=other), meta=frame)
+    with pytest.raises(InputError, match=r"not numeric: b \("):
+        run(wrong)
+
+
+def test_errors_name_the_feature():
+    table = pd.DataFrame(X, columns=NAMES)
+    table.loc[3, "b"] = np.nan
+    named = ds.FeatureMap(3, 10, scale=1.0, feature_names=NAMES)
+    with pytest.raises(ChunkError, match="row 3 .* nan in feature 1 \\('b'\\)"):
+        ds.sketch(table, named)
+    table.loc[3, "b"] = 1e300
+    with pytest.raises(ChunkError, match="row 3 .* in feature 1 \\('b'\\)"):
+        ds.sketch(table, named)
+    table.loc[3, "b"] = np.inf
+    model = ds.GaussianMixture([1.0], [[0.0] * 3], [[1.0] * 3])
+    with pytest.raises(InputError, match="row 3 of x .* feature 1 \\('b'\\)"):
+        model.predict(table)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "dask"])

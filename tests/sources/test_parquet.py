@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import pickle
 from pathlib import Path
@@ -90,6 +91,55 @@ def test_a_later_parquet_file_may_have_another_type_but_not_other_values(second,
     )
     got = computed(ds.sketch(tmp_path, feature_map(), nan_policy="omit"))
     assert_same_sketch(partial_sketch(values, feature_map(), nan_policy="omit"), got)
+
+
+DECIMALS = ["1.25", None, "-3.10", "1234567.01"]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(9, 2), pa.decimal128(38, 18), pa.decimal256(60, 9)])
+def test_decimals_are_numbers(kind, tmp_path):
+    given = [decimal.Decimal(text) if text else None for text in DECIMALS]
+    values = np.array([[float(value) if value else np.nan] * 3 for value in given])
+    pq.write_table(pa.table({n: pa.array(given, kind) for n in NAMES}), tmp_path / "x.parquet")
+    got = computed(ds.sketch(tmp_path, FM, nan_policy="omit"))
+    assert_same_sketch(partial_sketch(values, FM, nan_policy="omit"), got)
+
+
+def test_a_later_file_without_any_value_has_missing_ones(tmp_path):
+    pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / "0.parquet")
+    nothing = pa.table({"a": pa.nulls(2), "b": [0.0, 1.0], "c": [0.0, 1.0]})
+    pq.write_table(nothing, tmp_path / "1.parquet")
+    got = computed(ds.sketch(tmp_path, FM, nan_policy="omit"))
+    assert (got.count, got.omitted) == (len(X), 2)
+
+
+@pytest.mark.parametrize("values", [["x", "y"], ["1.5", "2"]])
+def test_a_column_that_is_text_in_a_later_file_is_named(values, tmp_path):
+    pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / "0.parquet")
+    text = pa.table({"a": [0.0, 1.0], "b": values, "c": [0.0, 1.0]})
+    pq.write_table(text, tmp_path / "1.parquet")
+    with pytest.raises(ChunkError, match=r"1\.parquet are not numeric: b \("):
+        run(tmp_path)
+
+
+DAMAGES = [
+    b"", b"3", b'"a"', b"[" * 100_000, b'{"columns": [{"pandas_type": "categorical"}]}',
+    b'{"columns": [], "index_columns": [{"kind": "range"}]}',
+    b'{"columns": [{"name": "a", "field_name": "a", "pandas_type": "datetimetz", '
+    b'"metadata": {"timezone": "X/Y"}}], "index_columns": [], "column_indexes": []}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGES)
+@pytest.mark.parametrize("later", [False, True])
+def test_damaged_metadata_of_pandas_is_named(text, later, tmp_path):
+    table = pa.table(dict(zip(NAMES, X.T, strict=True)))
+    damaged = table.replace_schema_metadata({b"pandas": text})
+    pq.write_table(damaged, tmp_path / ("1.parquet" if later else "0.parquet"))
+    if later:
+        pq.write_table(pa.concat_tables([table] * 2), tmp_path / "0.parquet")
+    with pytest.raises(ChunkError, match=rf"{later:d}\.parquet.* could not be read"):
+        run(tmp_path)
 
 
 def test_an_empty_first_file_says_nothing_of_the_sizes(tmp_path):
