@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.text import describe, describe_bytes
+from dask_sketch.distributions.two_sample import TwoSampleTest
+from dask_sketch.distributions.two_sample import compare as compare_groups
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
@@ -29,6 +31,8 @@ from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
+from dask_sketch.jobs.ledger.windows import Window, start_times, window_keys
+from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
@@ -510,6 +514,107 @@ class LedgerReader:
             if run in (-1, record.number) and found in record.models:
                 return history.read_model(self.backend, record.models[found])
         return None
+
+    def drift(
+        self,
+        window: Window = 1,
+        *,
+        reference: Window | None = None,
+        unit: str = "partition",
+        strata: str | Callable[[str], Any] | None = None,
+        max_units: int = 1000,
+        tolerance: float = 0.0,
+        level: float = 0.05,
+        n_permutations: int = 999,
+        seed: int = 0,
+    ) -> TwoSampleTest:
+        """Test whether the newest data is distributed as that before it.
+
+        Whole partitions, or all that a run has read, are permuted between the two sides. The level
+        holds if the units could have come in another order: trends and seasons are found as
+        differences, unless they are strata.
+
+        Parameters
+        ----------
+        window
+            Newest data: number of runs, counted from the last one that read a partition; span of
+            time until its start, such as ``"7 days"``; or a function from the key of a partition to
+            bool.
+        reference
+            Data to compare with, in the same forms, before the window. The default is all other
+            partitions.
+        unit
+            ``"partition"``, or ``"run"`` for partitions of one run that depend on each other.
+        strata
+            ``"weekday"`` of the start of the run, or a function of the key of a partition; units
+            of one stratum are permuted only with each other. Not with functions for runs.
+        max_units
+            Largest number of units of either side; the newest ones are taken.
+        tolerance, level, n_permutations, seed
+            As in :func:`~dask_sketch.distributions.compare`.
+
+        Returns
+        -------
+        test
+
+        Raises
+        ------
+        LedgerError
+            If a window holds no partitions, or an argument is not one of the above.
+        InputError
+            If there are too few units for the level.
+        """
+        if unit not in ("partition", "run"):
+            raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
+        if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
+            remedy = "a function of the key of a partition" if unit == "partition" else "None"
+            raise LedgerError(
+                f"strata={strata!r} for unit={unit!r}: give 'weekday' or {remedy}.",
+                parameter="strata",
+            )
+        require_integer("max_units", max_units, 2, LedgerError)
+        records, entries = self.history(), self.entries
+        newest = window_keys(entries, records, window, "window")
+        if reference is None:
+            chosen = set(newest)
+            earlier = window_keys(entries, records, lambda key: key not in chosen, "reference")
+        else:
+            earlier = window_keys(entries, records, reference, "reference", newest)
+        sides = [self._units(keys, unit, max_units) for keys in (newest, earlier)]
+        labels = [label for side in sides for label in side]
+        if callable(strata):
+            found: list[Any] | None = [strata(label) for label in labels]
+        elif strata is None:
+            found = None
+        else:
+            runs = [label if unit == "run" else entries[label].run for label in labels]
+            started = start_times(records)
+            missing = [run for run in runs if run not in started]
+            if missing:
+                raise LedgerError(
+                    f"strata='weekday': the ledger has no record of run {missing[0]}, so that its "
+                    "weekday is unknown. Leave strata out.",
+                    parameter="strata",
+                )
+            found = [started[run].weekday() for run in runs]
+        return compare_groups(
+            *sides,
+            strata=found,
+            tolerance=tolerance,
+            level=level,
+            n_permutations=n_permutations,
+            seed=seed,
+        )
+
+    def _units(self, keys: Sequence[str], unit: str, max_units: int) -> SketchGroup:
+        """Sketches of partitions, or of all partitions of a run, the newest first."""
+        names = {key: key if unit == "partition" else self.entries[key].run for key in keys}
+        kept = set(list(dict.fromkeys(names.values()))[:max_units])
+        sums: dict[Any, Sketch] = {}
+        for key, sketch in self.sketches([key for key in keys if names[key] in kept]):
+            name = names[key]
+            sums[name] = sketch if name not in sums else sums[name] + sketch
+        return SketchGroup.from_sketches(sums, dim=unit)
 
     def verify(
         self,

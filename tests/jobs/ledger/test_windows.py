@@ -1,0 +1,121 @@
+"""Windows of a ledger, and the test of the newest one against the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dask_sketch import create_ledger, partial_sketch
+from dask_sketch.distributions import compare
+from dask_sketch.errors import InputError, LedgerError
+from dask_sketch.jobs.ledger import Partition, RunRecord
+from dask_sketch.jobs.ledger.windows import window_keys
+from dask_sketch.sketching.group import SketchGroup
+
+N_NIGHTS = 21
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory, feature_map):
+    """Two partitions a night; on weekends and in the last two nights, from elsewhere."""
+    ledger = create_ledger(tmp_path_factory.mktemp("nights") / "ledger.zarr", feature_map)
+    rng = np.random.default_rng(0)
+    with ledger.lock():
+        for night in range(1, N_NIGHTS + 1):
+            shift = 3.0 * (night % 7 in (0, 6)) + 1.5 * (night > N_NIGHTS - 2)
+            rows = rng.normal(size=(2, 60, 2)) + 0.2 * rng.normal(size=(2, 1, 2)) + shift
+            added = [
+                (
+                    Partition(f"{night:02d}{part}", "v0", 60, 100),
+                    partial_sketch(x, feature_map),
+                )
+                for part, x in zip("ab", rows, strict=True)
+            ]
+            start = f"2026-06-{night:02d}T02:00:00+00:00"  # the first one is a Monday
+            ledger.commit(added=added, run=RunRecord(night, start, start, "done"))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("window", "first"),
+    [(1, 21), (3, 19), ("1 day", 21), ("7 days", 15), ("36 hours", 20), (99, 1)],
+)
+def test_windows_end_with_the_newest_run(nights, window, first):
+    found = window_keys(nights.entries, nights.history(), window, "window")
+    assert [int(key[:2]) for key in found] == sorted([*range(first, 22)] * 2, reverse=True)
+
+
+def test_a_window_before_another_one(nights):
+    later = ["20a", "21a", "21b"]
+    found = window_keys(nights.entries, nights.history(), 2, "reference", later)
+    assert set(found) == {"19a", "19b", "18a", "18b"}
+    found = window_keys(nights.entries, nights.history(), lambda key: key > "20", "x", later)
+    assert found == ["20b"]
+
+
+@pytest.mark.parametrize("window", [0, True, 1.5, "soon", "NaT", "-1 day", None])
+def test_bad_windows(nights, window):
+    with pytest.raises(LedgerError, match=f"window={window!r}"):
+        nights.drift(window)
+    with pytest.raises(LedgerError, match=r"reference='1 day'.* 0 to choose"):
+        nights.drift("90 days", reference="1 day")
+
+
+def test_weekends_are_no_drift_and_a_change_is(nights):
+    assert nights.drift("2 days", strata="weekday", level=0.1).is_different
+    before = {key for key in nights.entries if int(key[:2]) <= N_NIGHTS - 2}
+    weekend = {key for key in before if int(key[:2]) in (13, 14)}
+    kept = {"window": weekend.__contains__, "reference": (before - weekend).__contains__}
+    assert nights.drift(**kept).is_different
+    found = nights.drift(**kept, strata="weekday", level=0.1)
+    assert not found.is_different
+    assert found.n_strata == 7
+    assert found.dim == "partition"
+    assert found.n_units == (4, 34)
+
+
+def test_the_same_as_comparing_the_sketches(nights):
+    found = nights.drift(3, reference=8, seed=2)
+    keys = [
+        sorted(key for key in nights.entries if int(key[:2]) in range(*ends))
+        for ends in ((19, 22), (11, 19))
+    ]
+    sides = [
+        SketchGroup.from_sketches({k: nights.sketch_of(k) for k in side}, "partition")
+        for side in keys
+    ]
+    assert found == compare(*sides, seed=2)
+    odd = [int(key[1:2]) % 2 for side in keys for key in side]
+    by_key = nights.drift(3, reference=8, seed=2, strata=lambda key: int(key[1:2]) % 2)
+    assert by_key == compare(*sides, seed=2, strata=odd)
+
+
+def test_runs_as_units(nights):
+    found = nights.drift(5, unit="run", max_units=10)
+    assert found.n_units == (5, 10)
+    sides = [
+        {n: nights.sketch_of(f"{n:02d}a") + nights.sketch_of(f"{n:02d}b") for n in range(*ends)}
+        for ends in ((17, 22), (7, 17))
+    ]
+    assert found == compare(*(SketchGroup.from_sketches(side, "run") for side in sides))
+    assert nights.drift(5, unit="run", strata="weekday", level=0.2).n_strata == 7
+
+
+def test_bad_arguments(nights):
+    with pytest.raises(LedgerError, match="unit='night'"):
+        nights.drift(unit="night")
+    with pytest.raises(LedgerError, match="strata='month'"):
+        nights.drift(strata="month")
+    with pytest.raises(LedgerError, match="unit='run'"):
+        nights.drift(unit="run", strata=len)
+    with pytest.raises(LedgerError, match="max_units=1"):
+        nights.drift(max_units=1)
+    with pytest.raises(InputError, match=r"level=0\.001"):
+        nights.drift(1, reference=2, level=0.001)
+
+
+def test_the_weekday_of_a_run_without_record_is_unknown(ledger, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b", "c"))
+    with pytest.raises(LedgerError, match="run 1"):
+        ledger.drift("ab".__contains__, strata="weekday", level=0.5)
