@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import dask
 import dask.array as da
@@ -431,6 +431,11 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     n_features_in_, feature_names_in_
         Number and names of the features, as in scikit-learn.
 
+    Notes
+    -----
+    There is no ``labels_``, as in scikit-learn's mixtures: the components of rows are
+    ``predict(X)``.
+
     Examples
     --------
     >>> import numpy as np
@@ -442,6 +447,16 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
 
     _task = "mixture"
     _size = "n_components"
+
+    if not TYPE_CHECKING:  # misspelled attributes remain errors of the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = ": predict(X) gives the components of rows" if name == "labels_" else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{remedy}",
+                name=name,
+                obj=self,
+            )
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import dask
 import dask.array as da
 import dask.bag as db
@@ -279,3 +281,12 @@ def test_any_method_fits_a_mixture(method):
     x = np.random.default_rng(0).normal(size=(3000, 2))
     found = SketchGaussianMixture(1, method=method, sample_size=500).fit(x)
     assert found.means_.shape == (1, 2)
+
+
+def test_labels_of_a_mixture_are_predictions():
+    found = SketchGaussianMixture(2)
+    with pytest.raises(AttributeError, match=r"labels_.*predict\(X\)"):
+        found.labels_  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'means_'$"):
+        found.means_  # noqa: B018
+    assert pickle.loads(pickle.dumps(found)).n_components == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,6 +63,15 @@ def check_means(name: str, means: Array, weights: Array) -> None:
 
 
 SHOWN_FEATURES = 8  # columns of a table
+# attributes of scikit-learn's estimators, by what a model has instead: it keeps no rows
+_INSTEAD = {
+    "labels_": "predict(x) gives the components of the rows x",
+    "inertia_": "inertia(x) of Centroids gives the mean squared distance of the rows x",
+    "cluster_centers_": "Centroids have centers",
+    "means_": "a GaussianMixture has means",
+    "covariances_": "a GaussianMixture has covariances, the variances of each feature",
+    "weights_": "weights has the fractions of the components",
+}
 LIKELIEST = "maximum likelihood on "  # begins the message of models that rows decided
 
 
@@ -84,6 +93,16 @@ class Model(FrozenDataclass):
         for name in self._arrays:
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         check_means(self._arrays[1], self._locations, self.weights)
+
+    if not TYPE_CHECKING:  # misspelled attributes remain errors of the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+                + (f": {_INSTEAD[name]}" if name in _INSTEAD else ""),
+                name=name,
+                obj=self,
+            )
 
     @property
     def _locations(self) -> Array:

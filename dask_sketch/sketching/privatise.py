@@ -27,7 +27,10 @@ from dask_sketch.sketching.privacy import (
     require_weights,
 )
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
 
+_MAX_DELTA = 0.01
+_SAFE_DELTA = 0.1  # fraction of one over the number of individuals, above which a warning is given
 _REACH = 8.0  # default bounds around the center, in scales of the feature map
 
 
@@ -62,8 +65,8 @@ def privatise(
     epsilon
         Privacy parameter from 1e-6 to 1000; values of about 1 or less protect.
     delta
-        Privacy parameter in [0, 1), well below one over the number of individuals; 0 needs more
-        noise.
+        Privacy parameter in [0, 0.01], well below one over the number of individuals: with a
+        probability of about ``delta`` each, individuals have no protection. 0 needs more noise.
     bounds
         Lowest and highest value of each feature, shape (2, n_features), known without looking at
         the data; decoders start within them. By default eight scales around the center of the
@@ -86,8 +89,13 @@ def privatise(
     Raises
     ------
     InputError
-        If an argument is out of range, the weights contradict ``max_weight``, or the sketch is
-        private already.
+        If an argument is out of range, ``delta`` is above 0.01 or not below one over the number
+        of individuals, the weights contradict ``max_weight``, or the sketch is private already.
+
+    Warns
+    -----
+    UserWarning
+        If ``delta`` is above a tenth of one over the number of individuals.
 
     References
     ----------
@@ -108,6 +116,7 @@ def privatise(
     if sketch.privacy is not None:
         raise InputError("sketch is private already: privatise the sketch of the data once.")
     weight = require_parameters(epsilon, delta, max_weight, group_size, seed)
+    _require_small_delta(delta, sketch.count, group_size)
     require_weights(max_weight, sketch.count, sketch.weight_quanta, sketch.squared_weight_quanta)
     lowest, highest = _public_bounds(sketch, bounds)
     m = sketch.feature_map.n_frequencies
@@ -149,6 +158,21 @@ def privatise(
             seeded=seed is not None,
         ),
     )
+
+
+def _require_small_delta(delta: float, count: int, group_size: int) -> None:
+    """Refuse a delta that lets individuals be published as they are, and warn of a large one."""
+    individuals = max(count / group_size, 1.0)
+    limit = min(_MAX_DELTA, 1.0 / individuals)
+    text = (
+        f"delta={delta!r}: the guarantee also holds for a release that publishes individuals with "
+        f"this probability, {delta * individuals:.3g} of {individuals:,.0f} here. Give 0, or at "
+        f"most {_SAFE_DELTA * limit:.1g}."
+    )
+    if delta > _MAX_DELTA or delta >= 1.0 / individuals > 0:
+        raise InputError(text)
+    if delta > _SAFE_DELTA / individuals:
+        warn_user(text)
 
 
 def _public_bounds(

@@ -69,7 +69,10 @@ def open_samples(
     array
         Name of the array in a Zarr group.
     feature_dim
-        Name of the dimension of the features, for xarray; the last one by default.
+        Name of the dimension of the features, for xarray. It may be left out if it is the last one
+        and text is its coordinate, it is named like one (``feature``, ``variable``, ``band``,
+        ``channel``, ``dim_1`` and so on), or there are two dimensions and the last one is none of
+        space or time.
     storage_options
         Options of the file system of a URL.
     chunk_size

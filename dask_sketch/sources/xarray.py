@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,20 @@ from dask_sketch.validation.tables import names_of
 
 if TYPE_CHECKING:
     import xarray as xr
+
+# names of dimensions of features, also as a part, such as "input_channel"; those of DataArrays
+# without names; and of axes in space and time
+_FEATURES = re.compile(
+    r"(.*[_ -])?(feature|variable|var|column|col|channel|band|component|coefficient|coef|parameter|"
+    r"param|predictor|covariate|attribute|embedding|cepstrum|cepstra|mfcc|mel|species|gene)s?|"
+    r"(.*[_ -])?(dim|feature|channel|band|component)_?\d+",
+    re.IGNORECASE,
+)
+_AXES = re.compile(
+    r"x|y|z|[rn]?lat(itude)?s?|[rn]?lon(gitude)?s?|time(_?step)?s?|date(time)?s?|year|month|day|hour|"
+    r"(lev|level|height|depth|altitude|easting|northing|row|frame|sample|observation|obs|point)s?",
+    re.IGNORECASE,
+)
 
 
 def data_array_samples(
@@ -34,9 +49,12 @@ def data_array_samples(
     x
         DataArray of at least two dimensions.
     feature_dim
-        Dimension of the features; the last one by default.
+        Dimension of the features. It may be left out if it is the last one and there is a sign
+        of that: text as its coordinate, a name such as ``feature``, ``variable``, ``band``,
+        ``channel`` or ``dim_1``, or two dimensions of which the last one is none of space or time.
     weights
-        Array-like or DataArray with the sample dimensions, or the name of a coordinate.
+        Array-like with the sample dimensions, DataArray with some of them, or the name of a
+        coordinate.
     groups
         Array-like with the sample dimensions, DataArray with some of them, or the name of a
         coordinate.
@@ -46,7 +64,7 @@ def data_array_samples(
     Raises
     ------
     InputError
-        If there is no such dimension, or fewer than two.
+        If there is no such dimension, fewer than two, or no sign of which one the features have.
     """
     label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
     if x.ndim < 2:
@@ -54,6 +72,7 @@ def data_array_samples(
             f"{label} has dims={x.dims}: give at least one dimension beside that of the features."
         )
     if feature_dim is None:
+        _require_features_last(x, label)
         feature_dim = str(x.dims[-1])
     if feature_dim not in x.dims:
         raise InputError(
@@ -94,7 +113,8 @@ def dataset_samples(
         Variables to use; by default all data variables but the weights, the labels and indices of
         files and the like (with an attribute ``instance_dimension``).
     feature_dim
-        Dimension of the features, if a single variable has all features.
+        Dimension of the features, if a single variable has all features; see
+        :func:`data_array_samples` for when it may be left out.
     weights
         Name of a variable or coordinate, or array-like.
     groups
@@ -164,6 +184,23 @@ def dataset_samples(
     return _grouped(samples, groups, _variables(x))
 
 
+def _require_features_last(x: xr.DataArray, label: str) -> None:
+    """Refuse a last dimension that nothing marks as that of the features."""
+    last = x.dims[-1]
+    named = _FEATURES.fullmatch(str(last)) is not None
+    if last in x.coords:
+        values = x.coords[last].values
+        named |= values.dtype.kind in "UST" or all(isinstance(one, str) for one in values.tolist())
+    if named or (x.ndim == 2 and _AXES.fullmatch(str(last)) is None):
+        return
+    others = [dim for dim in x.dims if _FEATURES.fullmatch(str(dim))]
+    raise InputError(
+        f"feature_dim=None: {label} has dims={x.dims}, and it is not known which of them the "
+        f"features have. Give feature_dim={str((others or [last])[0])!r} or another one; for "
+        "values of one feature, x.expand_dims(feature=1, axis=-1)."
+    )
+
+
 def _variables(x: xr.Dataset) -> dict[Hashable, xr.DataArray]:
     return {name: x[name] for name in x.variables}
 
@@ -195,13 +232,22 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
             )
         weights = x.coords[weights]
     if isinstance(weights, xr.DataArray):
-        if set(map(str, weights.dims)) != set(leading):
+        if not weights.dims or not set(map(str, weights.dims)) <= set(leading):
             raise InputError(
-                f"weights has dims={weights.dims}: give weights with the dimensions {leading}.",
+                f"weights has dims={weights.dims}: give weights along some of the dimensions "
+                f"{leading} of {label}.",
                 parameter="weights",
             )
-        weights = weights.transpose(*leading)
-        return weights.data
+        sizes = {dim: x.sizes[dim] for dim in leading}
+        for dim in weights.dims:
+            if weights.sizes[dim] != x.sizes[dim]:
+                raise InputError(
+                    f"weights has {weights.sizes[dim]} entries along {dim}: give {x.sizes[dim]}, "
+                    f"as {label} has.",
+                    parameter="weights",
+                )
+        # the same for all samples along the dimensions that the weights lack
+        return weights.variable.set_dims(sizes).transpose(*leading).data
     return weights
 
 

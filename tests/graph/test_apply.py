@@ -98,7 +98,7 @@ def test_the_score_is_weighted(tmp_path):
 
 
 def test_grids_keep_their_axes():
-    cube = xr.DataArray(X.reshape(6, 10, 3), dims=("t", "s", "f")).chunk(t=2, s=5)
+    cube = xr.DataArray(X.reshape(6, 10, 3), dims=("t", "s", "feature")).chunk(t=2, s=5)
     found = apply(MODEL, "predict_proba", cube)
     assert found.dims == ("t", "s", "component")
     np.testing.assert_allclose(found.compute(), MODEL.predict_proba(X).reshape(6, 10, 2))

@@ -178,7 +178,7 @@ def kinds(x, place):
         "array": lazy,
         "features": da.from_array(x, chunks=(1000, 1)),
         "masked": lazy[lazy[:, 0] > -1e9],
-        "labelled": xr.DataArray(x.reshape(100, 100, 2), dims=("t", "s", "f")).chunk(t=10, s=50),
+        "labelled": xr.DataArray(x.reshape(100, 100, 2), dims=("t", "s", "band")).chunk(t=10, s=50),
         "bag": db.from_sequence([x[i : i + 1000] for i in range(0, 10_000, 1000)]),
         "zarr": place / "x.zarr",
         "parquet": place / "p",

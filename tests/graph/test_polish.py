@@ -55,7 +55,7 @@ def inputs(place):
         "parquet": place / "x.parquet",
         "bag": db.from_sequence([X[:25], X[25:]]),
         "records": db.from_sequence(frame.to_dict("records"), npartitions=3),
-        "labelled": xr.DataArray(X.reshape(12, 100, 3), dims=("t", "s", "f")).chunk(t=2, s=50),
+        "labelled": xr.DataArray(X.reshape(12, 100, 3), dims=("t", "s", "band")).chunk(t=2, s=50),
     }  # fmt: skip
 
 

@@ -139,3 +139,13 @@ def test_characteristic_is_that_of_weighted_points(centroids):
     np.testing.assert_allclose(found, expected, atol=1e-14)
     with pytest.raises(InputError, match="frequencies has shape"):
         centroids.characteristic(omega.T)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("labels_", "predict"), ("inertia_", "inertia"), ("weights_", "weights")]
+)
+def test_attributes_of_scikit_learn_are_pointed_to(centroids, name, remedy):
+    with pytest.raises(AttributeError, match=rf"'Centroids' .* '{name}': {remedy}"):
+        getattr(centroids, name)
+    with pytest.raises(AttributeError, match="no attribute 'lables'$"):
+        centroids.lables  # noqa: B018

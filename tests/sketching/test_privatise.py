@@ -152,6 +152,8 @@ def test_few_samples_may_leave_nothing():
         ({"epsilon": True}, "epsilon=True"),
         ({"delta": 1.0}, "delta=1.0"),
         ({"delta": -0.1}, "delta=-0.1"),
+        ({"delta": 0.5}, "delta=0.5.* 0"),
+        ({"delta": 1 / 20_000}, "delta=5e-05.* 1 of 20,000 .* 5e-06"),
         ({"delta": 1e-300}, "delta=1e-300 is too small"),
         ({"group_size": 0}, "group_size=0"),
         ({"group_size": 1.5}, "group_size=1.5"),
@@ -320,3 +322,12 @@ def test_standard_errors_know_of_the_noise():
         nearest = np.linalg.norm(model.means[:, None] - truth, axis=2).argmin(axis=1)
         errors.append((model.means - truth[nearest]) / model.stderr.means)
     assert 0.7 < np.sqrt(np.mean(np.square(errors))) < 1.4
+
+
+def test_a_delta_near_one_over_the_number_of_individuals_is_warned_of(sketch):
+    with pytest.warns(UserWarning, match=r"delta=1e-05.* 5e-06"):
+        ds.privatise(sketch, 1.0, 1e-5, bounds=BOUNDS, seed=1)
+    with pytest.raises(
+        InputError, match="delta=0.0005.* 1 of 2,000 "
+    ):  # ten rows of each individual
+        ds.privatise(sketch, 1.0, 5e-4, bounds=BOUNDS, group_size=10, seed=1)

@@ -28,13 +28,17 @@ def test_labels_of_blocks_on_a_grid():
 
 
 def test_labelled_names():
-    cube = xr.DataArray(np.zeros((4, 5, 3)), dims=("t", "s", "f"))
+    cube = xr.DataArray(np.zeros((4, 5, 3)), dims=("t", "s", "feature"))
     with pytest.raises(InputError, match="feature_dim='g'"):
         ds.open_samples(cube, feature_dim="g")
     with pytest.raises(InputError, match="weights='w'"):
         ds.open_samples(cube, weights="w")
     with pytest.raises(InputError, match="weights has dims="):
-        ds.open_samples(cube, weights=xr.DataArray(np.ones(4), dims="t"))
+        ds.open_samples(cube, weights=xr.DataArray(np.ones(3), dims="feature"))
+    with pytest.raises(InputError, match="weights has dims=\\(\\)"):
+        ds.open_samples(cube, weights=xr.DataArray(1.0))
+    with pytest.raises(InputError, match="weights has 5 entries along t: give 4"):
+        ds.open_samples(cube, weights=xr.DataArray(np.ones(5), dims="t"))
     dataset = xr.Dataset({"a": ("t", np.zeros(4)), "b": (("t", "s"), np.zeros((4, 5)))})
     with pytest.raises(InputError, match="differ in dimensions"):
         ds.open_samples(dataset)
@@ -44,3 +48,53 @@ def test_labelled_names():
         ds.open_samples(dataset, columns=["a"], weights="w")
     with pytest.raises(InputError, match="columns="):
         ds.open_samples(xr.Dataset())
+
+
+X = np.random.default_rng(0).normal(size=(4, 5, 3))
+MARKED = {
+    "named": (X, ("time", "lat", "feature"), {}),
+    "part of the name": (X, ("time", "lat", "input_channel"), {}),
+    "without names": (X, ("dim_0", "dim_1", "dim_2"), {}),
+    "text": (X, ("time", "lat", "q"), {"q": ["u", "v", "w"]}),
+    "matrix": (X.reshape(20, 3), ("time", "q"), {}),
+}
+
+
+@pytest.mark.parametrize("case", MARKED)
+def test_a_last_dimension_that_is_marked_has_the_features(case):
+    values, dims, coords = MARKED[case]
+    found = run(xr.DataArray(values, coords, dims))
+    assert found.identical(run(X.reshape(20, 3)))
+
+
+@pytest.mark.parametrize("dims", [("time", "lat", "lon"), ("a", "b", "c"), ("band", "y", "x")])
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_the_dimension_of_the_features_is_asked_for(dims, as_dataset):
+    array = xr.DataArray(X, dims=dims, coords={dims[2]: [1.0, 2.0, 3.0]}, name="t2m")
+    source = array.to_dataset() if as_dataset else array
+    likely = "band" if dims[0] == "band" else dims[2]
+    with pytest.raises(InputError, match=rf"feature_dim=None.* feature_dim='{likely}'"):
+        ds.open_samples(source)
+    assert ds.open_samples(source, feature_dim=dims[0]).n_features == 4
+    single = ds.open_samples(array.expand_dims(feature=1, axis=-1))
+    assert (single.n_features, single.n_samples) == (1, 60)
+
+
+def test_a_matrix_whose_last_dimension_is_one_of_space_or_time():
+    with pytest.raises(InputError, match="feature_dim='band'"):
+        ds.open_samples(xr.DataArray(X[0], dims=("band", "time")))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dims", [("t",), ("s",), ("s", "t")])
+def test_weights_along_some_of_the_dimensions(lazy, dims):
+    cube = xr.DataArray(X, dims=("t", "s", "feature"))
+    weights = xr.DataArray(np.random.default_rng(1).random((5, 4)), dims=("s", "t"))
+    weights = weights.isel({dim: 0 for dim in ("s", "t") if dim not in dims})
+    full = weights.broadcast_like(cube[..., 0]).transpose("t", "s")
+    expected = run(X.reshape(20, 3), full.values.ravel())
+    if lazy:
+        cube, weights = cube.chunk(t=2, s=3), weights.chunk()
+    assert run(cube, weights).identical(expected)
+    named = cube.assign_coords(w=weights)
+    assert run(named, "w").identical(expected)
