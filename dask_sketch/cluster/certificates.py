@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.optional_packages import install_command
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -191,7 +192,7 @@ def _signed(
         from cryptography.x509.oid import ExtendedKeyUsageOID as use
     except ImportError as error:
         raise InputError(
-            "certificates need the package cryptography: pip install 'dask-sketch[tls]'."
+            f"certificates need the package cryptography: {install_command('tls')}."
         ) from error
     signing = ec.generate_private_key(ec.SECP256R1())
     authority = _name("authority")

@@ -25,6 +25,7 @@ from dask.utils import parse_bytes
 from dask_sketch.cluster.certificates import make_certificates, security_of
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.errors import InputError
+from dask_sketch.optional_packages import install_command
 from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _can_encrypt() -> bool:
     """Whether credentials can be made; warns where not."""
     if importlib.util.find_spec("cryptography") is not None:
         return True
-    remedy = "For TLS: pip install 'dask-sketch[tls]'."
+    remedy = f"For TLS: {install_command('tls')}."
     who = "everyone who can reach its ports, including all users of this machine,"
     text = _PLAIN.format(who=who, remedy=remedy)
     warn_user(f"this cluster {text}")
@@ -248,7 +249,7 @@ def _package(name: str, extra: str, purpose: str) -> Any:
         package = name.split(".")[0].replace("_", "-")
         raise InputError(
             f"kind={extra!r}: {purpose} need the package {package} "
-            f"({error}): pip install 'dask-sketch[{extra}]'."
+            f"({error}): {install_command(extra)}."
         ) from error
 
 

@@ -16,6 +16,7 @@ from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.optional_packages import install_command
 
 _HEADER = ("mixture", "held-out", "seconds", "how")
 
@@ -116,13 +117,10 @@ def require_extras() -> None:
     Raises
     ------
     InputError
-        If scikit-learn or matplotlib is missing.
+        If matplotlib is missing.
     """
-    for package, extra in (("sklearn", "sklearn"), ("matplotlib", "plot")):
-        if find_spec(package) is None:
-            raise InputError(
-                f"the package {package} is missing: pip install 'dask-sketch[{extra}]'."
-            )
+    if find_spec("matplotlib") is None:
+        raise InputError(f"the package matplotlib is missing: {install_command('plot')}.")
 
 
 def fit_reference(

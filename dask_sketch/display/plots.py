@@ -18,6 +18,7 @@ from scipy.special import ndtr, ndtri
 from dask_sketch.display.progress import in_notebook
 from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.errors import InputError
+from dask_sketch.optional_packages import install_command
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -323,7 +324,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise InputError("plots need matplotlib: pip install 'dask-sketch[plot]'.") from error
+        raise InputError(f"plots need matplotlib: {install_command('plot')}.") from error
 
 
 def density_colours() -> Any:

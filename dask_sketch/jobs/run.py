@@ -39,6 +39,7 @@ from dask_sketch.jobs.outcome import (
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.report import write_page
 from dask_sketch.jobs.results import Results, make_results
+from dask_sketch.optional_packages import install_command
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.partitions import Partition
@@ -144,7 +145,7 @@ def _require_extras(job: Job) -> None:
     if job.outputs.report is not None and find_spec("matplotlib") is None:
         raise InputError(
             f"outputs.report = {job.outputs.report!r}: the package matplotlib is missing: "
-            "pip install 'dask-sketch[plot]'."
+            f"{install_command('plot')}."
         )
 
 

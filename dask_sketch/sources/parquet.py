@@ -14,6 +14,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.optional_packages import install_command
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
@@ -153,9 +154,7 @@ def parquet_samples(
         import dask.dataframe as dd
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise InputError(
-            f"x={path!r} needs pyarrow: pip install 'dask-sketch[parquet]'."
-        ) from error
+        raise InputError(f"x={path!r} needs pyarrow: {install_command('parquet')}.") from error
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
         sizes = _files(fs, found)

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.optional_packages import install_command
 
 try:
     import librosa
     import soundfile
 except ImportError as error:
     raise ImportError(
-        "the speech front end needs librosa and soundfile: pip install 'dask-sketch[speech]'"
+        f"the speech front end needs librosa and soundfile: {install_command('speech')}"
     ) from error
 __all__ = ["FrontEnd", "active_frames", "mfcc", "mfcc_of_file", "n_frames_of", "read_audio"]
 # Quantum of 16-bit audio. A file whose loudest frame is below it holds no sound at all; without

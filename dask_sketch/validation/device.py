@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import DeviceError
+from dask_sketch.optional_packages import install_command
 
 MIN_CAPABILITY = 80  # compute capability with tensor operations of bfloat16
 
@@ -46,7 +47,7 @@ def cupy() -> Any:
     except ImportError as error:
         raise DeviceError(
             "device='cuda' needs CuPy, which cannot be imported here "
-            f"({error}). Install dask-sketch[gpu] on every worker, or leave device out to use the "
+            f"({error}): {install_command('gpu')} on every worker, or leave device out to use the "
             "processor."
         ) from error
     try:

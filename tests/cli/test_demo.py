@@ -83,5 +83,5 @@ def test_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     import dask_sketch.diagnostics.comparison as comparison
 
     monkeypatch.setattr(comparison, "find_spec", lambda name: None)
-    with pytest.raises(ds.SketchError, match=r"pip install 'dask-sketch\[sklearn\]'"):
+    with pytest.raises(ds.SketchError, match=r"pip install 'matplotlib>="):
         demo.run_demo()

@@ -60,7 +60,7 @@ def test_a_notebook_shows_them(monkeypatch):
 def test_missing_matplotlib_is_named(monkeypatch):
     monkeypatch.setattr(pictures, "in_notebook", lambda: True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"dask-sketch\[plot\]"):
+    with pytest.raises(InputError, match=r"pip install 'matplotlib>="):
         MODEL.plot.trace()
 
 

@@ -97,5 +97,5 @@ def test_bad_input() -> None:
 
 def test_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"dask-sketch\[plot\]"):
+    with pytest.raises(InputError, match=r"pip install 'matplotlib>="):
         plots.plot_modulus(SKETCH)

@@ -143,7 +143,7 @@ def test_a_missing_gpu_is_named_with_the_way_out(monkeypatch, feature_map, rows)
         return str(error.value)
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "dask-sketch[gpu]" in message()
+    assert "pip install 'cupy-cuda12x[ctk]>=14' on every worker" in message()
     without_gpu(monkeypatch, getDeviceCount=no_driver)
     assert "no CUDA-capable device" in message()
     without_gpu(monkeypatch, getDeviceCount=lambda: 0)

@@ -12,10 +12,10 @@ from typing import Any
 
 from dask_sketch.cluster.dashboard.passes import PAGE
 from dask_sketch.errors import InputError
+from dask_sketch.optional_packages import install_command
 
 __all__ = ["address", "install"]
 logger = logging.getLogger(__name__)
-_MISSING = "the dashboard needs the package bokeh: pip install 'dask-sketch[dashboard]'"
 
 
 def install(client: Any = None) -> str:
@@ -83,4 +83,7 @@ async def dask_setup(scheduler: Any) -> None:
 
 def _require_bokeh() -> None:
     if importlib.util.find_spec("bokeh") is None:
-        raise InputError(f"{_MISSING}, for the scheduler too.")
+        raise InputError(
+            "the dashboard needs the package bokeh, for the scheduler too: "
+            f"{install_command('dashboard')}."
+        )

@@ -9,6 +9,7 @@ from distributed import SchedulerPlugin
 from dask_sketch.cluster.dashboard.passes import Passes
 from dask_sketch.errors import InputError
 from dask_sketch.graph.telemetry import TOPIC
+from dask_sketch.optional_packages import install_command
 
 POLL_INTERVAL = 1000  # milliseconds
 
@@ -36,8 +37,8 @@ class SketchPage(SchedulerPlugin):
             from dask_sketch.cluster.dashboard.page import serve  # needs bokeh
         except ImportError as error:
             raise InputError(
-                f"the scheduler cannot serve the page ({error}): pip install "
-                "'dask-sketch[dashboard]' where it runs."
+                f"the scheduler cannot serve the page ({error}): "
+                f"{install_command('dashboard')} where it runs."
             ) from error
         from tornado.ioloop import PeriodicCallback
 
