@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from dask_sketch.validation.device import on_device, on_host
 Array = NDArray[np.float64]
 DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
 _DEFAULT_BYTES, _FEWEST_ROWS = 2**24, 2_000
-_BLOCK = 65_536  # rows that are scanned together
+_BLOCK = 262_144  # rows that are scanned together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
 _U53 = float(2**53)
 _NO_POSITIONS = np.empty(0, np.int64)
@@ -358,14 +358,27 @@ class Sampling:
         weighted
             Whether the samples have weights, whose size is unknown.
         """
-        limit = np.inf
-        if n_samples and not weighted:
-            least = 1.0 if feature_map.pilot is None else 0.5
-            wanted = size + 10.0 * np.sqrt(size) + 50.0
-            limit = wanted / least / n_samples if wanted < n_samples else np.inf
         pilot = feature_map.pilot
         variance = None if pilot is None else tuple(map(float, pilot.variance))
-        return cls(size, feature_map.seed, limit, variance)
+        found = cls(size, feature_map.seed, variance=variance)
+        if not n_samples or weighted:
+            return found
+        return replace(found, limit=found.bounds(n_samples)[1])
+
+    def bounds(self, n_rows: int) -> tuple[float, float]:
+        """Thresholds that more than ``size`` rows are under: most often, and almost surely.
+
+        Parameters
+        ----------
+        n_rows
+            Number of rows, of weight one.
+        """
+        root = np.sqrt(self.size)
+        probable, sure = self.size + 4.0 * root + 10.0, self.size + 10.0 * root + 50.0
+        if sure >= n_rows:
+            return np.inf, np.inf
+        mean, least = (1.0, 1.0) if self.variance is None else (0.7, 0.5)  # importance
+        return float(probable / mean / n_rows), float(sure / least / n_rows)
 
 
 class RowSampler:
@@ -411,6 +424,21 @@ class RowSampler:
         positions
             Position of each row, shape (n,), if they are not consecutive.
         """
+        before, kept = self._threshold, tuple(self._parts)
+        for bound in self._sampling.bounds(len(x)) if weights is None else ():
+            if bound < before:
+                self._threshold = bound
+                self._scan(x, weights, start, positions)
+                self._parts = [RowSample.merge(self._parts)]
+                self._threshold = self._parts[0].threshold
+                if self._threshold < bound:  # more than ``size`` rows were under it
+                    return
+                # else many rows are not finite, or near the center
+                self._threshold, self._parts = before, list(kept)
+        self._scan(x, weights, start, positions)
+
+    def _scan(self, x: Any, weights: Any, start: int, positions: NDArray[np.int64] | None) -> None:
+        """Choose among the rows under the threshold."""
         numbers, hashes = np.empty(_BLOCK + 1, np.int64), np.empty(_BLOCK + 1, np.uint64)
         far = 0.5 * (1.0 + _FAR) if self._precision.any() else 1.0  # largest importance
         for first in range(0, len(x), _BLOCK):
@@ -474,6 +502,7 @@ def _row_type(dtype: np.dtype[Any]) -> Any:
     return np.float32 if dtype == np.float32 else np.float64
 
 
+@lru_cache(maxsize=64)
 def stream_seed(seed: int, stream: tuple[int, ...]) -> np.uint64:
     """Base of the hashes of one stream of positions."""
     return np.uint64(

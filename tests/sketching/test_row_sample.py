@@ -14,7 +14,7 @@ from dask_sketch import open as open_artifact
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.design import design_from_pilot
 from dask_sketch.sketching.open import sketch_from_dataset
-from dask_sketch.sketching.row_sample import RowSample, Sampling, default_size
+from dask_sketch.sketching.row_sample import RowSample, RowSampler, Sampling, default_size
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(0, 1, (2900, 2)), RNG.normal(12, 1, (100, 2))]).astype(np.float32)
@@ -186,3 +186,28 @@ def test_sizes():
     assert found.as_dict()["n_rows"] == 200
     assert "200" in repr(found)
     assert len(RowSample.empty(2, 10)) == 0
+
+
+@pytest.mark.parametrize("size", [1, 50, 400])
+@pytest.mark.parametrize("kind", ["plain", "far", "near", "not finite"])
+def test_bounds_that_save_time_change_no_row(size, kind):
+    """Whether more rows than wanted are under them or not, and in whatever parts."""
+    x = X.copy()
+    if kind == "far":
+        x[:, 1] += 50.0
+    elif kind == "near":
+        x[:] = MAP.center
+    elif kind == "not finite":
+        x[np.arange(3000) % 10 > 0] = np.nan
+    feature_map = MAP.with_pilot(None) if kind == "plain" else MAP
+    sampling = Sampling.of(size, feature_map, None, weighted=False)
+    whole, divided, every = (RowSampler(sampling, feature_map) for _ in range(3))
+    whole.add(x, None)
+    for start in (0, 10, 1000, 1020):
+        stop = {0: 10, 10: 1000, 1000: 1020, 1020: 3000}[start]
+        divided.add(x[start:stop], None, start)
+    every.add(x, np.ones(3000, np.float32))  # weights have no bounds
+    found = whole.result(np.dtype("f4"))
+    assert found.identical(every.result(np.dtype("f4")))
+    assert found.identical(divided.result(np.dtype("f4")))
+    assert len(found) == min(size, np.isfinite(x[:, 0]).sum())
