@@ -59,21 +59,47 @@ def permutations_of(
     >>> len(found.sides), found.smallest
     (6, 0.3333333333333333)
     """
-    members = [np.flatnonzero(strata == code) for code in np.unique(strata)]
-    taken = [int(first[rows].sum()) for rows in members]
-    total = math.prod(math.comb(len(r), k) for r, k in zip(members, taken, strict=True))
-    # a statistic does not change where all units change sides, if that is a permutation
-    alike = 2 if all(len(r) == 2 * k for r, k in zip(members, taken, strict=True)) else 1
+    members, taken = _sizes(first, strata)
+    total = _n_assignments(members, taken)
+    smallest = smallest_p_value(first, strata)
     if total <= n_permutations + 1:
         sides = np.array(list(_assignments(members, taken, len(first))))
         observed = (sides == first).all(axis=1)
         sides = np.concatenate([first[None], sides[~observed]])
-        return Permutations(sides, True, alike / total)
+        return Permutations(sides, True, smallest)
     rng = np.random.default_rng(seed)
     sides = np.repeat(first[None], n_permutations + 1, axis=0)
     for rows in members:
         sides[1:, rows] = rng.permuted(sides[1:, rows], axis=1)
-    return Permutations(sides, False, max(alike / total, 1.0 / (n_permutations + 1)))
+    return Permutations(sides, False, max(smallest, 1.0 / (n_permutations + 1)))
+
+
+def smallest_p_value(first: NDArray[np.bool_], strata: NDArray[np.intp]) -> float:
+    """Smallest p-value that the permutations of units can have.
+
+    Parameters
+    ----------
+    first
+        Whether a unit is on the first side, shape (n_units,).
+    strata
+        Code of the stratum of each unit, shape (n_units,).
+    """
+    members, taken = _sizes(first, strata)
+    # a statistic does not change where all units change sides, if that is a permutation
+    alike = 2 if all(len(r) == 2 * k for r, k in zip(members, taken, strict=True)) else 1
+    return alike / _n_assignments(members, taken)
+
+
+def _sizes(
+    first: NDArray[np.bool_], strata: NDArray[np.intp]
+) -> tuple[list[NDArray[np.intp]], list[int]]:
+    """Units of each stratum, and how many of them are on the first side."""
+    members = [np.flatnonzero(strata == code) for code in np.unique(strata)]
+    return members, [int(first[rows].sum()) for rows in members]
+
+
+def _n_assignments(members: list[NDArray[np.intp]], taken: list[int]) -> int:
+    return math.prod(math.comb(len(r), k) for r, k in zip(members, taken, strict=True))
 
 
 def _assignments(

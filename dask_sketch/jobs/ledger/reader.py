@@ -31,12 +31,12 @@ from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
-from dask_sketch.jobs.ledger.windows import Window, start_times, window_keys
+from dask_sketch.jobs.ledger.windows import Window, choose_sides
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
@@ -517,7 +517,7 @@ class LedgerReader:
 
     def drift(
         self,
-        window: Window = 1,
+        window: Window | None = None,
         *,
         reference: Window | None = None,
         unit: str = "partition",
@@ -539,7 +539,8 @@ class LedgerReader:
         window
             Newest data: number of runs, counted from the last one that read a partition; span of
             time until its start, such as ``"7 days"``; or a function from the key of a partition to
-            bool.
+            bool. The default is the fewest runs, up to 28, that have enough partitions for the
+            level.
         reference
             Data to compare with, in the same forms, before the window. The default is all other
             partitions.
@@ -564,56 +565,35 @@ class LedgerReader:
         InputError
             If there are too few units for the level.
         """
-        if unit not in ("partition", "run"):
-            raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
-        if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
-            remedy = "a function of the key of a partition" if unit == "partition" else "None"
-            raise LedgerError(
-                f"strata={strata!r} for unit={unit!r}: give 'weekday' or {remedy}.",
-                parameter="strata",
-            )
         require_integer("max_units", max_units, 2, LedgerError)
-        records, entries = self.history(), self.entries
-        newest = window_keys(entries, records, window, "window")
-        if reference is None:
-            chosen = set(newest)
-            earlier = window_keys(entries, records, lambda key: key not in chosen, "reference")
-        else:
-            earlier = window_keys(entries, records, reference, "reference", newest)
-        sides = [self._units(keys, unit, max_units) for keys in (newest, earlier)]
-        labels = [label for side in sides for label in side]
-        if callable(strata):
-            found: list[Any] | None = [strata(label) for label in labels]
-        elif strata is None:
-            found = None
-        else:
-            runs = [label if unit == "run" else entries[label].run for label in labels]
-            started = start_times(records)
-            missing = [run for run in runs if run not in started]
-            if missing:
-                raise LedgerError(
-                    f"strata='weekday': the ledger has no record of run {missing[0]}, so that its "
-                    "weekday is unknown. Leave strata out.",
-                    parameter="strata",
-                )
-            found = [started[run].weekday() for run in runs]
+        level = require_number("level", level, 0.0, 1.0, strict=True)
+        sides = choose_sides(
+            self.entries,
+            self.history(),
+            window,
+            reference,
+            unit=unit,
+            strata=strata,
+            max_units=max_units,
+            level=level,
+        )
         return compare_groups(
-            *sides,
-            strata=found,
+            self._units(sides.newest, unit),
+            self._units(sides.earlier, unit),
+            strata=sides.strata,
             tolerance=tolerance,
             level=level,
             n_permutations=n_permutations,
             seed=seed,
         )
 
-    def _units(self, keys: Sequence[str], unit: str, max_units: int) -> SketchGroup:
-        """Sketches of partitions, or of all partitions of a run, the newest first."""
-        names = {key: key if unit == "partition" else self.entries[key].run for key in keys}
-        kept = set(list(dict.fromkeys(names.values()))[:max_units])
+    def _units(self, keys: Mapping[Any, list[str]], unit: str) -> SketchGroup:
+        """Sketches of units, each of one partition or of all that a run has read."""
+        labels = {key: label for label, members in keys.items() for key in members}
         sums: dict[Any, Sketch] = {}
-        for key, sketch in self.sketches([key for key in keys if names[key] in kept]):
-            name = names[key]
-            sums[name] = sketch if name not in sums else sums[name] + sketch
+        for key, sketch in self.sketches(list(labels)):
+            label = labels[key]
+            sums[label] = sketch if label not in sums else sums[label] + sketch
         return SketchGroup.from_sketches(sums, dim=unit)
 
     def verify(

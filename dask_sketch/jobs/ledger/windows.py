@@ -1,19 +1,130 @@
-"""Choice of the partitions of a ledger that runs of some time have read."""
+"""Choice of the partitions of a ledger that are compared, by the time of their runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
+from dask_sketch.distributions.permutations import smallest_p_value
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
+_MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Units of the newest data and of that before, by the keys of their partitions.
+
+    Attributes
+    ----------
+    newest, earlier
+        Keys of each unit by its label: the key of a partition, or the number of a run.
+    strata
+        Strata of the units, first those of the newest data, each side in the order of its labels;
+        ``None`` if there is one stratum only.
+    """
+
+    newest: Mapping[Any, list[str]]
+    earlier: Mapping[Any, list[str]]
+    strata: list[Any] | None
+
+    @property
+    def smallest_p_value(self) -> float:
+        """Smallest p-value of a test of so many units."""
+        counts = len(self.newest), len(self.earlier)
+        codes = np.zeros(sum(counts), dtype=np.intp)
+        if self.strata is not None:
+            codes = pd.factorize(np.array(self.strata, dtype=object))[0]
+        return smallest_p_value(np.repeat([True, False], counts), codes)
+
+
+def choose_sides(
+    entries: Mapping[str, Entry],
+    records: Sequence[RunRecord],
+    window: Window | None,
+    reference: Window | None,
+    *,
+    unit: str,
+    strata: str | Callable[[str], Any] | None,
+    max_units: int,
+    level: float,
+) -> Sides:
+    """Choose the units of a test of drift.
+
+    Without a window, the fewest newest runs are taken that have enough partitions for the level.
+
+    Raises
+    ------
+    LedgerError
+        If a window holds no partitions, or an argument is not one of those of ``Ledger.drift``.
+    """
+    if unit not in ("partition", "run"):
+        raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
+    if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
+        remedy = "a function of the key of a partition" if unit == "partition" else "None"
+        raise LedgerError(
+            f"strata={strata!r} for unit={unit!r}: give 'weekday' or {remedy}.",
+            parameter="strata",
+        )
+    n_runs = len({entry.run for entry in entries.values()})
+    longest = 1 if window is not None else max(min(n_runs - 1, _MAX_RUNS), 1)
+    for n in range(1, longest + 1):
+        newest = window_keys(entries, records, n if window is None else window, "window")
+        if reference is None:
+            rest = set(entries).difference(newest).__contains__
+            earlier = window_keys(entries, records, rest, "reference")
+        else:
+            earlier = window_keys(entries, records, reference, "reference", newest)
+        first, second = (_units(entries, keys, unit, max_units) for keys in (newest, earlier))
+        found = Sides(first, second, _strata(entries, records, (first, second), unit, strata))
+        if found.smallest_p_value <= level:
+            break
+    return found
+
+
+def _units(
+    entries: Mapping[str, Entry], keys: Sequence[str], unit: str, max_units: int
+) -> dict[Any, list[str]]:
+    """Keys of each of the newest units, by its label, in the order of the labels."""
+    found: dict[Any, list[str]] = {}
+    for key in keys:
+        label: Any = key if unit == "partition" else entries[key].run
+        if label in found or len(found) < max_units:
+            found.setdefault(label, []).append(key)
+    return dict(sorted(found.items()))
+
+
+def _strata(
+    entries: Mapping[str, Entry],
+    records: Sequence[RunRecord],
+    units: Sequence[Mapping[Any, list[str]]],
+    unit: str,
+    strata: str | Callable[[str], Any] | None,
+) -> list[Any] | None:
+    labels = [label for side in units for label in side]
+    if strata is None:
+        return None
+    if callable(strata):
+        return [strata(label) for label in labels]
+    runs = [label if unit == "run" else entries[label].run for label in labels]
+    started = start_times(records)
+    missing = [run for run in runs if run not in started]
+    if missing:
+        raise LedgerError(
+            f"strata='weekday': the ledger has no record of run {missing[0]}, so that its "
+            "weekday is unknown. Leave strata out.",
+            parameter="strata",
+        )
+    return [started[run].weekday() for run in runs]
 
 
 def window_keys(

@@ -53,7 +53,7 @@ def test_a_window_before_another_one(nights):
     assert found == ["20b"]
 
 
-@pytest.mark.parametrize("window", [0, True, 1.5, "soon", "NaT", "-1 day", None])
+@pytest.mark.parametrize("window", [0, True, 1.5, "soon", "NaT", "-1 day"])
 def test_bad_windows(nights, window):
     with pytest.raises(LedgerError, match=f"window={window!r}"):
         nights.drift(window)
@@ -99,6 +99,14 @@ def test_runs_as_units(nights):
     ]
     assert found == compare(*(SketchGroup.from_sketches(side, "run") for side in sides))
     assert nights.drift(5, unit="run", strata="weekday", level=0.2).n_strata == 7
+
+
+def test_the_default_window_is_long_enough_for_the_level(nights):
+    assert nights.drift(level=0.05).n_units == (2, 40)
+    assert nights.drift(level=0.001, n_permutations=2000).n_units == (4, 38)
+    assert nights.drift(level=0.05, reference=3).n_units == (2, 6)
+    with pytest.raises(InputError, match=r"level=1e-30"):
+        nights.drift(level=1e-30)
 
 
 def test_bad_arguments(nights):
