@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 USAGE, INCOMPLETE, ALARM, LOCKED, DAMAGED, BREACH, REFUSED_MODEL = 2, 4, 5, 6, 7, 8, 9
 CODES = (
     "Exit codes: 0 done; 1 failed, with what was done kept: run again; 2 the job file is wrong; "
-    "3 refused by the plan; 4 incomplete, partitions are in quarantine; 5 the data has drifted "
-    "beyond the threshold; 6 another run is under way; 7 the newest commit of the ledger is "
+    "3 refused by the plan; 4 incomplete, partitions are in quarantine; 5 the newest data "
+    "differs from that before; 6 another run is under way; 7 the newest commit of the ledger is "
     "damaged, and what it held was read again by a run; 8 the data read exceeds a limit of the "
     "job file; 9 a model exceeds a limit, and the last good one is kept."
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,19 @@ class TwoSampleTest:
     def as_dict(self) -> dict[str, Any]:
         """All attributes and the verdict, the nested ones as plain values."""
         return asdict(self) | {"is_different": self.is_different}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TwoSampleTest:
+        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        features = tuple(
+            FeatureDifference(
+                str(one["name"]), one["p_value"], tuple(one["means"]), tuple(one["deviations"])
+            )
+            for one in values["features"]
+        )
+        kept = {field.name: values[field.name] for field in fields(cls)}
+        pairs = {name: tuple(values[name]) for name in ("interval", "n_units")}
+        return cls(**(kept | pairs | {"features": features}))
 
     def __repr__(self) -> str:
         return "\n\n".join(

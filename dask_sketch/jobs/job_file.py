@@ -6,14 +6,12 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PlainValidator,
     PrivateAttr,
@@ -21,13 +19,13 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.decoders.names import MethodName, ModelName, RefinementName
 from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.secrets import Secrets, revealed
+from dask_sketch.jobs.table import Table, Wrong, table_errors
 from dask_sketch.jobs.values import (
     Components,
     Expected,
@@ -43,6 +41,7 @@ from dask_sketch.jobs.values import (
     StorageOptions,
     Text,
     Variances,
+    Window,
 )
 from dask_sketch.validation.choices import Distribution
 
@@ -55,7 +54,6 @@ MAX_SHOWN = 60  # characters of a key or a value in a message
 CLUSTER_OPTIONS = (
     "account", "interface", "name", "namespace", "queue", "resources", "walltime",
 )  # fmt: skip
-Wrong = tuple[tuple[str | int, ...], Any, str]  # key path, value (None is not shown) and remedy
 
 
 def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
@@ -93,37 +91,15 @@ def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
             key = error.parameter or "kind"
             remedy = str(error).partition(": ")[2].rstrip(".")
             wrong.append(((key,), value.get(key), remedy))
-    raise _errors(wrong)
+    raise table_errors(wrong)
 
 
-def _errors(wrong: Iterable[Wrong]) -> ValidationError:
-    """An error that pydantic merges with those of the other tables."""
-    details: list[InitErrorDetails] = [
-        {
-            "type": PydanticCustomError("remedy", "{remedy}", {"remedy": remedy}),
-            "loc": loc,
-            "input": value,
-        }
-        for loc, value, remedy in wrong
-    ]
-    return ValidationError.from_exception_data("job", details)
-
-
-class Table(BaseModel):
-    """A table of a job file: unknown keys and values of another type are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        wrong = [((key,), getattr(self, key), remedy) for key, remedy in self._wrong()]
-        if wrong:
-            raise _errors(wrong)
-        return self
-
-    def _wrong(self) -> Iterator[tuple[str, str]]:
-        """Key and remedy of each setting that contradicts another one."""
-        return iter(())
+_MAX_LEVEL = 0.5  # of the test of drift
+# Keys that job files had before, and what takes their place.
+_REPLACED: dict[tuple[str | int, ...], str] = {
+    ("drift", "threshold"): "was a number of standard deviations of independent rows, which alarms "
+    "at nearly every change of dependent ones: set drift.false_alarms_per_year and drift.tolerance",
+}
 
 
 def _unpermitted(options: Mapping[str, Any], *locations: str) -> Iterator[tuple[str, str]]:
@@ -314,26 +290,50 @@ class DecodeTable(Table):
 
 
 class DriftTable(Table):
-    """``[drift]``: limits of a change of the data; see :mod:`dask_sketch.diagnostics.drift`.
+    """``[drift]``: a test of the newest data against that before; see :meth:`Ledger.drift`.
 
     Attributes
     ----------
-    threshold
-        Number of standard deviations of the sampling noise above which a change is an alarm: of
-        the new samples from the others, or of the state from that of the last run. Changes from
-        earlier states are only reported.
+    false_alarms_per_year
+        Expected number of alarms a year where nothing changes. The level of the test of a run is
+        this divided by ``runs_per_year``.
+    runs_per_year
+        Number of runs that read new data.
     tolerance
         Discrepancy (0 to 2) below which there is no alarm, however significant it is.
+    window, reference
+        Newest data, and data to compare with: numbers of runs, or spans of time such as
+        ``"7 days"``. The defaults are the fewest runs that have enough partitions, and all other
+        partitions.
+    unit
+        ``"partition"``, or ``"run"`` if the partitions of one run depend on each other.
+    strata
+        ``"weekday"`` if days of the week differ: partitions are compared with those of the same
+        day.
     states
-        Number of states of earlier runs to compare with.
+        Number of states of earlier runs whose distance is reported.
     groups
-        Compare the groups with each other too, in the report. This raises no alarm.
+        Report the distances of the groups too. This raises no alarm.
     """
 
-    threshold: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    false_alarms_per_year: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    runs_per_year: Annotated[float, Field(ge=1, le=1e6)] = 365.0
     tolerance: Annotated[float, Field(ge=0, le=2)] = 0.0
+    window: Window | None = None
+    reference: Window | None = None
+    unit: Literal["partition", "run"] = "partition"
+    strata: Literal["weekday"] | None = None
     states: Annotated[int, Field(ge=1, le=100)] = 7
     groups: bool = True
+
+    @property
+    def level(self) -> float:
+        """Level of the test of a run."""
+        return self.false_alarms_per_year / self.runs_per_year
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        if self.level > _MAX_LEVEL:
+            yield "false_alarms_per_year", f"should be at most {_MAX_LEVEL:g} of runs_per_year"
 
 
 class OutputsTable(Table):
@@ -499,7 +499,7 @@ class Job(Table):
                  f'should contain {{name}}, as in "{{name}}.zarr", for {len(self.decode)} models')
             )  # fmt: skip
         if wrong:
-            raise _errors(wrong)
+            raise table_errors(wrong)
         return self
 
     def with_rows(self, sample: int | None) -> Job:
@@ -633,7 +633,7 @@ def _lines(error: ValidationError) -> Iterator[str]:
         if one["type"] == "missing":
             value, remedy = None, "is missing and required"
         elif one["type"] == "extra_forbidden":
-            value, remedy = None, _unknown(str(loc[-1]), _keys_beside(loc))
+            value, remedy = None, _REPLACED.get(loc) or _unknown(str(loc[-1]), _keys_beside(loc))
         elif one["type"] == "model_type":
             remedy = "should be a table"
         elif one["type"] == "tuple_type":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
+from dask_sketch.distributions.two_sample import TwoSampleTest
 from dask_sketch.errors import ArtifactError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
@@ -48,12 +49,14 @@ class Outcome:
         Random rows that the ledger keeps: attributes of its ``kept_rows``.
     models
         Summary of each model, by name.
+    drift, untested
+        Test of the newest data against that before; or ``None``, and the reason why there was none.
     drifts
-        Drifts of the new samples from the others, and of the state from earlier ones, by name.
+        Distances of the new samples from the others, and of the state from earlier ones, by name.
     between
-        Drift of every two groups, the largest first, by their names.
+        Distances of every two groups, the largest first, by their names.
     alarm
-        Whether the drift of the new samples, or from the last state, is above the threshold.
+        Whether the test found a difference beyond the tolerance.
     breaches, refused
         Limits of the job file that the data of this run exceeds, and those that its models exceed.
     damage
@@ -77,6 +80,8 @@ class Outcome:
     seconds: Mapping[str, float]
     rows: Mapping[str, int] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    drift: TwoSampleTest | None = None
+    untested: str = ""
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
@@ -89,10 +94,15 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
-        return vars(self) | {
-            key: {name: drift_values(drift) for name, drift in vars(self)[key].items()}
-            for key in ("drifts", "between")
-        }
+        tested = {"drift": None if self.drift is None else self.drift.as_dict()}
+        return (
+            vars(self)
+            | tested
+            | {
+                key: {name: drift_values(drift) for name, drift in vars(self)[key].items()}
+                for key in ("drifts", "between")
+            }
+        )
 
     @property
     def rows_text(self) -> str:
@@ -119,12 +129,14 @@ class Outcome:
             fields["quarantined"] = f"{len(self.quarantined):,} not in the result: {named}{more}"
         for name, model in self.models.items():
             fields[name] = model_text(model)
-        for name, drift in list(self.drifts.items())[:_STATES]:
-            fields[f"drift, {name}"] = drift_text(drift)
-        for name, drift in list(self.between.items())[:_NAMED]:
-            fields[f"groups, {name}"] = drift_text(drift)
+        if self.drift is not None or self.untested:
+            fields["drift"] = self.untested if self.drift is None else self.drift.sentence
+        for name, distance in list(self.drifts.items())[:_STATES]:
+            fields[f"distance, {name}"] = drift_text(distance)
+        for name, distance in list(self.between.items())[:_NAMED]:
+            fields[f"groups, {name}"] = drift_text(distance)
         if self.alarm:
-            fields["alarm"] = "the data has changed by more than the threshold of the job file"
+            fields["alarm"] = "the data has changed, by more than the tolerance of the job file"
         for name in ("breaches", "refused"):
             for number, text in enumerate(getattr(self, name), 1):
                 noun = "limit" if name == "breaches" else "refused model"
@@ -163,12 +175,9 @@ def drift_text(drift: Drift) -> str:
     Examples
     --------
     >>> drift_text(Drift(cost=0.05, noise_level=0.01, deviation=0.01))
-    '0.2, 4.0 standard deviations of noise (noise alone: 0.1)'
+    '0.2 (noise of independent rows: 0.1)'
     """
-    return (
-        f"{drift.discrepancy:.2g}, {drift.deviations:.1f} standard deviations of noise (noise "
-        f"alone: {drift.noise_level**0.5:.2g})"
-    )
+    return f"{drift.discrepancy:.2g} (noise of independent rows: {drift.noise_level**0.5:.2g})"
 
 
 def model_text(model: Mapping[str, Any]) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.diagnostics.drift import Drift, component_changes, feature_changes
+from dask_sketch.diagnostics.drift import Drift, component_changes
 from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.display.text import describe_bytes
+from dask_sketch.distributions.two_sample import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.open import ledger_of
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
 
-_BOLD = 5.0  # standard errors of a difference above which it is shown in bold
 # Components are listed if they move by more standard deviations than this, or if their weight
 # changes by more than this fraction.
 _MIN_MOVE = 0.1
 _MIN_CHANGE = 0.1
 _MAX_ROWS = 50  # of one table
 _MAX_RUNS = 10  # before this one
-_COMPARED = ("compared", "discrepancy", "noise", "deviations of noise", "")
+_COMPARED = ("compared", "discrepancy", "noise of independent rows")
 
 
 def write_page(
@@ -65,14 +65,13 @@ def write_page(
         source={table.name: job.place(table.path) for table in job.sources},
         names=results.feature_names,
         alarms=_alarms(outcome),
-        summary=_sentences(outcome, job.drift.threshold),
+        summary=_sentences(outcome),
         sections=[
             _run(outcome),
             *_plan(outcome, planned),
             *_quarantine(outcome),
-            _drift(results),
-            *_groups(results, outcome),
-            *_features(results),
+            *_drift(results),
+            *_groups(outcome),
             *_components(results, first),
             *_past(results, outcome),
         ],
@@ -81,7 +80,7 @@ def write_page(
     )
 
 
-def _sentences(outcome: Outcome, threshold: float) -> list[str]:
+def _sentences(outcome: Outcome) -> list[str]:
     """Summary of the run in sentences."""
     sentences = [
         f"Run {outcome.run} read {outcome.samples_read:,} of them and took "
@@ -89,22 +88,17 @@ def _sentences(outcome: Outcome, threshold: float) -> list[str]:
     ]
     if outcome.alarm:
         return sentences
-    if outcome.drifts:
-        most = max(found.deviations for found in outcome.drifts.values())
-        sentences.append(
-            f"No alarm: the largest change is {most:.1f} standard deviations of noise, or below "
-            f"the "
-            f"tolerance; the threshold is {threshold:g}."
-        )
-    else:
-        sentences.append("There is no earlier data to compare with.")
-    return sentences
+    if outcome.drift is not None:
+        return [*sentences, f"No alarm. {outcome.drift.sentence}"]
+    return [*sentences, *([f"No test of drift: {outcome.untested}"] if outcome.untested else [])]
 
 
 def _alarms(outcome: Outcome) -> list[str]:
     sentences = []
     if outcome.alarm:
-        sentences.append("Alarm: the data has changed by more than the threshold.")
+        # runs of the first versions have no test
+        sentence = "" if outcome.drift is None else f" {outcome.drift.sentence}"
+        sentences.append(f"Alarm: the data has changed.{sentence}")
     if outcome.quarantined:
         sentences.append(
             f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left "
@@ -191,72 +185,54 @@ def _quarantine(outcome: Outcome) -> list[Section]:
     ]
 
 
-def _drift(results: Results) -> Section:
-    table = results.job.drift
-    if not results.drifts:
-        return Section("Drift", "There is no earlier data to compare with.", (), ())
-    rows, strong = _compared(results, results.drifts)
-    text = (
-        "Maximum mean discrepancy (0 to 2) without its noise, the discrepancy of noise alone, and "
-        "the number of standard deviations of noise by which the square exceeds it. "
-        + ("The data has changed by more than the threshold: alarm. " if results.alarm else "")
-        + f"The threshold is {table.threshold:g} standard deviations"
-        + (f" and a discrepancy of {table.tolerance:g}." if table.tolerance else ".")
-    )
-    return Section("Drift", text, _COMPARED, rows, strong)
+def _drift(results: Results) -> list[Section]:
+    """Test of the newest data, with the features that differ, and distances."""
+    sections, found, table = [], results.drift, results.job.drift
+    if found is None:
+        sections.append(Section("Drift", f"No test. {results.untested}", (), ()))
+    else:
+        (first, second), level = found.n_units, found.level
+        text = (
+            f"{found.sentence} The newest {first:,} were compared with {second:,} before "
+            f"({found.dim}s), which were permuted between the two sides. The level {level:.2g} is "
+            f"that of {table.false_alarms_per_year:g} false alarms in {table.runs_per_year:g} runs"
+            + (f"; the tolerance is {table.tolerance:g}." if table.tolerance else ".")
+        )
+        shown = found.features[:_MAX_ROWS]
+        rows: list[tuple[str, ...]] = [
+            (
+                one.name,
+                f"{one.means[1]:.4g} ± {one.deviations[1]:.3g}",
+                f"{one.means[0]:.4g} ± {one.deviations[0]:.3g}",
+                f"{one.p_value:.2g}",
+            )
+            for one in shown
+        ]
+        strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= level)
+        header = ("feature", "before", "newest", "p-value")
+        sections.append(Section("Drift", text, header, rows, strong))
+    if results.drifts:
+        text = (
+            "Maximum mean discrepancy (0 to 2) without its noise, and the discrepancy of noise "
+            "alone if rows were independent. These raise no alarm."
+        )
+        sections.append(Section("Distances", text, _COMPARED, _compared(results.drifts)))
+    return sections
 
 
-def _groups(results: Results, outcome: Outcome) -> list[Section]:
+def _groups(outcome: Outcome) -> list[Section]:
     if not outcome.between:
         return []
-    rows, strong = _compared(results, outcome.between)
-    text = "Every two groups, the largest drift first. Groups raise no alarm."
-    return [Section("Drift between groups", text, _COMPARED, rows, strong)]
+    text = "Every two groups, the most distant first. Groups raise no alarm."
+    return [Section("Distances between groups", text, _COMPARED, _compared(outcome.between))]
 
 
-def _compared(
-    results: Results, drifts: Mapping[str, Drift]
-) -> tuple[list[tuple[str, ...]], frozenset[int]]:
-    """Rows of a table of drifts, and the indices of those above the threshold."""
-    table = results.job.drift
-    shown = list(drifts.items())[:_MAX_ROWS]
-    above = [found.is_alarm(table.threshold, table.tolerance) for _, found in shown]
-    rows: list[tuple[str, ...]] = [
-        (
-            name,
-            f"{found.discrepancy:.3g}",
-            f"{np.sqrt(found.noise_level):.3g}",
-            f"{found.deviations:.1f}",
-            "above the threshold" * far,
-        )
-        for (name, found), far in zip(shown, above, strict=True)
+def _compared(drifts: Mapping[str, Drift]) -> list[tuple[str, ...]]:
+    """Rows of a table of distances."""
+    return [
+        (name, f"{found.discrepancy:.3g}", f"{np.sqrt(found.noise_level):.3g}")
+        for name, found in list(drifts.items())[:_MAX_ROWS]
     ]
-    return rows, frozenset(i for i, far in enumerate(above) if far)
-
-
-def _features(results: Results) -> list[Section]:
-    """Table of means and standard deviations of the new samples beside those of the others."""
-    if results.new is None or results.old is None:
-        return []
-    found = feature_changes(results.old, results.new)
-    names = results.feature_names or [f"feature {k}" for k in range(len(found.before))]
-    order = np.argsort(-np.abs(found.errors), kind="stable")[:_MAX_ROWS]
-    rows: list[tuple[str, ...]] = [
-        (
-            names[k],
-            f"{found.before[k]:.4g} ± {found.deviation_before[k]:.3g}",
-            f"{found.after[k]:.4g} ± {found.deviation_after[k]:.3g}",
-            f"{found.errors[k]:+.1f}",
-        )
-        for k in order
-    ]
-    strong = frozenset(i for i, k in enumerate(order) if abs(found.errors[k]) > _BOLD)
-    text = (
-        "Mean ± standard deviation of each feature in the new samples and in the others. The "
-        "difference of the means is given in standard errors."
-    )
-    header = ("feature", "other samples", "new samples", "difference")
-    return [Section("Changes of the features", text, header, rows, strong)]
 
 
 def _components(results: Results, name: str) -> list[Section]:
@@ -368,13 +344,10 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
                     earlier = ledger.model(before.number, name)
                     found.earlier |= {} if earlier is None else {name: earlier}
                 break
+    tested = record.results.get("drift")
+    found.drift = None if tested is None else TwoSampleTest.from_dict(tested)
+    found.untested = str(record.results.get("untested", ""))
     found.drifts = _drifts(record.results.get("drifts", {}))
-    new_keys = [key for key, entry in ledger.entries.items() if entry.run == record.number]
-    if new_keys and len(new_keys) < len(ledger.entries) and is_current:
-        new = ledger.total(new_keys, sample=False)
-        old = total.without_sample() - new
-        if min(new.effective_count, old.effective_count) > 0:
-            found.new, found.old = new, old
     return found
 
 
@@ -410,6 +383,8 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         models={
             name: stored["models"][name] for name in results.models if name in stored["models"]
         },
+        drift=results.drift,
+        untested=results.untested,
         drifts=results.drifts,
         between=_drifts(stored.get("between", {})),
         alarm=bool(stored.get("alarm")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
-from dask_sketch.errors import InputError
+from dask_sketch.distributions.two_sample import TwoSampleTest
+from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.checks import data_breaches, model_breaches
 from dask_sketch.jobs.open import group_keys
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 Model = GaussianMixture | Centroids
 Step = Callable[[str], AbstractContextManager[None]]
 CAME, STATE = "new samples against the rest", "state against the last run's"  # names in records
-_ALARMING = (CAME, STATE)
+# Permutations for each unit of 1 / level, so that a p-value at the level has little noise.
+_PERMUTATIONS = 5
 # A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
 # that of the last model, by this number of standard deviations of the noise.
 _MAX_GROWTH = 1.1
@@ -185,16 +188,18 @@ class Results:
         Context manager that measures the time of a step, by its name.
     feature_names
         Names of the features, if the sources have them.
-    new, old
-        Sketches of the samples that this run read, and of all others; ``None`` if one is empty.
     models
         Models by name; those of groups are called ``model@group``.
     earlier
         Models of the last run, by name.
     scores
         Score of each model on the held-out samples, by its name.
+    drift
+        Test of the newest data against that before; ``None`` if there was none.
+    untested
+        Reason why there was no test.
     drifts
-        Drifts of the new samples and of the state, by name.
+        Distances of the new samples and of the state, by name.
     between
         Drift of every two groups, by their names.
     groups
@@ -214,11 +219,11 @@ class Results:
     step: Step
     total: Sketch
     feature_names: tuple[str, ...] | None = None
-    new: Sketch | None = None
-    old: Sketch | None = None
     models: dict[str, DecodedModel] = field(default_factory=dict)
     earlier: dict[str, Model] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drift: TwoSampleTest | None = None
+    untested: str = "There is no new data."
     drifts: dict[str, Drift] = field(default_factory=dict)
     between: dict[tuple[str, str], Drift] = field(default_factory=dict)
     groups: dict[str, Sketch] = field(default_factory=dict)
@@ -230,13 +235,8 @@ class Results:
 
     @property
     def alarm(self) -> bool:
-        """Whether the data has changed by more than the job file allows."""
-        table = self.job.drift
-        return any(
-            found.is_alarm(table.threshold, table.tolerance)
-            for name, found in self.drifts.items()
-            if name in _ALARMING
-        )
+        """Whether the newest data differs from that before, by more than the tolerance."""
+        return self.drift is not None and self.drift.is_different
 
     def summary(self, name: str) -> dict[str, Any]:
         """Summary of a model as plain values."""
@@ -323,8 +323,10 @@ class Results:
         if self.read is not None:
             new, old = self.read, self.total.without_sample() - self.read
             if min(new.effective_count, old.effective_count) > 0:
-                self.new, self.old = new, old
                 self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
+                self._test_drift()
+            else:
+                self.untested = "There is no earlier data to compare with."
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
         for number, state in reversed(states):
             if state.identical(self.total):
@@ -340,6 +342,25 @@ class Results:
             )
         if self.job.drift.groups:
             self.between = drifts_between(self.groups, model=distribution, seed=seed)
+
+    def _test_drift(self) -> None:
+        """Test the newest data against that before, if there are enough partitions."""
+        table = self.job.drift
+        try:
+            self.drift = self.ledger.drift(
+                table.window,
+                reference=table.reference,
+                unit=table.unit,
+                strata=table.strata,
+                tolerance=table.tolerance,
+                level=table.level,
+                n_permutations=math.ceil(_PERMUTATIONS / table.level),
+                seed=self.job.job.seed,
+            )
+        except (InputError, LedgerError) as error:
+            if error.parameter not in ("level", "window", "reference", "strata"):
+                raise
+            self.untested = str(error)
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

@@ -273,6 +273,8 @@ class _Run:
             seconds=self.seconds,
             rows=asdict(ledger.kept_rows),
             models={name: results.summary(name) for name in results.models},
+            drift=results.drift,
+            untested="" if results.drift is not None else results.untested,
             drifts=results.drifts,
             between={
                 f"{a} against {b}": found
@@ -328,6 +330,8 @@ class _Run:
             counts=counts | {"quarantined": len(outcome.quarantined)},
             results={
                 "models": values["models"],
+                "drift": values["drift"],
+                "untested": outcome.untested,
                 "drifts": values["drifts"],
                 "between": dict(list(values["between"].items())[:MAX_BETWEEN]),
                 "alarm": outcome.alarm,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from dask.utils import parse_bytes
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
+from dask_sketch.jobs.ledger.windows import parse_span
 from dask_sketch.jobs.secrets import MAX_TEXT, Secrets, require_no_secret
 
 MAX_NAMES = 4096  # in a list
@@ -113,6 +114,18 @@ def _require_cheap(source: str) -> None:
         )
 
 
+def _window(value: Any) -> int | str:
+    try:
+        if isinstance(value, str):
+            parse_span(value)
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+    except ValueError:
+        pass
+    raise ValueError('should be a number of runs, or a span of time such as "7 days"')
+
+
 def _ordered(values: tuple[int, int]) -> tuple[int, int]:
     if values[0] > values[1]:
         raise ValueError("should be the lowest and the highest number")
@@ -141,3 +154,4 @@ Expected = Annotated[
     AfterValidator(_ordered),
 ]
 Pattern = Annotated[re.Pattern[str], PlainValidator(_pattern)]
+Window = Annotated[int | str, PlainValidator(_window)]

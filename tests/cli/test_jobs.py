@@ -71,7 +71,7 @@ def test_a_run_is_told(make_place: Make) -> None:
         "1 new, 0 changed",
         "20 read; 220 in all",
         "cold start, with 220 random rows",
-        "drift, new samples",
+        "distance, new samples",
     ):
         assert expected in result.stdout
     assert "reading 1 partitions" in result.stderr
@@ -173,7 +173,7 @@ def test_help(command: str) -> None:
     text = call(command, "--help").stdout
     assert "Example" in text
     if command in ("run", "verify"):
-        assert "5 the data has drifted" in " ".join(text.split())
+        assert "5 the newest data differs" in " ".join(text.split())
 
 
 def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:

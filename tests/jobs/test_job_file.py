@@ -57,7 +57,8 @@ model = "dirac"
 path = "heldout.zarr"
 
 [drift]
-threshold = 4
+false_alarms_per_year = 4
+window = "7 days"
 
 [outputs]
 report = "report.html"
@@ -113,7 +114,7 @@ def test_a_whole_file(key: str) -> None:
     assert job.groups is not None
     assert job.groups.pattern is not None
     assert [table.name for table in job.decode] == ["model", "centroids"]
-    assert job.drift.threshold == 4.0
+    assert job.drift.level == 4.0 / 365
     assert job.cluster.n_workers == 2
     assert job.limits.attempts == 5
     assert job.limits.commit_seconds == 60.0
@@ -177,6 +178,9 @@ ONE = {
     "limits.attempt = 3": ("limits.attempt:", "attempts"),
     "limit.attempts = 3": ("limit:", "limits"),
     "drift.groups = 'yes'": ('drift.groups = "yes":', "boolean"),
+    "drift.threshold = 5.0": ("drift.threshold:", "false_alarms_per_year"),
+    "drift.false_alarms_per_year = 200": ("drift.false_alarms_per_year = 200", "runs_per_year"),
+    "drift.window = 0": ("drift.window = 0:", "7 days"),
     "outputs.report = 'report.txt'": ('outputs.report = "report.txt":', ".html"),
     "outputs.report = 's3://bucket/report.html'": (
         'outputs.report = "s3://bucket/report.html":', ".html",

@@ -13,6 +13,7 @@ import dask_sketch as ds
 from dask_sketch.errors import (
     JobError,
 )
+from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.results import CAME, STATE
 
 Make = Callable[..., Place]
@@ -41,26 +42,45 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
         place.run()
 
 
-def test_drift_is_an_alarm_above_its_threshold(make_place: Make) -> None:
-    place = make_place(50, DECODE + '[outputs]\nreport = "r.html"\n')
-    place.run()
-    place.append(rows_of(10 * ROWS, seed=7, shift=0.7))
+DRIFT = DECODE + "[drift]\nfalse_alarms_per_year = 5\nruns_per_year = 365\n"
+
+
+def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
+    place = make_place(12, DRIFT + '[outputs]\nreport = "r.html"\n')
+    first = place.run()
+    assert (first.drift, first.untested) == (None, "There is no earlier data to compare with.")
+    place.append(rows_of(4 * ROWS, seed=7, shift=1.5))
     outcome = place.run()
     assert outcome.alarm
-    assert outcome.drifts[CAME].deviations > 5
-    # states share most samples: a smaller discrepancy in smaller noise
-    assert outcome.drifts[STATE].discrepancy < outcome.drifts[CAME].discrepancy / 4
-    assert outcome.drifts[STATE].deviations == pytest.approx(
-        outcome.drifts[CAME].deviations, rel=0.05
-    )
+    assert outcome.drift is not None
+    assert outcome.drift.n_units == (4, 12)
+    assert outcome.drift.p_value <= outcome.drift.level == 5 / 365
+    # states share most samples: a smaller distance
+    assert outcome.drifts[STATE].discrepancy < outcome.drifts[CAME].discrepancy / 2
     page = (place.folder / "r.html").read_text()
-    assert "alarm" in page
-    assert "above the threshold" in page
-    assert "Changes of the features" in page
+    assert "Alarm" in page
+    assert outcome.drift.sentence in page
     assert "Changes of the components" in page
-    place.append(rows_of(10 * ROWS, seed=8, shift=0.7))
-    place.write(DECODE + "[drift]\nthreshold = 1e6\n")
-    assert not place.run().alarm
+    report_last_run(place.file, place.folder / "again.html")
+    assert outcome.drift.sentence in (place.folder / "again.html").read_text()
+    place.append(rows_of(4 * ROWS, seed=8, shift=1.5))
+    place.write(DRIFT + "tolerance = 1.5\n")
+    outcome = place.run()
+    assert not outcome.alarm
+    assert outcome.drift is not None
+    assert outcome.drift.tolerance_p_value > 0.5
+
+
+def test_too_few_partitions_are_not_tested(make_place: Make) -> None:
+    place = make_place(3, DRIFT + '[outputs]\nreport = "r.html"\n')
+    place.run()
+    place.append(rows_of(ROWS, seed=7, shift=3.0))
+    outcome = place.run()
+    assert not outcome.alarm
+    assert outcome.drift is None
+    assert "1 and 3 units" in outcome.untested
+    assert "1 and 3 units" in str(outcome)
+    assert "1 and 3 units" in (place.folder / "r.html").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:feature 0 has values")

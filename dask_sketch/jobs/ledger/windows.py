@@ -194,17 +194,36 @@ def _runs_or_keys(
     )
 
 
-def _span(window: str, name: str) -> timedelta:
+def parse_span(text: str) -> timedelta:
+    """Parse a span of time.
+
+    Raises
+    ------
+    ValueError
+        If the text is no positive span of time.
+
+    Examples
+    --------
+    >>> parse_span("36 hours")
+    datetime.timedelta(days=1, seconds=43200)
+    """
     try:
-        span = pd.Timedelta(window).to_pytimedelta()
-    except (ValueError, OverflowError, AttributeError):  # AttributeError: "NaT"
+        span = pd.Timedelta(text).to_pytimedelta()
+    except (OverflowError, AttributeError):  # AttributeError: "NaT"
         span = timedelta(0)
     if not span > timedelta(0):
+        raise ValueError(f"{text!r} is no positive span of time")
+    return span
+
+
+def _span(window: str, name: str) -> timedelta:
+    try:
+        return parse_span(window)
+    except ValueError as error:
         raise LedgerError(
             f'{name}={window!r} is no span of time: give one such as "7 days" or "36 hours".',
             parameter=name,
-        )
-    return span
+        ) from error
 
 
 def start_times(records: Sequence[RunRecord]) -> dict[int, datetime]:
