@@ -127,7 +127,7 @@ def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None
     assert drop_seconds(written.read_text()) == drop_seconds(first)
     for expected in (
         "nightly: run 2, done",
-        "Alarm: the data has changed by more than the threshold.",
+        "Alarm: the data has changed.",
         "Plan and outcome",
         '<th scope="row">new partitions</th><td data-name="plan">5</td>'
         '<td data-name="outcome">5</td>',
