@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,33 @@ def test_starting_atoms_away_from_the_centre(space):
     means, _ = space.to_data_units(atoms)
     np.testing.assert_allclose((means.mean(axis=0) - space.shift) / means.std(axis=0), 0, atol=0.1)
     np.testing.assert_allclose(means.std(axis=0), [1.0, 5.0, 0.2], rtol=0.15)
+
+
+def test_atoms_in_the_range_have_all_its_means_and_widths(data, space):
+    theta = space.atoms_in_range(np.random.default_rng(0), 400)
+    means, variances = space.to_data_units(theta)
+    width = data.maximum - data.minimum
+    assert (means >= data.minimum).all()
+    assert (means <= data.maximum).all()
+    np.testing.assert_array_less(0.9 * width, np.ptp(means, axis=0))
+    assert variances.max() > 3.0 * variances.min()
+
+
+def test_without_bounds_the_range_is_three_deviations(data):
+    infinite = np.full(3, np.inf)
+    space = space_of(replace(data, minimum=-infinite, maximum=infinite, tight_bounds=False))
+    means, _ = space.to_data_units(space.atoms_in_range(np.random.default_rng(0), 400))
+    within = 3.0 * np.sqrt(data.variance)
+    assert (np.abs(means - data.mean) <= within + 1e-9).all()
+    assert (np.abs(means - data.mean).max(axis=0) > 0.9 * within).all()
+
+
+def test_a_range_that_no_number_of_atoms_covers_has_no_places():
+    x = np.random.default_rng(0).uniform(0.0, 1000.0, (500, 6))
+    narrow = FeatureMap(6, 70, scale=1.0, seed=1)
+    assert space_of(partial_sketch(x, narrow)).n_places == 0
+    x = np.random.default_rng(0).uniform(0.0, 5.0, (500, 2))
+    assert 4 <= space_of(partial_sketch(x, FeatureMap(2, 70, scale=1.0, seed=1))).n_places <= 7
 
 
 def test_split(space):
