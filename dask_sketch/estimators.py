@@ -388,17 +388,21 @@ class SketchKMeans(
 
 
 class SketchGaussianMixture(DensityMixin, SketchEstimator):
-    """Gaussian mixture with diagonal covariances from a sketch, in one pass over data of any size.
+    """Gaussian mixture from a sketch, in one pass over data of any size.
 
     Parameters
     ----------
     n_components
         Number of components.
     n_frequencies
-        Number of frequencies of the feature map; ``5 (2 d + 1) n_components`` by default.
+        Number of frequencies of the feature map; ``5 (2 d + 1) n_components`` by default, five for
+        each parameter of diagonal covariances.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by
         default.
+    covariance_type
+        ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn, where ``"full"``
+        is the default; see :func:`dask_sketch.decode`.
     method, refine, variance_floor
         Arguments of the decoder, see :func:`dask_sketch.decode`.
     sample_size
@@ -418,10 +422,10 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     Attributes
     ----------
     weights_, means_, covariances_
-        Weights (n_components,), means (n_components, n_features) and variances (n_components,
-        n_features) of the components, as with ``covariance_type="diag"`` of scikit-learn.
+        Weights (n_components,), means (n_components, n_features) and covariances of the components,
+        of the shape of ``covariance_type``: by default variances (n_components, n_features).
     precisions_
-        Inverse variances, ``1 / covariances_``.
+        Inverses of the variances, or of the covariance matrices.
     converged_
         Whether the decoder converged.
     sketch_
@@ -464,6 +468,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
+        covariance_type: str = "diag",
         method: str | None = None,
         refine: str | None = None,
         variance_floor: float = 0.1,
@@ -476,6 +481,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.n_components = n_components
         self.n_frequencies = n_frequencies
         self.scale = scale
+        self.covariance_type = covariance_type
         self.method = method
         self.refine = refine
         self.variance_floor = variance_floor
@@ -563,7 +569,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     def _decoding(self) -> dict[str, Any]:
         return {
             "method": self.method,
-            "model": "gaussian",
+            "model": "isotropic" if self.covariance_type == "spherical" else "gaussian",
+            "covariance_type": self.covariance_type,
             "refine": self.refine,
             "variance_floor": self.variance_floor,
         }
@@ -572,5 +579,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         assert isinstance(model, GaussianMixture)
         assert model.decoding is not None
         self.weights_, self.means_ = model.weights, model.means
-        self.covariances_, self.precisions_ = model.covariances, 1.0 / model.covariances
+        self.covariances_ = model.covariances
+        if model.covariance_type in ("full", "tied"):
+            self.precisions_ = np.linalg.inv(model.covariances)
+        else:
+            self.precisions_ = 1.0 / model.covariances
         self.converged_ = model.decoding.converged

@@ -52,6 +52,21 @@ def test_a_mixture_is_found():
     assert component.shape == (10,)
 
 
+@pytest.mark.filterwarnings("ignore:the mixture is")  # of types with fewer parameters
+@pytest.mark.parametrize("kind", ["full", "tied", "spherical"])
+def test_types_of_covariances(kind):
+    turned = X @ np.array([[1.0, 0.6], [-0.2, 0.8]])
+    found = SketchGaussianMixture(3, covariance_type=kind).fit(turned)
+    other = found.model_.to_sklearn()
+    assert found.covariances_.shape == other.covariances_.shape
+    np.testing.assert_allclose(found.precisions_, other.precisions_)
+    np.testing.assert_array_equal(found.predict(turned), other.predict(turned))
+    assert found.bic(turned) == pytest.approx(other.bic(turned))
+    if kind == "full":
+        diagonal = SketchGaussianMixture(3).fit(turned)
+        assert found.score(turned) > diagonal.score(turned) + 0.01
+
+
 def test_centroids_are_found():
     from sklearn.cluster import KMeans
 

@@ -26,6 +26,7 @@ from dask_sketch.cli.options import (
 )
 from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
 from dask_sketch.display.text import describe
+from dask_sketch.validation.choices import COVARIANCE_TYPES
 
 
 @click.command(
@@ -33,6 +34,7 @@ from dask_sketch.display.text import describe
         "decode sketch.zarr -k 10 --refine efficient -o model.zarr",
         "decode sketch.zarr -k 64 --method splitting --variance-floor 0.3 -o model.zarr",
         "decode sketch.zarr -k 10 --model dirac -o centroids.zarr",
+        "decode sketch.zarr -k 10 --covariance-type full -o model.zarr",
         "decode grown.zarr --start model.zarr -o new.zarr",
         "decode speakers.zarr --group ann -k 8 -o ann.zarr",
     )
@@ -44,6 +46,9 @@ from dask_sketch.display.text import describe
               "sketch.")  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
 @click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
+@click.option("--covariance-type", type=click.Choice(COVARIANCE_TYPES),
+              help="Covariances of a mixture: variances of features (diag), one variance "
+              "(spherical), one matrix (tied), or a matrix for each component (full).")  # fmt: skip
 @click.option("--refine", type=click.Choice(REFINEMENTS),
               help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
 @click.option("--start", metavar="MODEL",

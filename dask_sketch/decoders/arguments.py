@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
-from dask_sketch.decoders.methods import OPTIONAL, START, Method, rows_of
+from dask_sketch.decoders.methods import OPTIONAL, START, Method, matrix_row, rows_of
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS
+from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start
@@ -22,6 +23,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.choices import COVARIANCE_TYPES
 from dask_sketch.validation.warn import warn_user
 
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
@@ -45,6 +47,7 @@ def check_problem(
     replicates: int,
     variance_floor: float,
     device: str | None,
+    covariance_type: str | None = None,
 ) -> tuple[Problem, Method]:
     """Validate all arguments that describe a problem, and find the row of its method.
 
@@ -60,35 +63,32 @@ def check_problem(
         n_components = require_integer("n_components", n_components, 1, DecodeError)
     replicates = require_integer("replicates", replicates, 1, DecodeError)
     seed = require_integer("seed", seed, 0, DecodeError)
-    for name, value, known in (
-        ("method", method, METHODS),
-        ("model", model, MODELS),
-        ("maxima", maxima, MAXIMA),
-        ("refine", refine, REFINEMENTS),
-        ("device", device, ("cuda",)),
-    ):
-        if value not in known and (value is not None or name == "maxima"):
-            raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
+    _require_known(
+        method=method, model=model, maxima=maxima, refine=refine, device=device,
+        covariance_type=covariance_type,
+    )  # fmt: skip
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
-    components = None if start is None else _start(start, sketch.feature_map.n_features)
+    model = _model_of_type(model, covariance_type)
+    has_matrices = covariance_type in ("full", "tied")
+    components = None
+    if start is not None:
+        components = _start(start, sketch.feature_map.n_features, has_matrices)
     optional = (bounds, covariance, device, merge or None)
     if method is None and start is None and all(value is None for value in optional):
         method = _method_of_sample(sketch, model, n_components)
+        if has_matrices and sketch.sample is None:
+            method = None  # the mixture of the pilot has no correlations
     row, model = _row(method, model, n_components, start)
+    if has_matrices:
+        row = _row_of_matrices(row, covariance_type, n_components, bounds, components)
     without_rows = row.name == "likelihood" and sketch.sample is None
-    if without_rows and (model != "gaussian" or nearby_mixture(sketch) is None):
+    if without_rows and (model != "gaussian" or has_matrices or nearby_mixture(sketch) is None):
         raise DecodeError(
             "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
             "choose another method."
         )
-    given = {"merge": merge, "refine": refine, "covariance": covariance, "device": device}
-    for name in OPTIONAL:
-        if name not in row.arguments and given[name] not in (None, False):
-            raise DecodeError(
-                f"{name}={given[name]!r} with method={row.name!r}: leave it out, or choose another "
-                "method, such as 'cl-ompr' or 'splitting'."
-            )
+    _require_taken(row, merge=merge, refine=refine, covariance=covariance, device=device)
     box = _box(bounds, sketch)
     if sketch.privacy is not None and box is not None:
         # a private sketch has no other range than its bounds, which these replace
@@ -108,10 +108,91 @@ def check_problem(
         replicates=replicates,
         variance_floor=variance_floor,
         device=device,
+        covariance_type=covariance_type or "diag",
     )
+    if row.name == "likelihood" and has_matrices:  # the rows may determine what the sketch does not
+        return problem, row
     _require_refinable(problem)
     _require_enough(problem, problem.count_parameters(row.family))
+    if has_matrices:
+        _require_solvable(problem)
     return problem, row
+
+
+_KNOWN = {
+    "method": METHODS, "model": MODELS, "maxima": MAXIMA, "refine": REFINEMENTS,
+    "device": ("cuda",), "covariance_type": COVARIANCE_TYPES,
+}  # fmt: skip
+
+
+def _require_known(**names: str | None) -> None:
+    """Raise an error for a name that is unknown."""
+    for name, value in names.items():
+        known = _KNOWN[name]
+        if value not in known and (value is not None or name == "maxima"):
+            raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
+
+
+def _require_taken(row: Method, **given: Any) -> None:
+    """Raise an error for an argument that the method does not take."""
+    for name in OPTIONAL:
+        if name not in row.arguments and given[name] not in (None, False):
+            raise DecodeError(
+                f"{name}={given[name]!r} with method={row.name!r}: leave it out, or choose another "
+                "method, such as 'cl-ompr' or 'splitting'."
+            )
+
+
+def _model_of_type(model: str | None, covariance_type: str | None) -> str | None:
+    """Model of a covariance type; an error for a model of other covariances."""
+    if covariance_type is None:
+        return model
+    implied = "isotropic" if covariance_type == "spherical" else "gaussian"
+    if model not in (None, implied):
+        raise DecodeError(
+            f"covariance_type={covariance_type!r} with model={model!r}: leave one of them out."
+        )
+    return implied
+
+
+def _row_of_matrices(
+    row: Method,
+    covariance_type: str | None,
+    n_components: int | None,
+    bounds: object,
+    start: Start | None,
+) -> Method:
+    """Row of the method that fits covariance matrices."""
+    if start is not None and n_components not in (None, len(start.weights)):
+        raise DecodeError(
+            f"n_components={n_components} with a start of {len(start.weights)} components and "
+            f"covariance_type={covariance_type!r}: leave n_components out, or start."
+        )
+    found = matrix_row(row)
+    if found is None:
+        raise DecodeError(
+            f"covariance_type={covariance_type!r} with method={row.name!r}"
+            f"{' and n_components=None' if n_components is None else ''}: give a number of "
+            "components, and one of the methods 'likelihood', 'cl-ompr' and 'splitting', or none."
+        )
+    if bounds is not None:
+        raise DecodeError(
+            f"bounds with covariance_type={covariance_type!r}: leave bounds out, or decode "
+            "covariance_type='diag'."
+        )
+    return found
+
+
+def _require_solvable(problem: Problem) -> None:
+    """Raise an error for more parameters than normal equations can have."""
+    d, k = problem.n_features, problem.required_size
+    n_parameters = k * (1 + d + d * (d + 1) // 2)
+    if n_parameters > MAX_SOLVABLE:
+        raise DecodeError(
+            f"covariance_type={problem.covariance_type!r} with n_components={k} of {d} features "
+            f"has {n_parameters:,} parameters, and at most {MAX_SOLVABLE:,} can be fitted to a "
+            "sketch: decode fewer components or covariance_type='diag', or sketch with sample=True."
+        )
 
 
 def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | None) -> str | None:
@@ -208,7 +289,7 @@ def _row(
     return fitting[0], model
 
 
-def _start(start: object, n_features: int) -> Start:
+def _start(start: object, n_features: int, has_matrices: bool) -> Start:
     """Components of an earlier model; variances of centroids are zero."""
     if not isinstance(start, (GaussianMixture, Centroids)):
         raise DecodeError(
@@ -221,7 +302,8 @@ def _start(start: object, n_features: int) -> Start:
         )
     if isinstance(start, Centroids):
         return Start(start.weights, start.centers, np.zeros_like(start.centers), start.decoding)
-    return Start(start.weights, start.means, start.covariances, start.decoding)
+    shapes = start.covariance_matrices if has_matrices else start.variances
+    return Start(start.weights, start.means, shapes, start.decoding)
 
 
 def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:

@@ -11,6 +11,9 @@ spread``, together with an envelope ``g`` that all its atoms share:
 - ``"isotropic"``: one variance for all features, in the units of the data; ``q = 1``;
 - ``"known"``: Gaussians with one fixed covariance, which is the envelope; ``q = 0``;
 - ``"dirac"``: points; ``q = 0`` and no envelope;
+- ``"full"``: covariance matrices, whose entries are the shape parameters: first the variances, then
+  the covariances of the pairs of features; ``q = n_features (n_features + 1) / 2``;
+- ``"tied"``: the same, for fits whose components share their matrix;
 - ``"scaled"``: a multiple of the variances that the frequency distribution expects in each feature;
   ``q = 1``. It is isotropic if the distribution is. It is no model of :func:`dask_sketch.decode`:
   densities of many atoms consist of it, so that the units of features do not matter.
@@ -25,10 +28,11 @@ import numpy.typing as npt
 
 from dask_sketch.decoders.names import MODELS
 from dask_sketch.errors import DecodeError
+from dask_sketch.models.covariances import floored
 from dask_sketch.sketching.sketch import Sketch
 
 Array = npt.NDArray[np.float64]
-FAMILIES = (*MODELS, "scaled")
+FAMILIES = (*MODELS, "scaled", "full", "tied")
 
 # Variances are kept above this fraction of the mean component variance of the frequency
 # distribution, or of the variance of the data if that is less. The paper's bound is 1e-15
@@ -39,8 +43,14 @@ FAMILIES = (*MODELS, "scaled")
 # nats per held-out frame.
 VARIANCE_FLOOR = 0.1
 _MAX_PLACES = 1e5  # atoms that are too many to cover the range of the data
+_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a variance in one step; the rise, of a matrix
+_MARGIN, _WIDEST = 1.0, 25.0  # ranges of the data, and variances
+_LONGEST_MOVE = 3.0  # of the mean of a component with a matrix, in its standard deviations
 _ATOMS_IN_RANGE = 4.0  # standard deviations of the widest random atom in the range of the data
 _NO_WIDTH = 1e-15  # floor in features that do not vary at all
+# Smallest eigenvalue of a covariance matrix, as a fraction of the floor of diagonal covariances:
+# features that are strongly correlated have small eigenvalues, and none has a small variance.
+_EIGENVALUE_FLOOR = 0.01
 
 
 def count_shapes(model: str, n_features: int) -> int:
@@ -51,7 +61,10 @@ def count_shapes(model: str, n_features: int) -> int:
     >>> count_shapes("gaussian", 3), count_shapes("isotropic", 3), count_shapes("dirac", 3)
     (3, 1, 0)
     """
-    return {"gaussian": n_features, "isotropic": 1, "scaled": 1}.get(model, 0)
+    n_entries = n_features * (n_features + 1) // 2
+    counts = {"gaussian": n_features, "isotropic": 1, "scaled": 1, "full": n_entries}
+    counts["tied"] = n_entries
+    return counts.get(model, 0)
 
 
 def covariance_matrix(model: str, covariance: npt.ArrayLike | None, d: int) -> Array | None:
@@ -102,6 +115,34 @@ def covariance_matrix(model: str, covariance: npt.ArrayLike | None, d: int) -> A
             f"covariance has the eigenvalue {lowest:g}: give a matrix without negative eigenvalues."
         )
     return matrix
+
+
+def entries(n_features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Rows and columns of the entries of a covariance matrix: the diagonal, then all pairs.
+
+    Examples
+    --------
+    >>> [index.tolist() for index in entries(3)]
+    [[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+    """
+    each = np.arange(n_features)
+    first, second = np.triu_indices(n_features, 1)
+    return np.concatenate([each, first]), np.concatenate([each, second])
+
+
+def packed(matrices: Array) -> Array:
+    """Entries (..., q) of symmetric matrices (..., n_features, n_features), see :func:`entries`."""
+    first, second = entries(matrices.shape[-1])
+    return np.asarray(matrices[..., first, second])
+
+
+def unpacked(shapes: Array, n_features: int) -> Array:
+    """Symmetric matrices (..., n_features, n_features) of entries (..., q)."""
+    first, second = entries(n_features)
+    matrices = np.empty((*shapes.shape[:-1], n_features, n_features))
+    matrices[..., first, second] = shapes
+    matrices[..., second, first] = shapes
+    return matrices
 
 
 @dataclass(frozen=True)
@@ -165,8 +206,24 @@ class Family:
             "gaussian": np.eye(d),
             "isotropic": (scale @ scale / d / scale**2)[None, :],
             "scaled": np.ones((1, d)),
+            "full": np.eye(count_shapes("full", d), d),
+            "tied": np.eye(count_shapes("tied", d), d),
         }.get(model, np.empty((0, d)))
+        diagonal = diagonal and model not in ("full", "tied")
         return cls(model, diagonal, spread, log_envelope, fixed)
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether the shape parameters are the entries of covariance matrices."""
+        return self.name in ("full", "tied")
+
+    def factors(self, frequencies: Array) -> Array:
+        """Derivatives (q, n_frequencies) of the logarithm of an atom by its shape parameters."""
+        if not self.has_matrices:
+            return np.asarray(-0.5 * self.spread @ frequencies**2)
+        first, second = entries(len(frequencies))
+        halves = np.where(first == second, -0.5, -1.0)
+        return np.asarray(halves[:, None] * frequencies[first] * frequencies[second])
 
     def nearest(self, variances: Array) -> Array:
         """Shape parameters (..., q) nearest to variances (..., n_features), both normalised.
@@ -176,7 +233,8 @@ class Family:
         """
         spans = self.spread > 0.0
         each = np.divide(spans, self.spread, out=np.zeros_like(self.spread), where=spans)
-        return np.asarray(variances @ (each / spans.sum(axis=1, keepdims=True)).T)
+        n_features = np.maximum(spans.sum(axis=1, keepdims=True), 1)
+        return np.asarray(variances @ (each / n_features).T)
 
 
 class ParameterSpace:
@@ -233,6 +291,9 @@ class ParameterSpace:
         self._narrowest = float((sketch.feature_map.min_variances / self.scale**2).min())
         expected = np.minimum(data, self._narrowest)
         floor = np.where(data > 0.0, variance_floor * expected, _NO_WIDTH)
+        if self.family.has_matrices:
+            floor *= _EIGENVALUE_FLOOR
+            floor[self.n_features :] = -np.inf  # covariances of pairs
         infinite = np.full(self.n_features, np.inf)
         low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
         self.lower = np.concatenate([low, floor])
@@ -240,7 +301,50 @@ class ParameterSpace:
 
     def clip(self, theta: Array) -> Array:
         """Atoms moved into the bounds."""
-        return np.clip(theta, self.lower, self.upper)
+        theta = np.clip(theta, self.lower, self.upper)
+        return self._with_eigenvalues(theta) if self.family.has_matrices else theta
+
+    def _with_eigenvalues(self, theta: Array) -> Array:
+        """Atoms whose matrices have eigenvalues above their floor, in units of that of features."""
+        d = self.n_features
+        unit = np.sqrt(self.lower[d : 2 * d])
+        matrices = floored(unpacked(theta[:, d:], d) / np.outer(unit, unit), 1.0)
+        return np.concatenate([theta[:, :d], packed(matrices * np.outer(unit, unit))], axis=1)
+
+    def is_in_reach(self, theta: Array) -> bool:
+        """Whether means and variances are of the size of the data, with a wide margin.
+
+        A component that is far wider than the data only adds to the lowest frequencies.
+        """
+        d = self.n_features
+        low, high = self._range
+        margin = _MARGIN * (high - low)
+        means, variances = theta[:, :d], theta[:, d : 2 * d]
+        within = (means > low - margin).all() and (means < high + margin).all()
+        return bool(within and variances.max() < _WIDEST * (self._data_deviation**2).max())
+
+    def limit_step(self, theta: Array, trial: Array) -> Array:
+        """Atoms after a step, with no variance below a fraction of the one before.
+
+        The noise of a sketch depends on the variances: a fit that is weighted by the noise is blind
+        to a variance that became far too small at once.
+        """
+        shapes = slice(self.n_features, None)
+        if not self.family.has_matrices:
+            trial = self.clip(trial)
+            trial[:, shapes] = np.maximum(trial[:, shapes], _LARGEST_FALL * theta[:, shapes])
+            return trial
+        lower = np.linalg.cholesky(unpacked(theta[:, shapes], self.n_features))
+        inverse, upper = np.linalg.inv(lower), np.swapaxes(lower, 1, 2)
+        after = inverse @ unpacked(trial[:, shapes], self.n_features) @ np.swapaxes(inverse, 1, 2)
+        values, vectors = np.linalg.eigh(after)
+        values = np.clip(values, _LARGEST_FALL, _LARGEST_RISE)
+        after = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+        moved = trial[:, : self.n_features] - theta[:, : self.n_features]
+        length = np.linalg.norm(np.einsum("kij,kj->ki", inverse, moved), axis=1)
+        moved *= np.minimum(_LONGEST_MOVE / np.maximum(length, 1e-300), 1.0)[:, None]
+        means = theta[:, : self.n_features] + moved
+        return self.clip(np.concatenate([means, packed(lower @ after @ upper)], axis=1))
 
     def random_atoms(self, rng: np.random.Generator, n: int, *, spread_out: bool = False) -> Array:
         """Sample starting points of Step 1 (n, n_parameters) at the center of the data.
@@ -297,6 +401,12 @@ class ParameterSpace:
         """Variances of atoms (K, n_features) in normalised coordinates; zero for points."""
         return theta[:, self.n_features :] @ self.family.spread + self.family.fixed / self.scale**2
 
+    def shapes(self, theta: Array) -> Array:
+        """Variances of atoms, or covariance matrices, in normalised coordinates."""
+        if not self.family.has_matrices:
+            return self.variances(theta)
+        return unpacked(theta[:, self.n_features :], self.n_features)
+
     def to_data_units(self, theta: Array) -> tuple[Array, Array]:
         """Means and variances (K, n_features) of atoms, in the units of the data.
 
@@ -305,11 +415,24 @@ class ParameterSpace:
         means = self.shift + self.scale * theta[:, : self.n_features]
         return means, self.scale**2 * self.variances(theta)
 
+    def matrices(self, theta: Array) -> Array:
+        """Covariance matrices (K, n_features, n_features) of atoms, in the units of the data."""
+        if not self.family.has_matrices:
+            return self.to_data_units(theta)[1][:, :, None] * np.eye(self.n_features)
+        unit = np.outer(self.scale, self.scale)
+        return unpacked(theta[:, self.n_features :], self.n_features) * unit
+
     def from_data_units(self, means: Array, variances: Array) -> Array:
         """Parameters (K, n_parameters) of the atoms nearest to means and variances of the data.
 
-        Differences between features that the family cannot express are averaged out.
+        Differences between features that the family cannot express are averaged out. Covariance
+        matrices (K, n_features, n_features) may take the place of the variances.
         """
+        if variances.ndim == 3:
+            if self.family.has_matrices:
+                shapes = packed(variances / np.outer(self.scale, self.scale))
+                return np.concatenate([(means - self.shift) / self.scale, shapes], axis=1)
+            variances = np.diagonal(variances, axis1=1, axis2=2)
         shapes = self.family.nearest(variances / self.scale**2)
         return np.concatenate([(means - self.shift) / self.scale, shapes], axis=1)
 

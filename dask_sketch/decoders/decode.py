@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.arguments import beside_default, check_problem, require_callables
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
-from dask_sketch.decoders.misfit import warn_of_misfit
+from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
@@ -38,6 +38,7 @@ def decode(
     method: str | None = ...,
     model: str | None = ...,
     *,
+    covariance_type: str | None = ...,
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
@@ -61,6 +62,7 @@ def decode(
     method: str | None = ...,
     model: str | None = ...,
     *,
+    covariance_type: str | None = ...,
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
@@ -83,6 +85,7 @@ def decode(
     method: str | None = None,
     model: str | None = None,
     *,
+    covariance_type: str | None = None,
     refine: str | None = None,
     bounds: str | ArrayLike | None = None,
     covariance: ArrayLike | None = None,
@@ -145,6 +148,15 @@ def decode(
         ``"gaussian"``: Gaussian components with diagonal covariance, the default except for methods
         that find centroids; ``"isotropic"``: one variance for all features; ``"known"``: one
         ``covariance`` for all components; ``"dirac"``: points.
+    covariance_type
+        Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
+        ``"diag"``, the default; ``"spherical"``, as ``model="isotropic"``; ``"tied"``, one matrix
+        for all components; or ``"full"``, one matrix for each. Matrices are fitted by maximum
+        likelihood on the random rows of the sketch and to the sketch itself, or, without rows, to
+        the sketch alone, from diagonal mixtures of the same sketch (``"cl-ompr"`` or
+        ``"splitting"``). They need ``n_components`` and five frequencies for each parameter, of
+        which ``"full"`` has ``1 + d + d (d + 1) / 2`` for each component, and at most 4096
+        parameters; the fit is always refined as by ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -235,6 +247,7 @@ def decode(
         "method": method, "model": model, "refine": refine, "bounds": bounds,
         "covariance": covariance, "start": start, "maxima": maxima, "merge": merge, "seed": seed,
         "replicates": replicates, "variance_floor": variance_floor, "device": device,
+        "covariance_type": covariance_type,
     }  # fmt: skip
     require_callables(executor, progress)
     if isinstance(sketch, SketchGroup):
@@ -270,8 +283,12 @@ def _decode_sketch(
         found = fit_replicates(method.fit, problem, pool, reporter, executor)
         _, reporter.trace = min(found, key=lambda each: each[0].cost)
         solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
+    test = solution.overidentification
+    if test is not None and solution.score is None:  # which says more than the rivals without rows
+        warn_of_overidentification(sketch, *test)
+        return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     warn_of_misfit(
-        sketch, solution.weights, solution.means, solution.variances, solution.cost,
+        sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, beside_default(n_components, options),
         compared=solution.score is not None,
     )  # fmt: skip
@@ -341,6 +358,7 @@ def _wrapped(
 ) -> GaussianMixture | Centroids:
     """Model of a solution, with the record of its decoding."""
     has_floor = solution.variances is not None and count_shapes(problem.model, 1) > 0
+    test = solution.overidentification
     record = Decoding(
         method=problem.method,
         model=problem.model,
@@ -358,15 +376,28 @@ def _wrapped(
         searched=solution.searched,
         score=solution.score,
         gain=solution.gain,
+        overidentification=test and test[0],
+        freedom=test and test[1],
         feature_names=problem.sketch.feature_map.feature_names,
     )
     if solution.variances is None:
         return Centroids(solution.weights, solution.means, decoding=record)
     errors = solution.standard_errors
+    kind = problem.covariance_type
     return GaussianMixture(
         solution.weights,
         solution.means,
-        solution.variances,
+        _of_type(kind, solution.variances, solution.matrices),
         decoding=record,
-        stderr=None if errors is None else StandardErrors(*errors),
+        stderr=None
+        if errors is None
+        else StandardErrors(*errors[:2], _of_type(kind, errors[2], errors[2])),
+        covariance_type=kind,
     )
+
+
+def _of_type(covariance_type: str, variances: Array, matrices: Array | None) -> Array:
+    """Array of a covariance type, from variances or matrices that fulfil it."""
+    if matrices is not None and covariance_type in ("full", "tied"):
+        return matrices if covariance_type == "full" else matrices[0]
+    return variances[:, 0] if covariance_type == "spherical" else variances

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.atoms import Array, unpacked
 from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
@@ -50,6 +50,7 @@ N_ROUNDS, _N_ROUNDS_SINGLE = 3, 1
 # Fraction of the largest eigenvalue of the information that counts as none, by precision.
 _UNKNOWN, _UNKNOWN_SINGLE = 1e-12, 1e-6
 _STOP = 0.01  # squared length of the path of a round after which no round follows; see _newton
+_TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviation of the statistic
 _STEPS = 8  # largest number of Newton steps of a round
 _STILL = (
     1e-3  # smallest improvement of the weighted cost by a step, in units of a parameter's noise
@@ -65,12 +66,41 @@ class RefinedFit:
     fit
         Fit whose weights sum to one.
     standard_errors
-        Standard errors of weights (K,), means and variances (K, n_features), in data units. Zero
-        for parameters on a bound, which were held there.
+        Standard errors of weights (K,), means and variances (K, n_features), in data units; of
+        covariance matrices (K, n_features, n_features) in place of variances. Zero for parameters
+        on a bound, which were held there.
+    overidentification
+        Overidentification statistic; None unless it was asked for.
     """
 
     fit: Fit
     standard_errors: tuple[Array, Array, Array]
+    overidentification: Overidentification | None = None
+
+
+@dataclass(frozen=True)
+class Overidentification:
+    """Squared residual in units of its noise, which tests whether the data is such a mixture.
+
+    Attributes
+    ----------
+    statistic
+        Number of samples times ``r' S^-1 r`` of the residual ``r`` (Hansen's J).
+    freedom
+        Its mean if the data is such a mixture: the degrees of freedom, less what the ridge of the
+        metric takes.
+    deviation
+        Its standard deviation then.
+    """
+
+    statistic: float
+    freedom: float
+    deviation: float
+
+    @property
+    def excess(self) -> float:
+        """Standard deviations above the mean."""
+        return (self.statistic - self.freedom) / self.deviation
 
 
 def refine_efficiently(
@@ -80,6 +110,7 @@ def refine_efficiently(
     *,
     block_size: int | None = None,
     single: bool | None = None,
+    test: bool = False,
 ) -> RefinedFit:
     """Refine a fit in the metric of the inverse covariance of the sketch.
 
@@ -95,6 +126,8 @@ def refine_efficiently(
         Number of frequencies that are weighted together; by default 4096, or 2048 in float32.
     single
         Whether the metric is in float32, in one round; by default with over 500 parameters.
+    test
+        Whether to compute the overidentification statistic.
 
     Returns
     -------
@@ -118,23 +151,28 @@ def refine_efficiently(
         # the last round, which determines the result, uses all frequencies
         last = moved < _STOP or left == 0
         used = objective if last else coarse
-        metric = _Metric(used, weights, theta, block_size, single=single)
+        metric = _Metric(used, weights, theta, block_size, single=single, test=test)
         moved, weights, theta = _newton(used, metric, weights, theta)
         report(objective.cost(weights, theta))
         if used is objective and moved < _STOP:
             break
     variances = metric.parameters.all_variances(metric.covariance()) / objective.effective_count
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
-    return RefinedFit(refined, _in_data_units(objective, variances, len(theta)))
+    errors = _in_data_units(objective, variances, len(theta))
+    found = metric.overidentification(objective, weights, theta) if test else None
+    return RefinedFit(refined, errors, found)
 
 
 def _in_data_units(
     objective: Objective, squares: Array, n_atoms: int
 ) -> tuple[Array, Array, Array]:
-    """Standard errors of weights (K,), means and variances (K, n_features), from their squares."""
+    """Standard errors of weights, means and variances or matrices, from their squares."""
     space, d = objective.space, objective.space.n_features
     deviations = np.sqrt(np.maximum(squares, 0.0))
     by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
+    if space.family.has_matrices:
+        matrices = unpacked(by_theta[:, d:], d) * np.outer(space.scale, space.scale)
+        return deviations[:n_atoms], space.scale * by_theta[:, :d], matrices
     # each variance has its own parameter, or all of them have the same one
     variances = space.scale**2 * (by_theta[:, d:] @ space.family.spread)
     return deviations[:n_atoms], space.scale * by_theta[:, :d], variances
@@ -162,6 +200,12 @@ class _FreeParameters:
     def __init__(self, objective: Objective, weights: Array, theta: Array) -> None:
         alive = weights > 1e-8
         off = (theta > objective.space.lower) & (theta < objective.space.upper)
+        self._shared = np.empty((0, 0), dtype=np.intp)  # numbers of each shared parameter
+        if objective.space.family.name == "tied":
+            shared = off & alive[:, None]
+            shared[:, : objective.space.n_features] = False
+            off = off & ~shared
+            self._shared = np.flatnonzero(shared.ravel()).reshape(alive.sum(), -1).T
         self._atoms = np.flatnonzero((off & alive[:, None]).ravel())
         self._alive = np.flatnonzero(alive)
         n_alive = len(self._alive)
@@ -169,20 +213,25 @@ class _FreeParameters:
         ones = np.column_stack([np.ones(n_alive), np.eye(n_alive)[:, 1:]])
         self._basis = np.linalg.qr(ones)[0][:, 1:]
         self._shape = theta.shape
-        self.count = n_alive - 1 + len(self._atoms)
+        self.count = n_alive - 1 + len(self._atoms) + len(self._shared)
 
     def rows(self, jacobian: Array) -> Array:
         """Derivatives by the free parameters, from those by all parameters."""
         n_atoms = self._shape[0]
         by_weight = self._basis.T @ jacobian[self._alive]
-        return np.concatenate([by_weight, jacobian[n_atoms + self._atoms]])
+        rows = [by_weight, jacobian[n_atoms + self._atoms]]
+        if len(self._shared):
+            rows.append(jacobian[n_atoms + self._shared].sum(axis=1))
+        return np.concatenate(rows)
 
     def step(self, free: Array) -> tuple[Array, Array]:
         """Step of all weights and parameters, from that of the free ones."""
         n_free_weights = len(self._alive) - 1
         by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
         by_weight[self._alive] = self._basis @ free[:n_free_weights]
-        by_theta[self._atoms] = free[n_free_weights:]
+        n_own = n_free_weights + len(self._atoms)
+        by_theta[self._atoms] = free[n_free_weights:n_own]
+        by_theta[self._shared] = free[n_own:, None]
         return by_weight, by_theta.reshape(self._shape)
 
     def all_variances(self, covariance: Array) -> Array:
@@ -191,7 +240,9 @@ class _FreeParameters:
         by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
         among = covariance[:n_free_weights, :n_free_weights]
         by_weight[self._alive] = np.einsum("ij,jk,ik->i", self._basis, among, self._basis)
-        by_theta[self._atoms] = covariance.diagonal()[n_free_weights:]
+        n_own = n_free_weights + len(self._atoms)
+        by_theta[self._atoms] = covariance.diagonal()[n_free_weights:n_own]
+        by_theta[self._shared] = covariance.diagonal()[n_own:, None]
         return np.concatenate([by_weight, by_theta])
 
 
@@ -199,7 +250,14 @@ class _Metric:
     """Weighted derivatives ``J S^-1`` at one mixture, and the information ``J S^-1 J^T``."""
 
     def __init__(
-        self, objective: Objective, weights: Array, theta: Array, block_size: int, *, single: bool
+        self,
+        objective: Objective,
+        weights: Array,
+        theta: Array,
+        block_size: int,
+        *,
+        single: bool,
+        test: bool = False,
     ) -> None:
         m, d, threads = objective.n_frequencies, objective.space.n_features, objective.threads
         self._threads = threads
@@ -215,13 +273,14 @@ class _Metric:
         self.information = np.zeros((n_free, n_free))
         self._scale = np.empty(2 * m)
         self._n_blocks = -(-m // block_size)
+        self._factors: list[tuple[Cholesky, npt.NDArray[np.intp]]] = []
         unit = objective.feature_weights / np.sqrt(m)
         for first in range(self._n_blocks):
             chosen = np.arange(first, m, self._n_blocks)
             covariance = feature_covariance(
                 weights,
                 theta[:, :d],
-                objective.space.variances(theta),
+                objective.space.shapes(theta),
                 objective.omega[:, chosen],
                 threads,
                 dtype,
@@ -244,6 +303,8 @@ class _Metric:
             white /= scale[:, None]
             self.weighted[:, columns] = white.T
             self._scale[columns] = scale
+            if test:
+                self._factors.append((factor, columns))
             del covariance, factor, white  # before those of the next block
         # in units of the standard error of each parameter alone; there is no information about some
         # directions if components coincide, and nothing moves along these
@@ -259,6 +320,28 @@ class _Metric:
         inverse = self._known / (self._values + damping)
         return np.asarray(
             self._unit * (self._vectors @ (inverse * (self._vectors.T @ (self._unit * right))))
+        )
+
+    def overidentification(
+        self, objective: Objective, weights: Array, theta: Array
+    ) -> Overidentification:
+        """Statistic of a residual, and its moments; the traces are estimated at random vectors."""
+        residual = np.concatenate(objective.residual(weights, theta)) / self._scale
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (len(residual), _TRACES))
+        statistic = lost = 0.0
+        for factor, columns in self._factors:
+            right = np.column_stack([residual[columns], signs[columns]])
+            solved = factor.forward(right.astype(self.weighted.dtype))
+            squares = np.einsum("ij,ij->j", solved, solved, dtype=np.float64)
+            statistic += float(squares[0]) * objective.effective_count
+            lost += self._ridge * float(squares[1:].mean())
+        inverse = self._unit[:, None] * (self._vectors * (self._known / self._values))
+        inverse = inverse @ self._vectors.T * self._unit
+        scaled = gram_of_columns((self.weighted * self._scale).T, self._threads)
+        fitted = float(np.sum(inverse * (self.information - self._ridge * scaled)))
+        freedom = max(len(residual) - lost - fitted, 1.0)
+        return Overidentification(
+            statistic, freedom, float(np.sqrt(2.0 * freedom * self._n_blocks))
         )
 
     def covariance(self) -> Array:
@@ -303,10 +386,7 @@ def _newton(
             by_weight, by_theta = metric.parameters.step(step)
             trial_weights = np.maximum(weights + by_weight, 0.0)
             trial_weights /= trial_weights.sum()
-            trial = objective.space.clip(theta + by_theta)
-            # a variance may not become so small at once that the next metric is blind to it
-            shapes = slice(objective.space.n_features, None)
-            trial[:, shapes] = np.maximum(trial[:, shapes], 0.3 * theta[:, shapes])
+            trial = objective.space.limit_step(theta, theta + by_theta)
             trial_right, trial_merit = equations(trial_weights, trial)
             if trial_merit < merit:
                 break

@@ -16,20 +16,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.atoms import Array, count_shapes
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
+from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import EXPLAINED, mean_log_likelihood
+from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
+from dask_sketch.models.covariances import COVARIANCES
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
-from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
+from dask_sketch.models.weighted_em import FittedMixture, fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
 
@@ -42,7 +45,6 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # seconds; 10 components of 64 features with m = 6450 make 8e6.
 # A sample of all rows needs no search, except where it takes no time.
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
-_TYPES = {"gaussian": "diag", "isotropic": "spherical"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Candidates:
     fit
         Fit to the sketch; None where it would take too long.
     likeliest
-        Weights, means and variances of greatest likelihood.
+        Weights, means and variances, or covariance matrices, of greatest likelihood.
     score
         Mean log-likelihood of the calibrated rows under them, in nats.
     converged
@@ -93,20 +95,23 @@ def fit_replicate(
             given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
         fit = _fit_to_sketch(problem, Start(*given), rng, report, threads)
         return Candidates(fit, given, score, True, calibrated)
-    kind = _TYPES[problem.model]
+    kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
-    variances = _as_variances(found.covariances, found.means)
-    start = Start(found.weights, found.means, variances)
+    shapes = _shapes(found)
+    start = Start(found.weights, found.means, shapes)
     fit = _fit_to_sketch(problem, start, rng, report, threads)
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
     if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
-        means, shapes = problem.objective(threads).space.to_data_units(fit.theta)
-        near = [(fit.weights / fit.weights.sum(), means, shapes)]
+        space = problem.objective(threads).space
+        means, near_shapes = space.to_data_units(fit.theta)
+        if problem.has_matrices:
+            near_shapes = space.matrices(fit.theta)
+        near = [(fit.weights / fit.weights.sum(), means, near_shapes)]
         again = fit_mixture(rows, masses, k, starts=near, n_starts=0, covariance_type=kind)
         if again.log_likelihood > found.log_likelihood:
-            found, variances = again, _as_variances(again.covariances, again.means)
-    likeliest = found.weights, found.means, variances
+            found, shapes = again, _shapes(again)
+    likeliest = found.weights, found.means, shapes
     return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated)
 
 
@@ -140,6 +145,11 @@ def _fit_to_sketch(
     effort = k * problem.count_parameters() * problem.n_frequencies
     if effort > _MAX_DESCENT:
         return None
+    if problem.has_matrices:
+        n_parameters = k * (1 + problem.n_features + count_shapes("full", problem.n_features))
+        if n_parameters > min(MAX_SOLVABLE, problem.n_frequencies):
+            return None
+        return fit_matrices(problem, start, report, threads)
     objective = problem.objective(threads)
     fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     report(fit.cost)
@@ -155,11 +165,11 @@ def _fit_to_sketch(
     return replace(fit, n_evaluations=n_evaluations)
 
 
-def _as_variances(covariances: Array, means: Array) -> Array:
-    """Variances (K, n_features) of diagonal or spherical covariances."""
-    if covariances.ndim == 2:
-        return covariances
-    return np.repeat(covariances[:, None], means.shape[1], axis=1)
+def _shapes(found: FittedMixture) -> Array:
+    """Variances (K, n_features), or covariance matrices of the types that have them."""
+    family = COVARIANCES[found.covariance_type]
+    of = family.matrices if found.covariance_type in ("full", "tied") else family.variances
+    return of(found.covariances, *found.means.shape)
 
 
 def conclude(
@@ -191,9 +201,10 @@ def conclude(
         return _likeliest(problem, best, threads, n_evaluations=0, gain=None)
     with warnings.catch_warnings(record=True) as caught:  # of components that may be rejected
         warnings.simplefilter("always")
-        nearest = conclude_search(problem, fits, threads, report)
-    assert nearest.variances is not None  # of the models in the table
-    mixture = nearest.weights, nearest.means, nearest.variances
+        end = conclude_matrices if problem.has_matrices else conclude_search
+        nearest = end(problem, fits, threads, report)
+    assert nearest.shapes is not None  # of the models in the table
+    mixture = nearest.weights, nearest.means, nearest.shapes
     score = mean_log_likelihood(calibrated.rows.astype(np.float64), calibrated.weights, mixture)
     gain = best.score - score
     # simulated rows say less than a sketch that is explained
@@ -235,13 +246,15 @@ def _likeliest(
 ) -> Solution:
     """Solution of greatest likelihood."""
     order = np.argsort(-best.likeliest[0], kind="stable")
-    weights, means, variances = (part[order] for part in best.likeliest)
+    weights, means, shapes = (part[order] for part in best.likeliest)
     objective = problem.objective(threads)
-    theta = objective.space.from_data_units(means, variances)
+    theta = objective.space.from_data_units(means, shapes)
+    has_matrices = shapes.ndim == 3
     return Solution(
         weights=weights,
         means=means,
-        variances=variances,
+        variances=np.diagonal(shapes, axis1=1, axis2=2) if has_matrices else shapes,
+        matrices=shapes if has_matrices else None,
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,

@@ -15,6 +15,7 @@ import numpy as np
 from dask_sketch.decoders import (
     density_clustering,
     likelihood,
+    matrix_search,
     mixture_reduction,
     sketch_and_shift,
 )
@@ -145,6 +146,35 @@ START = Method(
     arguments=OPTIONAL,
     finds_number=True,
 )
+
+
+# Methods that fit covariance matrices, by their names; "likelihood" does so itself.
+_MATRICES = {
+    name: Method(
+        name,
+        ("gaussian",),
+        fit,
+        matrix_search.conclude_matrices,
+        lambda problem: matrix_search.N_REPORTS,
+        arguments=("refine",),
+    )
+    for name, fit in (
+        ("cl-ompr", matrix_search.search_matrices),
+        ("splitting", matrix_search.search_matrices),
+        ("start", matrix_search.fit_from_start),
+    )
+}
+
+
+def matrix_row(row: Method) -> Method | None:
+    """Row of the method that fits covariance matrices; None if the method does not.
+
+    Parameters
+    ----------
+    row
+        Row of the method for diagonal covariances.
+    """
+    return row if row.name == "likelihood" else _MATRICES.get(row.name)
 
 
 def rows_of(name: str) -> list[Method]:

@@ -10,7 +10,9 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.pilot_start import pilot_mixture
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
-from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.covariances import floored
+from dask_sketch.models.density import RowDensity
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
@@ -21,6 +23,9 @@ WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
 EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
+# Standard deviations of the overidentification statistic that noise explains, and the smallest loss
+# of which users are warned, in nats a sample.
+_SUSPECT, _WARNED_LOSS = 4.0, 1e-3
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
@@ -44,11 +49,17 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
     weights
         Weights of the rows, shape (n,), summing to one.
     mixture
-        Weights (K,), means and variances (K, n_features).
+        Weights (K,), means (K, n_features) and variances (K, n_features), or covariance matrices
+        (K, n_features, n_features).
     """
     floor = MIN_VARIANCE * (weights @ (rows - weights @ rows) ** 2)
-    shares, means, variances = mixture
-    density = RowDensity(shares, means, np.maximum(variances, floor))
+    shares, means, covariances = mixture
+    if covariances.ndim == 3:
+        unit = np.sqrt(np.outer(floor, floor))
+        unit = np.where(unit > 0.0, unit, 1.0)  # of a feature that does not vary
+        density = RowDensity(shares, means, unit * floored(covariances / unit, 1.0))
+    else:
+        density = RowDensity(shares, means, np.maximum(covariances, floor))
     return float(weights @ density.log_total(rows))
 
 
@@ -72,7 +83,8 @@ def warn_of_misfit(
     sketch
         Sketch that was decoded.
     weights, means, variances
-        Components; None in place of variances for centroids.
+        Components; covariance matrices (K, n_features, n_features) may take the place of
+        variances, and None for centroids.
     cost, noise_level
         Cost of the model, and noise level of the sketch.
     beside_default
@@ -98,7 +110,7 @@ def warn_of_misfit(
                 _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > EXPLAINED * noise_level:
                 _warn_of_few_rows(sketch)
-            _warn_of_range(sketch, weights, means, variances)
+            _warn_of_range(sketch, weights, means, _diagonals(variances))
         return
     if variances is None:
         remedy = _remedy(sketch, len(weights), beside_default, "centroids")
@@ -106,6 +118,34 @@ def warn_of_misfit(
     else:
         remedy = _remedy(sketch, len(weights), beside_default, has_pilot=pilot is not None)
         _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses, remedy)
+
+
+def warn_of_overidentification(
+    sketch: Sketch, statistic: float, freedom: float, deviation: float
+) -> None:
+    """Warn if noise does not explain the residual of a fit that is weighted by its noise.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    statistic, freedom, deviation
+        Overidentification statistic, its mean and its standard deviation for data of such a
+        mixture. A larger statistic costs ``(statistic - freedom) / 2n`` nats a sample to first
+        order.
+    """
+    excess = statistic - freedom
+    loss = 0.5 * excess / sketch.effective_count
+    if excess > _SUSPECT * deviation and loss > _WARNED_LOSS:
+        warnings.warn(
+            f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
+            f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "
+            f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
+            "minimum or the data is no such mixture. Decode with replicates=5 or another number of "
+            "components, or sketch with sample=True where rows may be kept.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def loss_to_rival(
@@ -118,7 +158,8 @@ def loss_to_rival(
     sketch
         Sketch that was decoded.
     weights, means, variances
-        Components: weights (K,), means and variances (K, n_features).
+        Components: weights (K,), means (K, n_features) and variances (K, n_features), or
+        covariance matrices (K, n_features, n_features).
 
     Returns
     -------
@@ -128,6 +169,8 @@ def loss_to_rival(
         neither, or the sketch is of other data than the pilot.
     """
     pilot = pilot_mixture(sketch)
+    if variances.ndim == 3 and not _has_rows(sketch, len(weights)):
+        return None  # rows simulated from the pilot have no correlations
     if sketch.privacy is not None or (pilot is None and not _has_rows(sketch, len(weights))):
         return None
     return _compared((weights, means, variances), pilot, *_rows(sketch, len(weights), pilot))
@@ -162,7 +205,9 @@ def _compared(
     variance = masses @ (rows - mean) ** 2
 
     def score(weights: Array, means: Array, variances: Array) -> float:
-        mixture = weights, means[:, varies], variances[:, varies]
+        kept = variances[:, varies]
+        kept = kept[:, :, varies] if kept.ndim == 3 else kept
+        mixture = weights, means[:, varies], kept
         return mean_log_likelihood(rows, masses, mixture)
 
     single = np.ones(1), mean[None], variance[None]
@@ -171,6 +216,11 @@ def _compared(
         rivals["EM on the pilot rows"] = score(pilot.weights, pilot.means, pilot.variances)
     name = max(rivals, key=lambda key: rivals[key])
     return rivals[name] - score(*mixture), name
+
+
+def _diagonals(covariances: Array) -> Array:
+    """Variances (K, n_features), also of covariance matrices."""
+    return np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
 
 
 def _warn_of_outliers(sketch: Sketch) -> None:

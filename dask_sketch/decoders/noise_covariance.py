@@ -50,7 +50,8 @@ def feature_covariance(
     weights
         Weights, shape (K,), summing to one.
     means, variances
-        Means and variances, shape (K, n_features).
+        Means and variances, shape (K, n_features); or covariance matrices (K, n_features,
+        n_features) in place of variances.
     frequencies
         Frequencies, shape (n_features, m).
     threads
@@ -78,10 +79,14 @@ def feature_covariance(
     phases = means @ frequencies
     cosine, sine = np.cos(phases), np.sin(phases)
     log2 = 1.0 / np.log(2.0)
-    halves = 0.5 * log2 * (variances @ frequencies**2)
+    if variances.ndim == 3:
+        shaped = [((v * log2) @ frequencies).T.copy() for v in variances]
+        halves = 0.5 * np.stack([(each.T * frequencies).sum(axis=0) for each in shaped])
+    else:
+        shaped = [(frequencies * (v * log2)[:, None]).T.copy() for v in variances]
+        halves = 0.5 * log2 * (variances @ frequencies**2)
     amplitude = weights[:, None] * np.exp2(-halves)
     mean = np.concatenate([(amplitude * cosine).sum(axis=0), -(amplitude * sine).sum(axis=0)])
-    shaped = [(frequencies * (v * log2)[:, None]).T.copy() for v in variances]
     out = np.zeros((2 * m, 2 * m), dtype)
     tiles = [slice(start, min(start + _TILE, m)) for start in range(0, m, _TILE)]
 
@@ -177,7 +182,12 @@ def expected_cost(
     proportions = weights / weights.sum()
     labels = rng.choice(len(proportions), _POINTS, p=proportions)
     sampled = rng.standard_normal((_POINTS, d))
-    x = theta[labels, :d] + sampled * np.sqrt(objective.space.variances(theta))[labels]
+    shapes = objective.space.shapes(theta)
+    if shapes.ndim == 3:
+        away = np.einsum("nij,nj->ni", np.linalg.cholesky(shapes)[labels], sampled)
+    else:
+        away = sampled * np.sqrt(shapes)[labels]
+    x = theta[labels, :d] + away
     noise = objective.points(x)
     if objective.private_variance:
         # the added noise is nearly white; each sample carries the same part of it

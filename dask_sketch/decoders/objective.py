@@ -125,7 +125,7 @@ class Objective:
         # The derivative of an atom by a parameter is the atom times a row of these factors, for a
         # mean also times -i: 1, the frequencies, and -1/2 times the part of w'Sw of each shape
         # parameter.
-        shapes = -0.5 * self.space.family.spread @ self.omega**2
+        shapes = self.space.family.factors(self.omega)
         self._factors = np.concatenate([np.ones((1, m)), self.omega, shapes])
         means = np.s_[1 : 1 + self.space.n_features]
         self._even_factors = np.delete(self._factors, means, axis=0)

@@ -34,6 +34,8 @@ class Problem:
         Known covariance matrix (n_features, n_features), in data units, of ``model="known"``.
     start
         Components to start from, in place of a method.
+    covariance_type
+        Type of the covariances of ``model="gaussian"``, as of :class:`GaussianMixture`.
     """
 
     sketch: Sketch
@@ -50,6 +52,17 @@ class Problem:
     replicates: int = 1
     variance_floor: float = VARIANCE_FLOOR
     device: str | None = None
+    covariance_type: str = "diag"
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether components have covariance matrices."""
+        return self.covariance_type in ("full", "tied")
+
+    @property
+    def family(self) -> str:
+        """Family of the atoms: the model, or the covariance type of matrices."""
+        return self.covariance_type if self.has_matrices else self.model
 
     @property
     def n_features(self) -> int:
@@ -77,12 +90,18 @@ class Problem:
     def count_parameters(self, family: str | None = None) -> int:
         """Number of parameters of one component of a family, its weight included.
 
+        A matrix that all components share counts as a part for each of them.
+
         Parameters
         ----------
         family
-            Family of atoms, by default that of the model.
+            Family of atoms, by default that of the problem.
         """
-        return 1 + self.n_features + count_shapes(family or self.model, self.n_features)
+        family = family or self.family
+        n_shapes = count_shapes(family, self.n_features)
+        if family == "tied":
+            n_shapes = -(-n_shapes // (self.size or 1))
+        return 1 + self.n_features + n_shapes
 
     def objective(self, threads: Threads, variance_floor: float | None = None) -> Objective:
         """Objective of the problem, on the processor or the GPU.
@@ -97,7 +116,7 @@ class Problem:
         kind = Objective if self.device is None else DeviceObjective
         return kind(
             self.sketch,
-            self.model,
+            self.family,
             box=self.box,
             variance_floor=self.variance_floor if variance_floor is None else variance_floor,
             covariance=self.covariance,
@@ -134,6 +153,12 @@ class Solution:
         squared error; None without such rows.
     gain
         Excess of the score over that of the rejected candidate.
+    matrices
+        Covariance matrices, shape (K, n_features, n_features), whose diagonals are the variances;
+        None for problems without.
+    overidentification
+        Overidentification statistic, its mean and its standard deviation for data of such a
+        mixture; None unless it was computed.
     """
 
     weights: Array
@@ -148,6 +173,13 @@ class Solution:
     searched: float | None = None
     score: float | None = None
     gain: float | None = None
+    matrices: Array | None = None
+    overidentification: tuple[float, float, float] | None = None
+
+    @property
+    def shapes(self) -> Array | None:
+        """Covariance matrices where there are any, else variances."""
+        return self.variances if self.matrices is None else self.matrices
 
 
 def require_weight(weights: Array) -> None:

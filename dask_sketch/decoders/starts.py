@@ -29,7 +29,8 @@ class Start:
     weights
         Weights, shape (K,).
     means, variances
-        Means and variances, shape (K, n_features); variances of points are zero.
+        Means and variances, shape (K, n_features); variances of points are zero. Covariance
+        matrices (K, n_features, n_features) may take the place of variances.
     decoding
         Record of the model that the components are taken from, if it has one.
     """

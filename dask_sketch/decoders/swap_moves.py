@@ -220,8 +220,16 @@ def coincident(means: Array, variances: Array) -> Array:
     Parameters
     ----------
     means, variances
-        Means and variances, shape (K, n_features).
+        Means and variances, shape (K, n_features); or covariance matrices (K, n_features,
+        n_features) in place of variances.
     """
+    if variances.ndim == 3:
+        logs = 0.5 * np.linalg.slogdet(variances)[1]
+        middle = 0.5 * (variances[:, None] + variances)
+        away = means[:, None] - means
+        lengths = np.einsum("kli,kli->kl", away, np.linalg.solve(middle, away[..., None])[..., 0])
+        between = 0.5 * (logs[:, None] + logs - np.linalg.slogdet(middle)[1])
+        return np.asarray(between - 0.125 * lengths > np.log(_OVERLAP))
     squares = np.square(means[:, None] - means)
     if not variances.any():
         return np.asarray(squares.sum(axis=2) < _POINT_DISTANCE**2)

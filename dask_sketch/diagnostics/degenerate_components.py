@@ -40,7 +40,9 @@ def coincident_pairs(
         scaled = model.centers / np.sqrt(sketch.feature_map.mean_variances)
         close = coincident(scaled, np.zeros_like(scaled))
     else:
-        close = coincident(model.means, model.covariances)
+        has_matrices = model.covariance_type in ("full", "tied")
+        shapes = model.covariance_matrices if has_matrices else model.variances
+        close = coincident(model.means, shapes)
     first, second = np.nonzero(np.triu(close, 1))
     return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
@@ -66,15 +68,17 @@ def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool
     likelihood is not bounded by it. Where there are standard errors, zero errors mark such
     variances. Variances below a hundred-thousandth of the data's are always included.
     """
-    held: NDArray[np.bool_] = model.covariances < _THIN * sketch.extent[1]
+    held: NDArray[np.bool_] = model.variances < _THIN * sketch.extent[1]
+    if model.covariance_type in ("full", "tied"):  # their floor is one of eigenvalues
+        return held
     if model.stderr is not None:
-        held |= model.stderr.covariances == 0.0
+        held |= np.broadcast_to(model.stderr.covariances.reshape(len(held), -1) == 0.0, held.shape)
     elif (
         model.decoding is not None
         and model.decoding.variance_floor is not None
         and not model.decoding.is_likeliest
     ):
-        expected, variances = sketch.feature_map.mean_variances, model.covariances
+        expected, variances = sketch.feature_map.mean_variances, model.variances
         data = sketch.extent[1]
         if model.decoding.model == "isotropic":  # one variance, bounded by a mean over features
             expected, data = (

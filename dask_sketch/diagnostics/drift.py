@@ -321,7 +321,7 @@ def component_changes(
     """
     means = [_means(model) for model in (before, after)]
     if isinstance(before, GaussianMixture) and isinstance(after, GaussianMixture):
-        unit = np.sqrt(after.covariances)
+        unit = np.sqrt(after.variances)
     else:
         unit = np.broadcast_to(np.sqrt(sketch.variance), means[1].shape)
     unit = np.maximum(unit, np.finfo(float).tiny)

@@ -421,6 +421,15 @@ def diagnose(
         return _measured(model, sketch, heldout, seed)
 
 
+def _relative_errors(model: GaussianMixture, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard errors of log variances (n_components, n_features), from those of covariances."""
+    if model.covariance_type in ("full", "tied"):
+        errors = np.diagonal(errors, axis1=-2, axis2=-1)
+    elif model.covariance_type == "spherical":
+        errors = errors[:, None]
+    return np.asarray(errors / model.variances)
+
+
 def _measured(
     model: GaussianMixture | Centroids, sketch: Sketch, heldout: Sketch | None, seed: int
 ) -> FitDiagnostics:
@@ -437,13 +446,13 @@ def _measured(
             found = replace(
                 found,
                 weight_errors=model.stderr.weights,
-                variance_errors=model.stderr.covariances / model.covariances,
+                variance_errors=_relative_errors(model, model.stderr.covariances),
                 divergence=np.nan,
             )
         elif is_likeliest:
             found = replace(found, divergence=np.nan)
         unit = sketch.feature_map.mean_variances
-        widths = np.sqrt(model.weights @ model.covariances / unit)
+        widths = np.sqrt(model.weights @ model.variances / unit)
         counts = sketch.effective_count * model.weights[:, None]
         losses = np.sqrt(np.mean(found.variance_errors**2 * counts / 2.0, axis=0))
     return FitDiagnostics(

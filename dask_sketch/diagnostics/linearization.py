@@ -22,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from dask_sketch.decoders.atoms import count_shapes, entries
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, halves, private_noise
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.density import RowDensity
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import StandardErrors
 
 if TYPE_CHECKING:
@@ -97,12 +99,16 @@ class LogVarianceAtoms:
         self.scale, self.shift, self.omega = space.scale, space.shift, objective.omega
         self.weights, self.groups = model.weights, variance_groups(model)
         self.means = (model.means - self.shift) / self.scale
-        self.variances = model.covariances / self.scale**2
+        self.variances = model.variances / self.scale**2
+        self._matrices = None
+        if space.family.has_matrices:
+            self._matrices = model.covariance_matrices / np.outer(self.scale, self.scale)
         self.amplitude = objective.feature_weights / np.sqrt(objective.n_frequencies)
         self.target = objective.target[0] + 1j * objective.target[1]
         self.n_parameters = len(self.weights) * (1 + space.n_parameters)
         self._objective = objective
-        self._theta = space.from_data_units(model.means, model.covariances)
+        shapes = model.variances if self._matrices is None else model.covariance_matrices
+        self._theta = space.from_data_units(model.means, shapes)
 
     def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
         """Yield blocks of frequencies with derivatives (P, 2B) and the mixture's sketch (B,).
@@ -110,7 +116,7 @@ class LogVarianceAtoms:
         Derivatives are ordered by component, then weight, means and log variances.
         """
         k, d = len(self.weights), self._objective.space.n_features
-        shapes = self._theta[:, d:, None, None]
+        shapes = self._units()[:, :, None, None]
         for block, rows in self._objective.jacobian_blocks(self.weights, self._theta):
             atoms = rows[:k]
             by_theta = rows[k:].reshape(k, -1, *rows.shape[1:])
@@ -119,20 +125,39 @@ class LogVarianceAtoms:
             mixture = np.tensordot(self.weights, atoms, axes=1)
             yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
+    def _units(self) -> Array:
+        """Units (K, q) of the shape parameters: themselves, or products of two deviations."""
+        if self._matrices is None:
+            return self._theta[:, self._objective.space.n_features :]
+        first, second = entries(self._objective.space.n_features)
+        return np.asarray(np.sqrt(self.variances[:, first] * self.variances[:, second]))
+
     def sizes(self) -> Array:
-        """Scales (P,) of weights, means (standard deviations) and log variances (one)."""
+        """Scales (P,) of weights, means (standard deviations) and shapes (one)."""
         deviations = np.sqrt(self.variances)
         ones = np.ones((len(self.weights), len(self.groups)))
         return np.concatenate([self.weights[:, None], deviations, ones], axis=1).ravel()
 
     def scores(self, x: Array) -> Array:
         """Derivatives (P, n) of the log-density at points with respect to the same parameters."""
-        density = RowDensity(self.weights, self.means, self.variances)
+        matrices = self._matrices
+        density = RowDensity(
+            self.weights, self.means, self.variances if matrices is None else matrices
+        )
         share = density.posterior(x).T
         away = (x - self.means[:, None]).transpose(0, 2, 1)
-        by_mean = share[:, None] * away / self.variances[:, :, None]
-        squares = away**2 / self.variances[:, :, None] - 1.0
-        by_shape = share[:, None] * (0.5 * self.groups @ squares)
+        if matrices is None:
+            by_mean = share[:, None] * away / self.variances[:, :, None]
+            squares = away**2 / self.variances[:, :, None] - 1.0
+            by_shape = share[:, None] * (0.5 * self.groups @ squares)
+        else:
+            inverse = np.linalg.inv(matrices)
+            white = inverse @ away
+            by_mean = share[:, None] * white
+            first, second = entries(matrices.shape[1])
+            squares = white[:, first] * white[:, second] - inverse[:, first, second, None]
+            squares *= np.where(first == second, 0.5, 1.0)[:, None] * self._units()[:, :, None]
+            by_shape = share[:, None] * squares
         by_weight = share / self.weights[:, None] - 1.0  # minus a constant: weights sum to one
         rows = np.concatenate([by_weight[:, None], by_mean, by_shape], axis=1)
         return np.asarray(rows.reshape(self.n_parameters, -1))
@@ -140,35 +165,46 @@ class LogVarianceAtoms:
 
 def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
     """Mixture of some of the components, with normalised weights."""
-    weights = model.weights[chosen]
+    weights, own = model.weights[chosen], model.covariance_type != "tied"
     return replace(
         model,
         weights=weights / weights.sum(),
         means=model.means[chosen],
-        covariances=model.covariances[chosen],
-        stderr=None if model.stderr is None else _part_of_errors(model.stderr, chosen),
+        covariances=model.covariances[chosen] if own else model.covariances,
+        stderr=None if model.stderr is None else _part_of_errors(model.stderr, chosen, own),
     )
 
 
-def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp]) -> StandardErrors:
-    return StandardErrors(errors.weights[chosen], errors.means[chosen], errors.covariances[chosen])
+def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp], own: bool) -> StandardErrors:
+    covariances = errors.covariances[chosen] if own else errors.covariances
+    return StandardErrors(errors.weights[chosen], errors.means[chosen], covariances)
 
 
 def variance_groups(model: GaussianMixture) -> Array:
-    """Indicators (q, n_features) of the features that share each variance parameter."""
+    """Indicators (q, n_features) of the features that share each variance parameter.
+
+    Those of covariances of two features have no feature.
+    """
     d = model.n_features
+    if model.covariance_type in ("full", "tied"):
+        return np.eye(count_shapes("full", d), d)
     return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
 
 
 def _family(model: GaussianMixture) -> str:
-    """Family of atoms of a decoded mixture."""
+    """Family of atoms of a mixture; matrices of all components are those of each of them."""
+    if model.covariance_type in ("full", "tied"):
+        return "full"
+    if model.covariance_type == "spherical":
+        return "isotropic"
     return "gaussian" if model.decoding is None else model.decoding.model
 
 
 def count_parameters(model: GaussianMixture | Centroids) -> int:
     """Number of free parameters; the weights sum to one."""
-    n_shapes = len(variance_groups(model)) if isinstance(model, GaussianMixture) else 0
-    return model.n_components * (1 + model.n_features + n_shapes) - 1
+    if isinstance(model, GaussianMixture):
+        return model.n_parameters
+    return model.n_components * (1 + model.n_features) - 1
 
 
 def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearization:
@@ -248,7 +284,8 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     errors[alive] = np.sqrt(np.mean(by_atom**2, axis=2) / n + bias)
     variance_errors = np.full((model.n_components, d), np.nan)
     for row, group in zip(errors[:, 1 + d :].T, atoms.groups, strict=True):
-        variance_errors[:, group > 0] = row[:, None]
+        if group.any():
+            variance_errors[:, group > 0] = row[:, None]
     return Linearization(
         reducible=reducible,
         expected_cost=max(float(np.trace(products)), 0.0) / n_points / n,

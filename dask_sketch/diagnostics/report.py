@@ -285,7 +285,7 @@ def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[
     if isinstance(model, Centroids):
         places = zip(model.weights, model.centers, strict=True)
         return [(f"{weight:.4f}", [f"{x:.4g}" for x in center]) for weight, center in places]
-    deviations = np.sqrt(model.covariances)
+    deviations = np.sqrt(model.variances)
     return [
         (
             f"{weight:.4f}",

@@ -183,7 +183,8 @@ def plot_components(
     means
         Means of the components, shape (n_components, n_features).
     covariances
-        Variances of the components, shape (n_components, n_features). Points where not given.
+        Variances of the components, shape (n_components, n_features), or covariance matrices,
+        shape (n_components, n_features, n_features). Points where not given.
     sample
         Rows of data, shape (n_samples, n_features).
     features
@@ -200,10 +201,11 @@ def plot_components(
     """
     share = np.asarray(weights, dtype=np.float64)
     centers_all = np.asarray(means, dtype=np.float64)
-    deviations_all = np.zeros_like(centers_all)
-    if covariances is not None:
-        deviations_all = np.sqrt(np.asarray(covariances, dtype=np.float64))
-    d = centers_all.shape[1]
+    deviations_all, d = np.zeros_like(centers_all), centers_all.shape[1]
+    shapes = None if covariances is None else np.asarray(covariances, dtype=np.float64)
+    if shapes is not None:
+        variances = shapes if shapes.ndim == 2 else np.diagonal(shapes, axis1=1, axis2=2)
+        deviations_all = np.sqrt(variances)
     rows = None if sample is None else np.asarray(sample, dtype=np.float64)
     if rows is not None and (rows.ndim != 2 or rows.shape[1] != d or not len(rows)):
         raise InputError(f"sample has shape {rows.shape}; the model needs (n_samples, {d}).")
@@ -221,7 +223,12 @@ def plot_components(
     shown = None if rows is None else rows[:, pair]
     if shown is not None:
         _draw_density(ax, shown)
-    _draw_ellipses(ax, share / share.max(), centers_all[:, pair], deviations_all[:, pair])
+    axes, angles = 1.0 * deviations_all[:, pair], np.zeros(len(share))
+    if shapes is not None and shapes.ndim == 3 and pair[0] != pair[1]:
+        squares, directions = np.linalg.eigh(shapes[:, pair][:, :, pair])
+        axes = np.sqrt(np.maximum(squares, 0.0))
+        angles = np.degrees(np.arctan2(directions[:, 1, 0], directions[:, 0, 0]))
+    _draw_ellipses(ax, share / share.max(), centers_all[:, pair], axes, angles)
     low, high = _limits(centers_all[:, pair], deviations_all[:, pair], shown)
     ax.set_xlim(low[0], high[0])
     ax.set_ylim(low[1], high[1])
@@ -240,14 +247,17 @@ def _draw_density(ax: Axes, rows: Array) -> None:
     drawn.set_label("density of the sample")
 
 
-def _draw_ellipses(ax: Axes, share: Array, centers: Array, deviations: Array) -> None:
+def _draw_ellipses(
+    ax: Axes, share: Array, centers: Array, deviations: Array, angles: Array
+) -> None:
+    """Ellipses with deviations along two axes, the first at an angle in degrees."""
     from matplotlib.collections import EllipseCollection
 
     if deviations.any():
         ellipses = EllipseCollection(
             4.0 * deviations[:, 0],  # two deviations to either side
             4.0 * deviations[:, 1],
-            np.zeros(len(share)),
+            angles,
             units="xy",
             offsets=centers,
             offset_transform=ax.transData,
@@ -469,7 +479,8 @@ class ModelPlots:
     means
         Means of the components, shape (n_components, n_features).
     covariances
-        Variances of the components, of the same shape; none of points.
+        Variances of the components, of the same shape, or covariance matrices, shape
+        (n_components, n_features, n_features); none of points.
     decoding
         Record of the decoder, if there is one.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import one_thread, random_state
-from dask_sketch.models.gaussian_mixture import RowDensity
+from dask_sketch.models.density import RowDensity
 from dask_sketch.models.weighted_em import fit_mixture
 
 Array = NDArray[np.float64]

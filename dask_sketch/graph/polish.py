@@ -58,7 +58,8 @@ def polish(
     every chunking, order of the samples and number of workers.
 
     A mixture that was decoded with one variance for each component, or with known variances, keeps
-    that shape. Components without samples keep their parameters, with zero weight.
+    that shape. Covariance matrices (``covariance_type="full"`` and ``"tied"``) are refused.
+    Components without samples keep their parameters, with zero weight.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ def _smallest_variances(model: GaussianMixture | Centroids, variance_floor: floa
     """
     if isinstance(model, Centroids):
         return 0.0
-    return np.minimum(variance_floor * (model.weights @ model.covariances), model.covariances)
+    return np.minimum(variance_floor * (model.weights @ model.variances), model.variances)
 
 
 def _gain(model: GaussianMixture | Centroids, before: float, after: float) -> float:

@@ -113,7 +113,9 @@ def model_breaches(limits: LimitsTable, name: str, model: Model, sketch: Sketch)
                 "Decode more components or more replicates, or check the data."
             )
     if limits.nats is not None and isinstance(model, GaussianMixture):
-        found = loss_to_rival(sketch, model.weights, model.means, model.covariances)
+        has_matrices = model.covariance_type in ("full", "tied")
+        shapes = model.covariance_matrices if has_matrices else model.variances
+        found = loss_to_rival(sketch, model.weights, model.means, shapes)
         if found is not None and found[0] > limits.nats:
             yield (
                 f"limits.nats = {limits.nats:g}: {name} is {found[0]:.3g} nats a sample below "

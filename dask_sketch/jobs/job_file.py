@@ -43,7 +43,7 @@ from dask_sketch.jobs.values import (
     Variances,
     Window,
 )
-from dask_sketch.validation.choices import Distribution
+from dask_sketch.validation.choices import CovarianceType, Distribution
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -262,6 +262,7 @@ class DecodeTable(Table):
     n_components: Components | None = None
     method: MethodName | None = None
     model: ModelName | None = None
+    covariance_type: CovarianceType | None = None
     refine: RefinementName | None = None
     bounds: Literal["data"] | None = None
     covariance: Variances | None = None
@@ -287,6 +288,9 @@ class DecodeTable(Table):
                 yield "model", 'should be "gaussian" or "dirac" for the method density'
         elif self.model == "dirac" and self.refine is not None:
             yield "refine", "centroids have no noise model: leave it out"
+        implied = "isotropic" if self.covariance_type == "spherical" else "gaussian"
+        if self.covariance_type is not None and self.model not in (None, implied):
+            yield "covariance_type", f'should be left out with model = "{self.model}"'
 
 
 class DriftTable(Table):

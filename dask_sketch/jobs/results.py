@@ -87,6 +87,8 @@ def settings_of(table: DecodeTable, seed: int) -> dict[str, Any]:
     }
     if table.variance_floor is not None:
         options["variance_floor"] = table.variance_floor
+    if table.covariance_type is not None:
+        options["covariance_type"] = table.covariance_type
     return options
 
 
@@ -145,6 +147,7 @@ def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
     random rows decides, or decided, because a descent towards the sketch would lose it.
     """
     by_likelihood = total.sample is not None and table.method in (None, "likelihood")
+    implied = "isotropic" if table.covariance_type == "spherical" else "gaussian"
     return (
         table.warm
         and not by_likelihood
@@ -152,7 +155,8 @@ def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
         and isinstance(last, GaussianMixture)
         and last.decoding is not None
         and not last.decoding.is_likeliest
-        and last.decoding.model == (table.model or "gaussian")
+        and last.decoding.model == (table.model or implied)
+        and last.covariance_type == (table.covariance_type or "diag")
         and table.method not in ("density", "sketch-shift")
     )
 

@@ -51,6 +51,19 @@ LAYOUTS = {
         "a sample belongs to the nearest centroid, by Euclidean distance. ",
     ),
 }
+# Of mixtures whose covariances are not the variances of each component and feature: dimensions,
+# and stored description.
+COVARIANCE_LAYOUTS = {
+    "spherical": (("component",), "variance of each component, the same in all features"),
+    "tied": (
+        ("feature", "other_feature"),
+        "covariance matrix that all components share, squared units",
+    ),
+    "full": (
+        ("component", "feature", "other_feature"),
+        "covariance matrix of each component, squared units",
+    ),
+}
 SCHEMAS: tuple[str, ...] = tuple(LAYOUTS)
 _DECODING = (
     "`decoding` is JSON: how the model was fitted; cost is the squared distance between the "
@@ -60,6 +73,8 @@ _DECODING = (
 
 def to_dataset(model: Any, schema: str) -> xr.Dataset:
     """Return a model as an xarray Dataset with dimensions ``component`` and ``feature``.
+
+    Covariance matrices have the further dimension ``other_feature``.
 
     Parameters
     ----------
@@ -72,21 +87,27 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
     import xarray as xr
 
     layout = LAYOUTS[schema]
-    variables = {}
+    kind = getattr(model, "covariance_type", "diag")
+    variables, convention = {}, layout.convention
     for name, text in layout.meaning.items():
         values = getattr(model, name)
-        variables[name] = (("component", "feature")[: values.ndim], values, {"meaning": text})
+        dimensions = ("component", "feature")[: values.ndim]
+        if name == "covariances" and kind != "diag":
+            dimensions, text = COVARIANCE_LAYOUTS[kind]
+            convention = f"density = sum_k weights[k] * Normal(x; means[k], {kind} covariances). "
+        variables[name] = (dimensions, values, {"meaning": text})
     if getattr(model, "stderr", None) is not None:
-        for name, text in layout.meaning.items():
+        for name, (dimensions, _, attributes) in list(variables.items()):
+            meaning = f"standard error of: {attributes['meaning']}"
             values = getattr(model.stderr, name)
-            meaning = f"standard error of: {text}"
-            dimensions = ("component", "feature")[: values.ndim]
             variables[name + STDERR] = (dimensions, values, {"meaning": meaning})
     record = None if model.decoding is None else asdict(model.decoding)
     attrs = {
-        "convention": layout.convention + _DECODING,
+        "convention": convention + _DECODING,
         "decoding": json.dumps(record, sort_keys=True),
     }
+    if kind != "diag":
+        attrs["covariance_type"] = kind
     if model.polishing is not None:
         attrs["polishing"] = json.dumps(asdict(model.polishing), sort_keys=True)
     return xr.Dataset(variables, attrs=attrs)

@@ -1,7 +1,8 @@
-"""E-steps and M-steps of EM for each type of covariances, on weighted rows in memory."""
+"""Types of covariances: their arrays, and E-steps and M-steps of EM on weighted rows in memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,6 +55,29 @@ class Covariances:
     name = "diag"
     isotropic = False
     splits = True  # whether each component has covariances of its own
+    dimensions = "(n_components, n_features)"  # shape of the arrays
+
+    def shape(self, n_components: int, n_features: int) -> tuple[int, ...]:
+        """Shape of the array of covariances."""
+        return n_components, n_features
+
+    def n_parameters(self, n_components: int, n_features: int) -> int:
+        """Number of free parameters of the covariances of all components."""
+        return math.prod(self.shape(n_components, n_features))
+
+    def variances(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Variances of each component in each feature, shape (n_components, n_features)."""
+        del n_components, n_features
+        return covariances
+
+    def matrices(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Covariance matrices, shape (n_components, n_features, n_features)."""
+        variances = self.variances(covariances, n_components, n_features)
+        return variances[:, :, None] * np.eye(n_features)
+
+    def from_matrices(self, weights: Array, matrices: Array) -> Array:
+        """Covariances of this type that are nearest to matrices (K, n_features, n_features)."""
+        return self.from_variances(weights, np.diagonal(matrices, axis1=1, axis2=2).copy())
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature, shape (n_features,)."""
@@ -228,6 +252,15 @@ class Spherical(Covariances):
 
     name = "spherical"
     isotropic = True
+    dimensions = "(n_components,)"
+
+    def shape(self, n_components: int, n_features: int) -> tuple[int, ...]:
+        """Shape of the array of covariances."""
+        return (n_components,)
+
+    def variances(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Variances of each component in each feature, shape (n_components, n_features)."""
+        return np.repeat(covariances[:, None], n_features, axis=1)
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature."""
@@ -249,8 +282,7 @@ class Spherical(Covariances):
         return values
 
     def _variances(self, components: Components) -> Array:
-        d = components.means.shape[1]
-        return np.repeat(components.covariances[:, None], d, axis=1)
+        return self.variances(components.covariances, *components.means.shape)
 
     def _covariances(
         self,
@@ -269,6 +301,27 @@ class Full(Covariances):
     """One matrix for each component: covariance type ``"full"``."""
 
     name = "full"
+    dimensions = "(n_components, n_features, n_features)"
+
+    def shape(self, n_components: int, n_features: int) -> tuple[int, ...]:
+        """Shape of the array of covariances."""
+        return n_components, n_features, n_features
+
+    def n_parameters(self, n_components: int, n_features: int) -> int:
+        """Number of free parameters of the covariances of all components."""
+        return n_components * n_features * (n_features + 1) // 2
+
+    def variances(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Variances of each component in each feature, shape (n_components, n_features)."""
+        return np.diagonal(covariances, axis1=1, axis2=2)
+
+    def matrices(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Covariance matrices, shape (n_components, n_features, n_features)."""
+        return covariances
+
+    def from_matrices(self, weights: Array, matrices: Array) -> Array:
+        """Covariances of this type that are nearest to matrices (K, n_features, n_features)."""
+        return matrices
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature."""
@@ -325,7 +378,7 @@ class Full(Covariances):
         floor: float,
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
-        matrices = _at_least(matrices, floor)
+        matrices = floored(matrices, floor)
         return np.where(seen[:, None, None], matrices, before.covariances)
 
 
@@ -334,6 +387,27 @@ class Tied(Covariances):
 
     name = "tied"
     splits = False
+    dimensions = "(n_features, n_features)"
+
+    def shape(self, n_components: int, n_features: int) -> tuple[int, ...]:
+        """Shape of the array of covariances."""
+        return n_features, n_features
+
+    def n_parameters(self, n_components: int, n_features: int) -> int:
+        """Number of free parameters of the covariances of all components."""
+        return n_features * (n_features + 1) // 2
+
+    def variances(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Variances of each component in each feature, shape (n_components, n_features)."""
+        return np.repeat(np.diagonal(covariances)[None], n_components, axis=0)
+
+    def matrices(self, covariances: Array, n_components: int, n_features: int) -> Array:
+        """Covariance matrices, shape (n_components, n_features, n_features)."""
+        return np.repeat(covariances[None], n_components, axis=0)
+
+    def from_matrices(self, weights: Array, matrices: Array) -> Array:
+        """Covariances of this type that are nearest to matrices (K, n_features, n_features)."""
+        return np.einsum("k,kij->ij", weights, matrices)
 
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature."""
@@ -375,10 +449,10 @@ class Tied(Covariances):
         floor: float,
     ) -> Array:
         matrix = moments.squares - (means * moments.counts[:, None]).T @ means
-        return _at_least(matrix, floor)
+        return floored(matrix, floor)
 
 
-def _at_least(matrices: Array, floor: float) -> Array:
+def floored(matrices: Array, floor: float) -> Array:
     """Symmetric part, with eigenvalues that are at least the floor."""
     matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
     values, vectors = np.linalg.eigh(matrices)

@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians with diagonal covariances."""
+"""Mixtures of Gaussians."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from scipy import special
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import MIXTURE
+from dask_sketch.models.covariances import COVARIANCES, Covariances
+from dask_sketch.models.density import RowDensity
 from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
+    import sklearn.mixture
+
     from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 
 Array = NDArray[np.float64]
-# Squared distance of a component from the center, in its variances, up to which the expanded
-# quadratic form loses fewer than seven of sixteen digits.
-_MAX_EXPANDED = 1e6
 
 
 def information_criterion(
@@ -49,65 +50,9 @@ def information_criterion(
     return float(n_parameters * penalty - 2.0 * log_likelihood)
 
 
-class RowDensity:
-    """Joint log-density of samples and components.
-
-    The quadratic form is expanded into two matrix products. To avoid cancellation, samples and
-    means are taken relative to the mean of the mixture, and the few components that are still many
-    standard deviations away from it are computed by differences.
-
-    Parameters
-    ----------
-    weights, means, covariances
-        Parameters of a :class:`dask_sketch.models.GaussianMixture`.
-    """
-
-    def __init__(self, weights: Array, means: Array, covariances: Array) -> None:
-        self._center = weights @ means
-        self._means = means - self._center
-        self._precisions = 1.0 / covariances
-        scaled = self._means * self._precisions
-        distances = (self._means * scaled).sum(axis=1)
-        with np.errstate(divide="ignore"):  # a weight of zero is a density of zero
-            log_weights = np.log(weights)
-        self._peaks = log_weights - 0.5 * np.log(2.0 * np.pi * covariances).sum(axis=1)
-        self._constants = self._peaks - 0.5 * distances
-        self._linear = scaled.T.copy()
-        self._quadratic = (-0.5 * self._precisions).T.copy()
-        self._far = np.flatnonzero(distances > _MAX_EXPANDED)
-
-    def log_joint(self, block: Array) -> Array:
-        """Log of weight times density, shape (n, n_components)."""
-        x = block - self._center
-        joint = x @ self._linear
-        joint += (x * x) @ self._quadratic
-        joint += self._constants
-        for k in self._far:
-            joint[:, k] = self._peaks[k] - 0.5 * ((x - self._means[k]) ** 2 @ self._precisions[k])
-        return np.asarray(joint)
-
-    def log_total(self, block: Array) -> Array:
-        """Log of the mixture's density, shape (n,)."""
-        return self._normalise(self.log_joint(block))[1]
-
-    def posterior(self, block: Array) -> Array:
-        """Probability of each component given the sample, shape (n, n_components)."""
-        return self._normalise(self.log_joint(block))[0]
-
-    @staticmethod
-    def _normalise(joint: Array) -> tuple[Array, Array]:
-        """Softmax, in place, and log-sum-exp of each row."""
-        largest = joint.max(axis=1)
-        joint -= largest[:, None]
-        np.exp(joint, out=joint)
-        total = joint.sum(axis=1)
-        joint /= total[:, None]
-        return joint, largest + np.log(total)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class GaussianMixture(Model):
-    """A mixture of Gaussians with diagonal covariances.
+    """A mixture of Gaussians.
 
     Methods return arrays for samples in memory, shape (n_samples, n_features); for lazy input
     (Dask, Zarr, a path, ...) they return a Dask collection, with one task per chunk.
@@ -119,7 +64,8 @@ class GaussianMixture(Model):
     means
         Means, shape (n_components, n_features).
     covariances
-        Variances, the diagonals of the covariance matrices, shape (n_components, n_features).
+        Covariances, in the shape of ``covariance_type``. By default variances, the diagonals of the
+        covariance matrices, shape (n_components, n_features).
     decoding
         Record of the decoding, if the mixture was decoded.
     stderr
@@ -127,17 +73,25 @@ class GaussianMixture(Model):
     polishing
         Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
         decoding is that of the model before.
+    covariance_type
+        Type of the covariances, as in scikit-learn: ``"diag"``, variances (n_components,
+        n_features); ``"spherical"``, one variance for each component, (n_components,); ``"tied"``,
+        one matrix for all components, (n_features, n_features); or ``"full"``, one matrix for each
+        component, (n_components, n_features, n_features).
 
     Raises
     ------
     InputError
-        If a shape or value is invalid.
+        If a shape or value is invalid, or a covariance matrix is not positive definite.
 
     Examples
     --------
     >>> mixture = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[1.0], [1.0]])
     >>> mixture.predict([[-2.0], [4.0]])
     array([0, 1])
+    >>> tilted = GaussianMixture([1.0], [[0, 0]], [[[2, 1], [1, 2]]], covariance_type="full")
+    >>> tilted.covariance_type, tilted.variances
+    ('full', array([[2., 2.]]))
     """
 
     _arrays = ("weights", "means", "covariances")
@@ -150,21 +104,51 @@ class GaussianMixture(Model):
     decoding: Decoding | None = None
     stderr: StandardErrors | None = None
     polishing: Polishing | None = None
+    covariance_type: str = "diag"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        means = self.means
-        if self.covariances.shape != means.shape:
+        shape, means = self.covariances.shape, self.means
+        if self.covariance_type not in COVARIANCES:
             raise InputError(
-                f"covariances has shape {self.covariances.shape}, means {means.shape}: give one "
-                "variance for each component and feature."
+                f"covariance_type={self.covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
             )
-        if not (self.covariances > 0).all():
-            raise InputError(f"covariances must be positive: smallest {self.covariances.min():g}.")
-        if self.stderr is not None and self.stderr.means.shape != means.shape:
+        if shape != self._family.shape(*means.shape):
             raise InputError(
-                f"stderr is of shape {self.stderr.means.shape}, the means {means.shape}."
+                f"covariances has shape {shape}, means {means.shape}: with covariance_type="
+                f"{self.covariance_type!r} give {self._family.dimensions}."
             )
+        _require_positive(self.covariances, self.covariance_type)
+        errors = self.stderr
+        if errors is not None and (errors.means.shape, errors.covariances.shape) != (
+            means.shape,
+            shape,
+        ):
+            raise InputError(
+                f"stderr has means of shape {errors.means.shape} and covariances of shape "
+                f"{errors.covariances.shape}; those of the mixture are {means.shape} and {shape}."
+            )
+
+    @property
+    def _family(self) -> Covariances:
+        return COVARIANCES[self.covariance_type]
+
+    @property
+    def variances(self) -> Array:
+        """Variances of each component in each feature, shape (n_components, n_features)."""
+        return self._family.variances(self.covariances, *self.means.shape)
+
+    @property
+    def covariance_matrices(self) -> Array:
+        """Covariance matrices of the components, shape (n_components, n_features, n_features)."""
+        return self._family.matrices(self.covariances, *self.means.shape)
+
+    def density(self) -> RowDensity:
+        """Joint log-density of rows and components, for repeated use on rows in memory."""
+        if self.covariance_type == "tied":
+            return RowDensity(self.weights, self.means, self.covariances[None])
+        full = self.covariance_type == "full"
+        return RowDensity(self.weights, self.means, self.covariances if full else self.variances)
 
     @property
     def mean(self) -> Array:
@@ -174,7 +158,7 @@ class GaussianMixture(Model):
     @property
     def variance(self) -> Array:
         """Variance of the mixture in each feature, shape (n_features,)."""
-        return np.asarray(self.weights @ (self.covariances + (self.means - self.mean) ** 2))
+        return np.asarray(self.weights @ (self.variances + (self.means - self.mean) ** 2))
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
         """Characteristic function ``E exp(-i omega . x)``, eq. (10) and (15).
@@ -191,7 +175,12 @@ class GaussianMixture(Model):
             Values, shape (n_frequencies,), complex128, at most one in modulus.
         """
         omega = self._omega(frequencies)
-        exponent = -1j * (self.means @ omega) - 0.5 * (self.covariances @ omega**2)
+        if self.covariance_type in ("full", "tied"):
+            matrices = np.broadcast_to(self.covariances, (self.n_components, *omega.shape[:1] * 2))
+            squares = np.stack([np.einsum("im,im->m", omega, each @ omega) for each in matrices])
+        else:
+            squares = self.variances @ omega**2
+        exponent = -1j * (self.means @ omega) - 0.5 * squares
         return np.asarray(self.weights @ np.exp(exponent))
 
     def interval(self, level: float = 0.95) -> dict[str, Array]:
@@ -208,9 +197,9 @@ class GaussianMixture(Model):
         Returns
         -------
         interval
-            Lower and upper ends along the last axis: ``"weights"`` (n_components, 2), ``"means"``
-            and ``"covariances"`` (n_components, n_features, 2). Intervals of weights and variances
-            are truncated at zero.
+            Lower and upper ends along a last axis of length 2 of ``"weights"``, ``"means"`` and
+            ``"covariances"``, whose other axes are those of the parameters. Intervals of weights
+            and variances are truncated at zero.
 
         Raises
         ------
@@ -235,7 +224,12 @@ class GaussianMixture(Model):
         out = {}
         for name in ("weights", "means", "covariances"):
             value, error = getattr(self, name), reach * getattr(self.stderr, name)
-            low = value - error if name == "means" else np.maximum(value - error, 0.0)
+            low = value - error
+            if name == "covariances" and self.covariance_type in ("full", "tied"):
+                positive = np.broadcast_to(np.eye(self.n_features, dtype=bool), low.shape)
+                low = np.where(positive, np.maximum(low, 0.0), low)
+            elif name != "means":
+                low = np.maximum(low, 0.0)
             out[name] = np.stack([low, value + error], axis=-1)
         return out
 
@@ -259,7 +253,7 @@ class GaussianMixture(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "logpdf", x)
-        density = RowDensity(self.weights, self.means, self.covariances)
+        density = self.density()
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         return np.concatenate([np.empty(0), *(density.log_total(block) for block in blocks)])
 
@@ -293,13 +287,15 @@ class GaussianMixture(Model):
 
     @property
     def n_parameters(self) -> int:
-        """Number of free parameters: weights, which sum to one, means and variances.
+        """Number of free parameters: weights, which sum to one, means and covariances.
 
         A decoded ``"isotropic"`` component has one variance, and one of a known covariance none.
         """
         kind = "gaussian" if self.decoding is None else self.decoding.model
-        n_variances = {"isotropic": 1, "known": 0}.get(kind, self.n_features)
-        return self.n_components * (1 + self.n_features + n_variances) - 1
+        k, d = self.means.shape
+        family = COVARIANCES["spherical"] if kind == "isotropic" else self._family
+        n_covariances = 0 if kind == "known" else family.n_parameters(k, d)
+        return k * (1 + d) + n_covariances - 1
 
     def bic(self, x: Any) -> Any:
         """Compute the Bayesian information criterion of the samples, as in scikit-learn.
@@ -370,7 +366,7 @@ class GaussianMixture(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "predict", x)
-        density = RowDensity(self.weights, self.means, self.covariances)
+        density = self.density()
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         labels = [density.log_joint(block).argmax(axis=1) for block in blocks]
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
@@ -391,7 +387,7 @@ class GaussianMixture(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "predict_proba", x)
-        density = RowDensity(self.weights, self.means, self.covariances)
+        density = self.density()
         blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
         rows = [density.posterior(block) for block in blocks]
         return np.concatenate([np.empty((0, self.n_components)), *rows])
@@ -420,18 +416,108 @@ class GaussianMixture(Model):
         rng = np.random.default_rng(require_integer("seed", seed, 0))
         component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
         x = rng.standard_normal((n_samples, self.n_features))
-        deviations = np.sqrt(self.covariances)
+        has_matrices = self.covariance_type in ("full", "tied")
+        if has_matrices:
+            lower = np.linalg.cholesky(self.covariance_matrices)
+        else:
+            deviations = np.sqrt(self.variances)
         step = 8192
         for start in range(0, n_samples, step):
             block, k = x[start : start + step], component[start : start + step]
-            block *= deviations[k]
+            if has_matrices:
+                block[:] = np.einsum("nij,nj->ni", lower[k], block)
+            else:
+                block *= deviations[k]
             block += self.means[k]
         return x
+
+    def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
+        """Convert to a fitted :class:`sklearn.mixture.GaussianMixture`.
+
+        Its predictions are the same. It has no record of iterations: ``n_iter_`` is 0, and
+        ``lower_bound_`` is nan unless the mixture was decoded with a score.
+
+        Returns
+        -------
+        estimator
+            Fitted estimator of scikit-learn.
+
+        Examples
+        --------
+        >>> mixture = GaussianMixture([0.5, 0.5], [[-3.0], [3.0]], [[1.0], [1.0]])
+        >>> mixture.to_sklearn().predict([[-2.0], [4.0]])
+        array([0, 1])
+        """
+        # imported here because the import takes a second, and few callers need it
+        from sklearn.mixture import GaussianMixture as Estimator
+
+        made = Estimator(self.n_components, covariance_type=self.covariance_type)
+        made.weights_, made.means_ = self.weights.copy(), self.means.copy()
+        made.covariances_ = self.covariances.copy()
+        if self.covariance_type in ("full", "tied"):
+            inverse = np.linalg.inv(np.linalg.cholesky(self.covariances))
+            made.precisions_cholesky_ = np.ascontiguousarray(np.swapaxes(inverse, -1, -2))
+            made.precisions_ = np.swapaxes(inverse, -1, -2) @ inverse
+        else:
+            made.precisions_cholesky_ = 1.0 / np.sqrt(self.covariances)
+            made.precisions_ = 1.0 / self.covariances
+        record = self.decoding
+        made.converged_ = record is None or record.converged
+        made.n_iter_ = 0
+        made.lower_bound_ = np.nan if record is None or record.score is None else record.score
+        made.n_features_in_ = self.n_features
+        if self.feature_names is not None:
+            made.feature_names_in_ = np.array(self.feature_names, dtype=object)
+        return made
+
+    @classmethod
+    def from_sklearn(cls, estimator: sklearn.mixture.GaussianMixture) -> GaussianMixture:
+        """Convert a fitted :class:`sklearn.mixture.GaussianMixture`.
+
+        Parameters
+        ----------
+        estimator
+            Fitted estimator, of any ``covariance_type``.
+
+        Returns
+        -------
+        mixture
+            Mixture with the same predictions.
+
+        Raises
+        ------
+        InputError
+            If it is no such estimator, or not fitted.
+
+        Examples
+        --------
+        >>> from sklearn.mixture import GaussianMixture as Estimator
+        >>> x = np.random.default_rng(0).normal(size=(100, 2))
+        >>> GaussianMixture.from_sklearn(Estimator(2, random_state=0).fit(x)).covariance_type
+        'full'
+        """
+        names = ("covariance_type", "weights_", "means_", "covariances_")
+        missing = [name for name in names if not hasattr(estimator, name)]
+        if missing:
+            raise InputError(
+                f"estimator of type {type(estimator).__name__} has no {missing[0]}: give a fitted "
+                "sklearn.mixture.GaussianMixture."
+            )
+        weights = np.asarray(estimator.weights_, dtype=np.float64)
+        covariances = np.asarray(estimator.covariances_, dtype=np.float64)
+        if estimator.covariance_type in ("full", "tied"):  # symmetric up to rounding
+            covariances = 0.5 * (covariances + np.swapaxes(covariances, -1, -2))
+        return cls(
+            weights / weights.sum(),
+            np.asarray(estimator.means_),
+            covariances,
+            covariance_type=estimator.covariance_type,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Sizes, parameters, standard errors, and the records of decoding and polishing."""
         errors = None if self.stderr is None else self.stderr.as_dict()
-        return super().as_dict() | {"stderr": errors}
+        return super().as_dict() | {"covariance_type": self.covariance_type, "stderr": errors}
 
     def _repr_html_(self) -> str:
         rows, errors = [], self.stderr
@@ -442,8 +528,34 @@ class GaussianMixture(Model):
                 weight += f" ± {errors.weights[k]:.2g}"
                 pairs = zip(means, errors.means[k, :SHOWN_FEATURES], strict=True)
                 means = [f"{mean} ± {error:.2g}" for mean, error in pairs]
-            deviations = np.sqrt(self.covariances[k, :SHOWN_FEATURES])
+            deviations = np.sqrt(self.variances[k, :SHOWN_FEATURES])
             cells = zip(means, deviations, strict=True)
             rows.append([str(k), weight, *(f"{mean} ({width:.3g})" for mean, width in cells)])
         heading = "components: weight, mean (standard deviation)"
         return self._card(heading, ["component", "weight", *self._feature_header()], rows)
+
+
+def _require_positive(covariances: Array, covariance_type: str) -> None:
+    """Raise unless variances are positive, and matrices symmetric and positive definite."""
+    if covariance_type not in ("full", "tied"):
+        if not (covariances > 0).all():
+            raise InputError(f"covariances must be positive: smallest {covariances.min():g}.")
+        return
+    matrices = covariances[None] if covariances.ndim == 2 else covariances
+    size = np.abs(matrices).max(axis=(1, 2))
+    apart = np.abs(matrices - np.swapaxes(matrices, 1, 2)).max(axis=(1, 2))
+    if (apart > 1e-8 * size).any():
+        k = int(np.argmax(apart))
+        raise InputError(
+            f"covariances[{k}] is not symmetric: entries differ by up to {apart[k]:g}. Give "
+            "symmetric matrices."
+        )
+    for k, matrix in enumerate(matrices):
+        try:
+            np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            smallest = np.linalg.eigvalsh(matrix)[0]
+            raise InputError(
+                f"covariances[{k}] is not positive definite: smallest eigenvalue {smallest:g}. "
+                "Give matrices with positive eigenvalues."
+            ) from None

@@ -169,6 +169,7 @@ class Model(FrozenDataclass):
     def __dask_tokenize__(self) -> tuple[str, str]:
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)
         shape = f"{self._locations.shape}".encode()
+        shape += str(getattr(self, "covariance_type", "diag")).removeprefix("diag").encode()
         return f"dask_sketch.{type(self).__name__}", hashlib.sha256(shape + content).hexdigest()
 
     def __sizeof__(self) -> int:
@@ -178,7 +179,9 @@ class Model(FrozenDataclass):
     @property
     def plot(self) -> ModelPlots:
         """Plots (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
-        covariances = getattr(self, "covariances", None)  # points have none
+        kind = getattr(self, "covariance_type", None)  # points have no covariances
+        name = "covariance_matrices" if kind in ("full", "tied") else "variances"
+        covariances = getattr(self, name, None)
         return ModelPlots(self.weights, self._locations, covariances, self.decoding)
 
     def as_dict(self) -> dict[str, Any]:
@@ -193,7 +196,11 @@ class Model(FrozenDataclass):
         }
 
     def __repr__(self) -> str:
-        sizes = {"n_components": self.n_components, "n_features": self.n_features}
+        sizes: dict[str, Any] = {
+            "n_components": self.n_components, "n_features": self.n_features
+        }  # fmt: skip
+        if getattr(self, "covariance_type", "diag") != "diag":
+            sizes["covariance_type"] = self.covariance_type  # type: ignore[attr-defined]
         records = [made for made in (self.decoding, self.polishing) if made is not None]
         return f"<{type(self).__name__}: {'; '.join([one_line(sizes), *map(repr, records)])}>"
 
@@ -263,6 +270,11 @@ class Decoding:
     gain
         Excess of the score over that of the rejected candidate: of the fit to the sketch over
         maximum likelihood, or the reverse.
+    overidentification, freedom
+        Overidentification statistic ``J`` of a fit of covariance matrices, the squared residual in
+        units of its noise, and its mean if the data is such a mixture, the degrees of freedom. It
+        is then less than ``freedom + 4 sqrt(2 freedom)``; a larger one costs about ``(J - freedom)
+        / 2n`` nats a sample.
     feature_names
         Names of the features, where the feature map knows them.
     """
@@ -283,6 +295,8 @@ class Decoding:
     searched: float | None = None
     score: float | None = None
     gain: float | None = None
+    overidentification: float | None = None
+    freedom: float | None = None
     feature_names: tuple[str, ...] | None = None
 
     @property
@@ -464,8 +478,9 @@ class StandardErrors:
         Standard errors of the weights, shape (n_components,). Weights sum to one, so that their
         errors are correlated.
     means, covariances
-        Standard errors of the means and variances, shape (n_components, n_features), in the units
-        of the means and of the variances. Zero for parameters at a bound.
+        Standard errors of the means, shape (n_components, n_features), and of the covariances, of
+        the shape of these, in the units of the means and of the variances. Zero for parameters at a
+        bound.
     """
 
     weights: Array
@@ -486,10 +501,13 @@ class StandardErrors:
             object.__setattr__(self, field.name, finite(field.name, getattr(self, field.name)))
             if (getattr(self, field.name) < 0.0).any():
                 raise InputError(f"{field.name} holds negative standard errors.")
-        if self.means.ndim != 2 or self.covariances.shape != self.means.shape:
+        shapes = [(*self.means.shape, *self.means.shape[1:])] if self.means.ndim == 2 else []
+        shapes += [self.means.shape, self.means.shape[:1], self.means.shape[1:] * 2]
+        if self.means.ndim != 2 or self.covariances.shape not in shapes:
             raise InputError(
                 f"standard errors of means have shape {self.means.shape}, of covariances "
-                f"{self.covariances.shape}: give (n_components, n_features) for both."
+                f"{self.covariances.shape}: give (n_components, n_features), and the shape of the "
+                "covariances."
             )
         if self.weights.shape != self.means.shape[:1]:
             raise InputError(

@@ -88,6 +88,8 @@ def model_from_dataset(
                 **{name: dataset[name + STDERR].values for name in meaning}
             )
         polishing = _polishing(dataset.attrs.get("polishing", "null"))
+        if model is GaussianMixture and "covariance_type" in dataset.attrs:
+            arrays["covariance_type"] = str(dataset.attrs["covariance_type"])
         return model(**arrays, decoding=record, polishing=polishing)
     except InputError as error:
         raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error
@@ -110,7 +112,14 @@ def _record(text: str) -> Decoding | None:
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
     numbers += [
         x
-        for x in (record.variance_floor, record.searched, record.score, record.gain)
+        for x in (
+            record.variance_floor,
+            record.searched,
+            record.score,
+            record.gain,
+            record.overidentification,
+            record.freedom,
+        )
         if x is not None
     ]
     if (

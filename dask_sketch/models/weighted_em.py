@@ -217,7 +217,8 @@ def fit_mixture(
         Number of components of the starts from k-means.
     starts
         Other starts: weights (n_components,), means and variances (n_components, n_features), or
-        covariances of the shape of the type.
+        covariances of the shape of the type, or covariance matrices (n_components, n_features,
+        n_features).
     n_starts
         Number of starts from k-means; by default 4, or fewer for many components and rows.
     seed
@@ -340,8 +341,10 @@ def _given(
 ) -> tuple[Array, Array, Array]:
     """Weights, means and covariances of a start; variances are converted to the type."""
     weights, means, shapes = (np.array(part, dtype=np.float64) for part in start)
-    if shapes.shape == means.shape and family.name != "diag":
-        shapes = family.from_variances(weights, shapes)
+    if shapes.ndim == 3:
+        shapes = family.from_matrices(weights / weights.sum(), shapes)
+    elif shapes.shape == means.shape and family.name != "diag":
+        shapes = family.from_variances(weights / weights.sum(), shapes)
     return weights / weights.sum(), means, shapes
 
 

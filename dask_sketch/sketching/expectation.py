@@ -126,6 +126,14 @@ class ExpectationStep(FrozenDataclass):
     unit: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, GaussianMixture):
+            kind = self.model.covariance_type
+            if kind in ("full", "tied"):
+                raise InputError(
+                    f"model has covariance_type={kind!r}, and steps of EM over stored samples take "
+                    "'diag' and 'spherical': decode a sketch with sample=True, which fits matrices "
+                    "by maximum likelihood on its rows."
+                )
         if not (np.abs(self._offsets) < REACH / 2).all():
             raise InputError(
                 f"model has components {np.abs(self._offsets).max():.3g} of their standard "
@@ -160,7 +168,7 @@ class ExpectationStep(FrozenDataclass):
     def _deviations(self) -> Array:
         """Standard deviations of the components, or units, shape (n_components, n_features)."""
         if isinstance(self.model, GaussianMixture):
-            return np.asarray(np.sqrt(self.model.covariances))
+            return np.asarray(np.sqrt(self.model.variances))
         return np.full(self._locations.shape, self.length)
 
     @cached_property
@@ -183,7 +191,7 @@ class ExpectationStep(FrozenDataclass):
         with np.errstate(divide="ignore"):
             logarithms = np.maximum(np.log2(self.model.weights), -1e300)
         return np.asarray(
-            logarithms - 0.5 * np.log2(2.0 * np.pi * self.model.covariances).sum(axis=1)
+            logarithms - 0.5 * np.log2(2.0 * np.pi * self.model.variances).sum(axis=1)
         )
 
     @cached_property
@@ -375,7 +383,7 @@ class ExpectationStep(FrozenDataclass):
         model, locations = self.model, self._locations + shift * self._deviations
         if isinstance(model, Centroids):
             return Centroids(weights, locations, model.decoding)
-        variances = model.covariances
+        variances = model.variances
         if covariance_shape(model) != "known":
             spread = second / np.where(seen, counts, 1.0)[:, None] - shift**2
             found = np.maximum(spread, 0.0) * variances
@@ -388,7 +396,9 @@ class ExpectationStep(FrozenDataclass):
                 )
             found = np.maximum(found, floor)
             variances = np.where(seen[:, None] & (found > 0.0), found, variances)
-        return GaussianMixture(weights, locations, variances, model.decoding)
+        kind = model.covariance_type
+        found = variances[:, 0] if kind == "spherical" else variances
+        return GaussianMixture(weights, locations, found, model.decoding, covariance_type=kind)
 
     def gain(self, statistics: ExpectationStatistics, better: GaussianMixture | Centroids) -> float:
         """Lower bound of the change of the objective by a step, from its statistics alone.
@@ -413,7 +423,7 @@ class ExpectationStep(FrozenDataclass):
         model = self.model
         assert isinstance(model, GaussianMixture)
         second, deviations = second[seen] / counts, self._deviations[seen]
-        ratio = model.covariances[seen] / better.covariances[seen]
+        ratio = model.variances[seen] / better.variances[seen]
         shift = (better.means[seen] - model.means[seen]) / deviations
         after = (second - 2.0 * shift * first + shift**2) * ratio
         with np.errstate(divide="ignore"):
@@ -431,6 +441,8 @@ _TOO_LARGE = (
 
 def covariance_shape(model: GaussianMixture) -> str:
     """Shape of the covariances of a mixture: ``"gaussian"``, ``"isotropic"`` or ``"known"``."""
+    if model.covariance_type == "spherical":
+        return "isotropic"
     return "gaussian" if model.decoding is None else model.decoding.model
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.frames import Frames, segments
 
@@ -55,7 +55,7 @@ def adaptation_statistics(x: ArrayLike, mixture: GaussianMixture) -> AdaptationS
         If the number of features differs, or a value is not finite.
     """
     counts, sums = np.zeros(mixture.n_components), np.zeros(mixture.means.shape)
-    density = RowDensity(mixture.weights, mixture.means, mixture.covariances)
+    density = mixture.density()
     for block in row_blocks(x, mixture.n_features, mixture.n_components):
         share = density.posterior(block)
         counts += share.sum(axis=0)
@@ -108,7 +108,8 @@ def adapt_means(
     # n / (n + r) times the mean of the samples is their sum over n + r, without division by zero
     total = statistics.counts[:, None] + relevance
     means = (statistics.sums + relevance * mixture.means) / total
-    return GaussianMixture(mixture.weights, means, mixture.covariances)
+    kind = mixture.covariance_type
+    return GaussianMixture(mixture.weights, means, mixture.covariances, covariance_type=kind)
 
 
 __all__ = ["SpeakerModels", "enrol"]
@@ -148,7 +149,9 @@ class SpeakerModels:
                 f"{', '.join(self.names[:9])}."
             )
         means = self.means[self.names.index(name)]
-        return GaussianMixture(self.universal.weights, means, self.universal.covariances)
+        of_all = self.universal
+        kind = of_all.covariance_type
+        return GaussianMixture(of_all.weights, means, of_all.covariances, covariance_type=kind)
 
     def __repr__(self) -> str:
         return f"<SpeakerModels: {len(self)} adapted from {self.universal.n_components} components>"

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.models.gaussian_mixture import GaussianMixture, RowDensity
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.enrolment import SpeakerModels
 from dask_sketch.speech.frames import Frames, segments
@@ -57,10 +57,14 @@ class LikelihoodRatios:
                 "mixtures adapted from the universal one."
             )
         self._universal = universal
-        self._density = RowDensity(universal.weights, universal.means, universal.covariances)
+        self._density = universal.density()
         self._shape = adapted.shape[:2]
         self._center = universal.mean
-        steps = (adapted - universal.means) / universal.covariances
+        if universal.covariance_type in ("full", "tied"):
+            inverse = np.linalg.inv(universal.covariance_matrices)
+            steps = np.einsum("skd,kde->ske", adapted - universal.means, inverse)
+        else:
+            steps = (adapted - universal.means) / universal.variances
         middles = 0.5 * (adapted + universal.means) - self._center
         self._linear = steps.reshape(-1, universal.n_features).T.copy()
         self._constants = -(steps * middles).sum(axis=2)

@@ -17,3 +17,7 @@ TASKS: tuple[str, ...] = get_args(Task)
 Whitening = Literal["diagonal", "full"]
 WHITENINGS: tuple[str, ...] = get_args(Whitening)
 """Kinds of whitening, see :func:`dask_sketch.design`."""
+
+CovarianceType = Literal["diag", "spherical", "tied", "full"]
+COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
+"""Types of the covariances of a mixture, as in scikit-learn; see :class:`GaussianMixture`."""

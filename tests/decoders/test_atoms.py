@@ -167,7 +167,7 @@ def test_known_variances_may_be_a_vector(data):
 @pytest.mark.parametrize(
     ("model", "covariance", "message"),
     [
-        ("full", None, "model='full'.* gaussian, isotropic, known, dirac"),
+        ("oval", None, "model='oval'.* gaussian, isotropic, known, dirac"),
         ("known", None, "covariance=None with model='known'"),
         ("dirac", np.eye(3), "covariance .* model='dirac'"),
         ("known", "wide", "covariance='wide'"),

@@ -104,6 +104,15 @@ def test_a_warm_start_that_ends_worse_is_made_anew(
     assert outcome.models["model"]["cost"] <= again.models["model"]["cost"] * (1 + 1e-6)
 
 
+def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make) -> None:
+    place = make_place(20, DECODE + 'covariance_type = "full"\n[outputs]\nmodel = "m.zarr"\n')
+    place.run()
+    place.append(rows_of(10 * ROWS, seed=5))
+    outcome = place.run()
+    assert outcome.models["model"]["start"] in ("warm", "cold, better than warm")
+    assert ds.open(place.folder / "m.zarr").covariance_type == "full"
+
+
 def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:
     place = make_place(20)
     write_rows(place.folder / "h.zarr", rows_of(500, seed=11))

@@ -164,6 +164,19 @@ def test_a_step_of_expectation_maximisation(spoken, chunk):
         universal_model(frames, n_components=4, steps=-1)
 
 
+@pytest.mark.parametrize("kind", ["full", "tied"])
+def test_ratios_of_mixtures_with_covariance_matrices(kind):
+    matrices = np.array([[[1.0, 0.6], [0.6, 2.0]], [[0.5, -0.1], [-0.1, 0.3]]])
+    matrices = matrices if kind == "full" else matrices[0]
+    means = np.array([[0.0, 0.0], [60.0, 0.0]])  # so far that each row has one component
+    universal = GaussianMixture([0.4, 0.6], means, matrices, covariance_type=kind)
+    adapted = means + np.array([[0.3, -0.2], [0.1, 0.4]])
+    other = GaussianMixture([0.4, 0.6], adapted, matrices, covariance_type=kind)
+    x = universal.sample(20, seed=0)
+    expected = (other.logpdf(x) - universal.logpdf(x)).sum()
+    np.testing.assert_allclose(LikelihoodRatios(universal, [adapted]).total(x), [expected])
+
+
 def test_far_components_and_frames():
     universal = GaussianMixture([0.5, 0.5], [[0.0], [1e4]], [[1.0], [1e-2]])
     ratios = LikelihoodRatios(universal, [[[1.0], [1e4 + 1.0]]])

@@ -1,0 +1,100 @@
+"""Joint log-density of rows and the components of a mixture of Gaussians."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+# Squared distance of a component from the center, in its variances, up to which the expanded
+# quadratic form loses fewer than seven of sixteen digits.
+_MAX_EXPANDED = 1e6
+
+
+class RowDensity:
+    """Joint log-density of samples and components.
+
+    With variances, the quadratic form is expanded into two matrix products. To avoid cancellation,
+    samples and means are taken relative to the mean of the mixture, and the few components that are
+    still many standard deviations away from it are computed by differences. With covariance
+    matrices, differences from each mean are multiplied by the inverse of the Cholesky factor.
+
+    Parameters
+    ----------
+    weights, means
+        Weights, shape (n_components,), and means, shape (n_components, n_features).
+    covariances
+        Variances, shape (n_components, n_features); or covariance matrices, shape (n_components,
+        n_features, n_features), or (1, n_features, n_features) for one that all components share.
+
+    Examples
+    --------
+    >>> density = RowDensity(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
+    >>> density.log_total(np.zeros((1, 2))).round(3)
+    array([-1.838])
+    """
+
+    def __init__(self, weights: Array, means: Array, covariances: Array) -> None:
+        d = means.shape[1]
+        self._center = weights @ means
+        self._means = means - self._center
+        with np.errstate(divide="ignore"):  # a weight of zero is a density of zero
+            log_weights = np.log(weights)
+        self._shared: Array | None = None  # transposed inverse of the common Cholesky factor
+        self._each: Array | None = None  # those of the components
+        if covariances.ndim == 3:
+            lower = np.linalg.cholesky(covariances)
+            whitening = np.swapaxes(np.linalg.inv(lower), 1, 2)
+            halves = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+            log_weights = log_weights - halves
+            if len(covariances) < len(means) or len(means) == 1:
+                self._shared = whitening[0]
+                self._means = self._means @ self._shared
+            else:
+                self._each = whitening
+            covariances = np.ones((len(means), d))
+        self._precisions = 1.0 / covariances
+        scaled = self._means * self._precisions
+        distances = (self._means * scaled).sum(axis=1)
+        self._peaks = log_weights - 0.5 * np.log(2.0 * np.pi * covariances).sum(axis=1)
+        self._constants = self._peaks - 0.5 * distances
+        self._linear = scaled.T.copy()
+        self._quadratic = (-0.5 * self._precisions).T.copy()
+        self._far = np.flatnonzero(distances > _MAX_EXPANDED)
+
+    def log_joint(self, block: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        x = block - self._center
+        if self._each is not None:
+            joint = np.empty((len(x), len(self._means)))
+            for k, (mean, whitening) in enumerate(zip(self._means, self._each, strict=True)):
+                white = (x - mean) @ whitening
+                joint[:, k] = self._peaks[k] - 0.5 * np.einsum("nd,nd->n", white, white)
+            return joint
+        if self._shared is not None:
+            x = x @ self._shared
+        joint = x @ self._linear
+        joint += (x * x) @ self._quadratic
+        joint += self._constants
+        for far in self._far:
+            k = int(far)
+            joint[:, k] = self._peaks[k] - 0.5 * ((x - self._means[k]) ** 2 @ self._precisions[k])
+        return np.asarray(joint)
+
+    def log_total(self, block: Array) -> Array:
+        """Log of the mixture's density, shape (n,)."""
+        return self._normalise(self.log_joint(block))[1]
+
+    def posterior(self, block: Array) -> Array:
+        """Probability of each component given the sample, shape (n, n_components)."""
+        return self._normalise(self.log_joint(block))[0]
+
+    @staticmethod
+    def _normalise(joint: Array) -> tuple[Array, Array]:
+        """Softmax, in place, and log-sum-exp of each row."""
+        largest = joint.max(axis=1)
+        joint -= largest[:, None]
+        np.exp(joint, out=joint)
+        total = joint.sum(axis=1)
+        joint /= total[:, None]
+        return joint, largest + np.log(total)

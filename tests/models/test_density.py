@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+from dask_sketch.models.density import RowDensity
+
+WEIGHTS = np.array([0.3, 0.7])
+MEANS = np.array([[0.0, 1.0], [2.0, -1.0]])
+MATRICES = np.array([[[2.0, 0.8], [0.8, 1.0]], [[0.5, -0.3], [-0.3, 0.4]]])
+
+
+def joint(matrices, x):
+    normals = [multivariate_normal(*each) for each in zip(MEANS, matrices, strict=True)]
+    return np.log(WEIGHTS) + np.stack([normal.logpdf(x) for normal in normals], axis=1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("given", [MATRICES, MATRICES[:1]], ids=["each", "shared"])
+def test_density_of_covariance_matrices(given, offset):
+    x = np.random.default_rng(0).normal(size=(500, 2)) * 2.0
+    expected = joint(np.broadcast_to(given, MATRICES.shape), x)
+    density = RowDensity(WEIGHTS, MEANS + offset, given)
+    np.testing.assert_allclose(density.log_joint(x + offset), expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        density.log_total(x + offset), logsumexp(expected, axis=1), rtol=1e-8
+    )
+    share = np.exp(expected - logsumexp(expected, axis=1, keepdims=True))
+    np.testing.assert_allclose(density.posterior(x + offset), share, atol=1e-8)
+
+
+def test_diagonal_matrices_are_variances():
+    x = np.random.default_rng(1).normal(size=(50, 2))
+    variances = np.array([[1.0, 2.0], [0.5, 0.1]])
+    matrices = variances[:, :, None] * np.eye(2)
+    expected = RowDensity(WEIGHTS, MEANS, variances).log_total(x)
+    np.testing.assert_allclose(RowDensity(WEIGHTS, MEANS, matrices).log_total(x), expected)
