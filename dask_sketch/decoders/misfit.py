@@ -137,14 +137,12 @@ def warn_of_overidentification(
     excess = statistic - freedom
     loss = 0.5 * excess / sketch.effective_count
     if excess > _SUSPECT * deviation and loss > _WARNED_LOSS:
-        warnings.warn(
+        warn_user(
             f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "
             f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
             "minimum or the data is no such mixture. Decode with replicates=5 or another number of "
             "components, or sketch with sample=True where rows may be kept.",
-            UserWarning,
-            stacklevel=4,
         )
 
 

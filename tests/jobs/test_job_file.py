@@ -200,12 +200,6 @@ ONE = {
     "cluster = { kind = 'slurm', n_workers = 2, memory_limit = '1GiB', "
     "options.job_script_prologue = ['rm -rf /'] }": ("cluster.options:", "job_script_prologue"),
     "decode = [{ method = 'splitting' }]": ('decode[0].method = "splitting":', "n_components"),
-    "decode = [{ n_components = 2, covariance_type = 'round' }]": (
-        'decode[0].covariance_type = "round":', "full",
-    ),
-    "decode = [{ n_components = 2, covariance_type = 'full', model = 'dirac' }]": (
-        'decode[0].covariance_type = "full":', '"dirac"',
-    ),
     "decode = [{ n_components = 2, model = 'known' }]": ("decode[0].covariance:", '"known"'),
     "decode = [{ n_components = 2, covariance = [1.0] }]": (
         "decode[0].covariance = [...]:", '"known"',

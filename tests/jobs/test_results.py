@@ -104,8 +104,16 @@ def test_a_warm_start_that_ends_worse_is_made_anew(
     assert outcome.models["model"]["cost"] <= again.models["model"]["cost"] * (1 + 1e-6)
 
 
+def test_covariance_types_that_do_not_suit_the_model_are_refused(make_place: Make) -> None:
+    place = make_place(20, DECODE + 'covariance_type = "full"\nmodel = "dirac"\n')
+    with pytest.raises(JobError, match=r'covariance_type = "full".*"dirac"'):
+        place.run()
+
+
 def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make) -> None:
-    place = make_place(20, DECODE + 'covariance_type = "full"\n[outputs]\nmodel = "m.zarr"\n')
+    place = make_place(
+        20, DECODE + 'covariance_type = "full"\nmethod = "cl-ompr"\n[outputs]\nmodel = "m.zarr"\n'
+    )
     place.run()
     place.append(rows_of(10 * ROWS, seed=5))
     outcome = place.run()
