@@ -35,7 +35,9 @@ def write_feature_map(
         with replacing(Path(place)) as new:
             new.write_text(text, encoding="utf-8")
         return
-    fs.makedirs(fs._parent(place), exist_ok=True)
+    folder, _, _ = place.rpartition("/")
+    if folder:
+        fs.makedirs(folder, exist_ok=True)
     with fs.open(place, "wt", encoding="utf-8") as file:
         file.write(text)
 

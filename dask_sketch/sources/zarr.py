@@ -30,9 +30,12 @@ from dask_sketch.sources.group_labels import (
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
 from dask_sketch.storage.chunk_layout import MAX_CHUNK
-from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore
+from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore, is_document
 from dask_sketch.storage.untrusted import guarded
+from dask_sketch.validation.warn import warn_user
 
+_MAX_LISTED = 100_000  # files of a local store that are counted
+_FEW = 0.1  # fraction of the stored objects
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
 
@@ -166,7 +169,13 @@ def zarr_samples(
     Raises
     ------
     InputError
-        If there is no store, no such array, or the array is not two-dimensional.
+        If there is no store, no such array, or the array is not two-dimensional; or with
+        ``missing_chunks="fill"``, if a local store holds no chunk.
+
+    Warns
+    -----
+    UserWarning
+        If with ``missing_chunks="fill"`` less than a tenth of the chunks of a local store exist.
     """
     label = label or _label(store)
     if missing_chunks not in ("raise", "fill"):
@@ -197,6 +206,8 @@ def zarr_samples(
             f"{step:,} rows, over the limit of {MAX_TASKS:,}. Give a larger chunk_size, if there "
             "really are so many rows."
         )
+    if missing_chunks == "fill":
+        _require_stored(_files_of(store, root), rows, label)
     pieces = math.prod(
         -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
     )
@@ -394,6 +405,33 @@ def _files_of(store: Any, root: Any) -> Path | str | None:
     if isinstance(inner, LocalStore):
         return Path(inner.root)
     return store if isinstance(store, str) else None
+
+
+def _require_stored(folder: Any, rows: zarr.Array[Any], label: str) -> None:
+    """Refuse a local store without any chunk, and warn if most are missing.
+
+    A few bytes of metadata can state any number of rows, all of which would be fill values.
+    """
+    if not isinstance(folder, Path):
+        return
+    stored = rows.shards or rows.chunks
+    total = math.prod(-(-size // chunk) for size, chunk in zip(rows.shape, stored, strict=True))
+    files = (
+        name
+        for _, _, names in os.walk(folder / rows.path)
+        for name in names
+        if not is_document(name)
+    )
+    found = sum(1 for _ in itertools.islice(files, min(_MAX_LISTED, total)))
+    if found >= min(_MAX_LISTED, _FEW * total):
+        return
+    text = (
+        f"missing_chunks='fill': {label} states {rows.shape[0]:,} rows in {total:,} stored "
+        f"objects, of which {found:,} exist; the others would be read as {rows.fill_value}."
+    )
+    if not found:
+        raise InputError(f"{text} Check the path, or write the data.")
+    warn_user(f"{text} Select the rows that were written, if these are all.")
 
 
 def _select(root: Any, name: str | None, label: str) -> Any:

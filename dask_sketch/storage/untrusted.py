@@ -26,6 +26,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, Wrappe
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.chunk_layout import Layout, layout_of
 from dask_sketch.storage.decompressed_size import decompressed_size
+from dask_sketch.storage.http_store import BoundedHTTPStore
 from dask_sketch.storage.read_only import ReadOnlyStore, is_document
 
 if TYPE_CHECKING:
@@ -220,9 +221,11 @@ def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
     if isinstance(store, dict):
         return GuardedStore(MemoryStore(store, read_only=True))
     if isinstance(store, str) and ("://" in store or "::" in store):
-        return GuardedStore(
-            FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
-        )
+        found = FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
+        protocols = found.fs.protocol
+        names = {protocols} if isinstance(protocols, str) else set(protocols)
+        is_http = bool(names & {"http", "https"})
+        return GuardedStore(BoundedHTTPStore(found) if is_http else found)
     if isinstance(store, (str, Path)):
         return GuardedStore(LocalStore(store, read_only=True))
     return store

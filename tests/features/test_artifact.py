@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 
+import fsspec
 import pytest
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError
+from dask_sketch.features.artifact import open_feature_map, write_feature_map
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -108,3 +110,13 @@ def test_a_huge_feature_map_takes_no_memory():
     done = small_memory(f"ds.FeatureMap.from_json({text!r})", megabytes=200)
     assert "ArtifactError" in done.stderr, done.stderr
     assert "MemoryError" not in done.stderr
+
+
+def test_folders_of_urls_are_made():
+    folder = "memory://dask-sketch-map/new/folders"
+    plain = ds.FeatureMap(2, 10, scale=1.0)
+    try:
+        write_feature_map(f"{folder}/map.json", plain)
+        assert open_feature_map(f"{folder}/map.json") == plain
+    finally:
+        fsspec.filesystem("memory").rm("/dask-sketch-map", recursive=True)

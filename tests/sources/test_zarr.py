@@ -238,3 +238,25 @@ def test_a_store_that_changed_is_an_error(elsewhere):
     zarr.open_array("x.zarr", mode="a").resize((50, 2))
     with pytest.raises(ChunkError, match=r"shape=\(50, 2\)"):
         lazy.compute()
+
+
+@pytest.fixture
+def sparse(tmp_path):
+    """A store of a few hundred bytes that states 2**31 rows."""
+    return zarr.create_array(tmp_path / "s.zarr", shape=(2**31, 3), chunks=(2**20, 3), dtype="f8")
+
+
+def test_a_store_that_only_states_rows_is_refused(sparse, tmp_path):
+    with pytest.raises(ChunkError, match="missing_chunks="):
+        run(tmp_path / "s.zarr")
+    with pytest.raises(InputError, match=r"2,147,483,648 rows in 2,048 .* 0 exist.* 0.0"):
+        ds.open_samples(tmp_path / "s.zarr", missing_chunks="fill")
+
+
+def test_a_store_with_few_of_its_chunks_is_warned_of(sparse, tmp_path):
+    sparse[:3] = 1.0
+    with pytest.warns(UserWarning, match=r"in 2,048 .* 1 exist"):
+        ds.open_samples(tmp_path / "s.zarr", missing_chunks="fill")
+    small = zarr.create_array(tmp_path / "t.zarr", shape=(8, 3), chunks=(2, 3), dtype="f8")
+    small[:2] = 1.0
+    assert run(tmp_path / "t.zarr", missing_chunks="fill").count == 8
