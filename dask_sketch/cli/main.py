@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dask_sketch.cli import jobs, models, release, report
+from dask_sketch.cli import compare, jobs, models, release, report
 from dask_sketch.cli.options import (
     Run,
     by_option,
@@ -51,6 +51,7 @@ TASK: Task = "mixture"  # the default
         "polish model.zarr frames.zarr -o better.zarr",
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
+        "compare monday.zarr tuesday.zarr",
         "run job.toml",
         "report job.toml",
     ),
@@ -81,6 +82,8 @@ for command in (
     jobs.verify,
     jobs.history,
     jobs.forget,
+    compare.compare,
+    compare.drift,
     report.report,
 ):
     cli.add_command(command)

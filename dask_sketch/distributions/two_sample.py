@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -35,6 +36,7 @@ _BAND = 32  # of at least as many frequencies each
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 _SHOWN = 5  # features in a table
+_PERMUTATIONS = 5  # multiplied by 1 / level: p-values near the level have little noise then
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -187,7 +189,7 @@ def compare(
     strata: Any = None,
     tolerance: float = 0.0,
     level: float = 0.05,
-    n_permutations: int = 999,
+    n_permutations: int | None = None,
     seed: int = 0,
 ) -> TwoSampleTest:
     """Test whether two groups of sketches are of one distribution.
@@ -215,7 +217,8 @@ def compare(
     level
         Chance to find a difference where there is none, in (0, 1).
     n_permutations
-        Number of random permutations, ``>= 1``; fewer where there are not so many.
+        Number of random permutations, ``>= 1``; fewer where there are not so many. The default is
+        999, or more if the level is so small that its p-values need more.
     seed
         Seed of the permutations, ``>= 0``.
 
@@ -254,6 +257,8 @@ def compare(
     """
     level = require_number("level", level, 0.0, 1.0, strict=True)
     tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
+    if n_permutations is None:
+        n_permutations = max(999, math.ceil(_PERMUTATIONS / level))
     n_permutations = require_integer("n_permutations", n_permutations, 1)
     seed = require_integer("seed", seed, 0)
     with one_blas_thread():

@@ -335,6 +335,11 @@ class DriftTable(Table):
         """Level of the test of a run."""
         return self.false_alarms_per_year / self.runs_per_year
 
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of :meth:`Ledger.drift`."""
+        names = ("window", "reference", "unit", "strata", "tolerance", "level")
+        return {name: getattr(self, name) for name in names}
+
     def _wrong(self) -> Iterator[tuple[str, str]]:
         if self.level > _MAX_LEVEL:
             yield "false_alarms_per_year", f"should be at most {_MAX_LEVEL:g} of runs_per_year"

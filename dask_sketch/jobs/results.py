@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 Model = GaussianMixture | Centroids
 Step = Callable[[str], AbstractContextManager[None]]
 CAME, STATE = "new samples against the rest", "state against the last run's"  # names in records
-# Permutations for each unit of 1 / level, so that a p-value at the level has little noise.
-_PERMUTATIONS = 5
 # A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
 # that of the last model, by this number of standard deviations of the noise.
 _MAX_GROWTH = 1.1
@@ -351,16 +348,7 @@ class Results:
         """Test the newest data against that before, if there are enough partitions."""
         table = self.job.drift
         try:
-            self.drift = self.ledger.drift(
-                table.window,
-                reference=table.reference,
-                unit=table.unit,
-                strata=table.strata,
-                tolerance=table.tolerance,
-                level=table.level,
-                n_permutations=math.ceil(_PERMUTATIONS / table.level),
-                seed=self.job.job.seed,
-            )
+            self.drift = self.ledger.drift(**table.arguments(), seed=self.job.job.seed)
         except (InputError, LedgerError) as error:
             if error.parameter not in ("level", "window", "reference", "strata"):
                 raise

@@ -180,6 +180,17 @@ def open_named(path: str, storage_options: dict[str, Any] | None = None) -> Iter
         yield open_ledger(job.place(job.job.ledger), storage_options=options)
 
 
+def drift_settings(path: str) -> dict[str, Any]:
+    """Arguments of ``Ledger.drift`` by a job file; none for the path of a ledger.
+
+    Parameters
+    ----------
+    path
+        Path of a job file, if it ends in ``.toml``, else path or URL of a ledger.
+    """
+    return read_job(path).drift.arguments() if path.lower().endswith(".toml") else {}
+
+
 def records_text(
     records: Sequence[RunRecord], forgotten: Sequence[str], quarantined: Mapping[str, str]
 ) -> str:

@@ -525,7 +525,7 @@ class LedgerReader:
         max_units: int = 1000,
         tolerance: float = 0.0,
         level: float = 0.05,
-        n_permutations: int = 999,
+        n_permutations: int | None = None,
         seed: int = 0,
     ) -> TwoSampleTest:
         """Test whether the newest data is distributed as that before it.

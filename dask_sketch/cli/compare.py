@@ -1,0 +1,140 @@
+"""Commands that compare distributions: ``compare`` and ``drift``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dask_sketch.cli.jobs import ALARM, with_codes
+from dask_sketch.cli.options import (
+    Command,
+    Run,
+    examples,
+    for_url,
+    run_options,
+    seed_option,
+    storage_option,
+)
+
+
+def level_options(function: Command) -> Command:
+    """Add ``--level`` and ``--tolerance``."""
+    function = click.option(
+        "--tolerance",
+        type=click.FloatRange(0, 2),
+        metavar="D",
+        help="Largest discrepancy, from 0 to 2, that does not matter.",
+    )(function)
+    return click.option(
+        "--level",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        metavar="P",
+        help="Chance to find a difference where there is none; 0.05 by default.",
+    )(function)
+
+
+@click.command(epilog=examples("compare monday.zarr tuesday.zarr", "compare a.zarr b.zarr --json"))
+@click.argument("first")
+@click.argument("second")
+@level_options
+@seed_option
+@storage_option
+@run_options
+def compare(
+    run: Run,
+    first: str,
+    second: str,
+    level: float | None,
+    tolerance: float | None,
+    seed: int,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Test whether FIRST and SECOND are of one distribution.
+
+    Both are sketches of groups, as `sketch --by` writes them. Whole groups, such as days or
+    speakers, are permuted between the two sides, so that rows of one group may depend on each
+    other.
+    """
+    import dask_sketch as ds
+    from dask_sketch.distributions import compare as compare_groups
+
+    sides: list[Any] = [
+        ds.open(path, storage_options=for_url(path, storage_options)) for path in (first, second)
+    ]
+    found = compare_groups(*sides, **_given(level=level, tolerance=tolerance), seed=seed)
+    run.answer(found.as_dict(), repr(found))
+
+
+@click.command(
+    epilog=examples(
+        "drift job.toml",
+        'drift job.toml --window "7 days" --strata weekday',
+        "drift nightly.ledger",
+    )
+)
+@click.argument("job")
+@click.option(
+    "--window",
+    metavar="N|TIME",
+    help='Newest data: a number of runs, or a span of time such as "7 days".',
+)
+@click.option(
+    "--reference",
+    metavar="N|TIME",
+    help="Data before that to compare with; by default all other partitions.",
+)
+@click.option(
+    "--unit", type=click.Choice(["partition", "run"]), help="What is permuted as a whole."
+)
+@click.option(
+    "--strata",
+    type=click.Choice(["weekday"]),
+    help="Compare partitions with those of the same day of the week.",
+)
+@level_options
+@seed_option
+@storage_option
+@run_options
+@with_codes
+def drift(
+    run: Run,
+    job: str,
+    window: str | None,
+    reference: str | None,
+    unit: str | None,
+    strata: str | None,
+    level: float | None,
+    tolerance: float | None,
+    seed: int,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Test whether the newest data in the ledger of JOB differs from that before.
+
+    JOB is a job file, whose table `[drift]` has the defaults, or the path or URL of a ledger. Ends
+    with exit code 5 if there is a difference.
+    """
+    from dask_sketch.jobs.verify import drift_settings, open_named
+
+    given = _given(
+        window=_window(window),
+        reference=_window(reference),
+        unit=unit,
+        strata=strata,
+        level=level,
+        tolerance=tolerance,
+    )
+    with open_named(job, storage_options) as ledger:
+        found = ledger.drift(**(drift_settings(job) | given), seed=seed)
+    run.answer(found.as_dict(), repr(found))
+    if found.is_different:
+        raise click.exceptions.Exit(ALARM)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _window(text: str | None) -> int | str | None:
+    """Convert digits to a number of runs."""
+    return int(text) if text is not None and text.isdigit() else text

@@ -1,0 +1,70 @@
+"""Commands that compare distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.commands import answer, call, refusal
+from jobs.conftest import make_place
+from jobs.places import ROWS, Place, rows_of
+
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.cli.jobs import ALARM
+
+__all__ = ["make_place"]
+Make = Callable[..., Place]
+JOB = "[[decode]]\nn_components = 2\n[drift]\nfalse_alarms_per_year = 5\n"
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> list[Path]:
+    """Two sets of days of one distribution, and one of another."""
+    rng, feature_map = np.random.default_rng(0), FeatureMap(2, 40, scale=1.0)
+    paths = [tmp_path / f"{name}.zarr" for name in "abc"]
+    for path, width in zip(paths, (1.0, 1.0, 3.0), strict=True):
+        days = np.repeat(np.arange(8), 50)
+        x = width * rng.normal(size=(400, 2)) + 0.1 * rng.normal(size=(8, 2))[days]
+        partial_sketch(x, feature_map, groups=days, dim="day").to_zarr(path)
+    return paths
+
+
+def test_compare(groups: list[Path]) -> None:
+    a, b, c = groups
+    told = answer("compare", a, b)
+    assert told["is_different"] is False
+    assert told["n_units"] == [8, 8]
+    told = answer("compare", a, c, "--level", 0.01)
+    assert told["is_different"] is True
+    assert told["level"] == 0.01
+    assert answer("compare", a, c, "--tolerance", 1.5)["is_different"] is False
+    shown = call("compare", a, c).stdout
+    assert "The sides differ" in shown
+    assert "feature 0" in shown
+    assert "level" in refusal(1, "compare", a, b, "--level", 1e-9)
+
+
+def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) -> None:
+    assert "missing.zarr" in refusal(1, "compare", groups[0], tmp_path / "missing.zarr")
+    sketch = partial_sketch(np.ones((3, 2)), FeatureMap(2, 40, scale=1.0))
+    sketch.to_zarr(tmp_path / "one.zarr")
+    assert "second of type Sketch" in refusal(1, "compare", groups[0], tmp_path / "one.zarr")
+
+
+def test_drift(make_place: Make) -> None:
+    place = make_place(12, JOB)
+    place.run()
+    place.append(rows_of(4 * ROWS, seed=7, shift=1.5))
+    place.run()
+    result = call("drift", place.file)
+    assert result.exit_code == ALARM
+    assert "The sides differ" in result.stdout
+    assert answer("drift", place.file, "--tolerance", 1.5)["level"] == 5 / 365
+    ledger = place.folder / "ledger.zarr"
+    assert answer("drift", ledger, "--tolerance", 2.0)["level"] == 0.05
+    told = answer("drift", ledger, "--window", 1, "--reference", "9 days", "--tolerance", 2.0)
+    assert told["n_units"] == [4, 12]
+    assert "window='soon'" in refusal(1, "drift", ledger, "--window", "soon")
+    assert "level" in refusal(1, "drift", ledger, "--unit", "run")
