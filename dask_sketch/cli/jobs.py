@@ -66,7 +66,7 @@ def _orderly_end() -> Iterator[None]:
 @click.option("--dry-run", is_flag=True,
               help="Show what would be done; reads no samples and writes nothing.")  # fmt: skip
 @click.option("--sample", type=click.IntRange(min=0), metavar="N",
-              help="Random rows of each partition that a new ledger keeps; 0: none.")  # fmt: skip
+              help="Random rows of each partition for a new ledger; 0 erases them.")  # fmt: skip
 @run_options
 @with_codes
 def run(run: Run, job: str, dry_run: bool, sample: int | None) -> None:

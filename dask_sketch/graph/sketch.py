@@ -61,7 +61,8 @@ def sketch(
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
     groups
         Label of the group of each sample; an array-like or a name, see :func:`open_samples`. There
-        is then one sketch for each group, identical to that of a pass over its samples alone.
+        is then one sketch for each group, with the sums of a pass over its samples alone, and
+        without random rows: ``sample`` is refused. Where a group needs rows, sketch it by itself.
     split_every
         Maximum number of partial sketches that one task merges, ``>= 2``; the setting
         ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.

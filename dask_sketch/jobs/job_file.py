@@ -128,7 +128,7 @@ class JobTable(Table):
         rows, mixtures are as likely as those of EM on all rows, but whoever can read the ledger can
         read them; with 0 it holds sums only. By default, from 1,000 to 5,000 rows (fewer of over 50
         features) if the first run decodes a model, else none. The ledger keeps the number of its
-        first run.
+        first run, until 0 erases its rows for good.
     """
 
     name: Text

@@ -360,14 +360,14 @@ def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
 
 
 def _require_rows(job: Job, ledger: Ledger) -> None:
-    """Refuse another number of random rows than that of the ledger."""
+    """Refuse another number of random rows than that of the ledger; none may be kept any time."""
     wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
-    if wanted not in (None, has):
+    if wanted not in (None, 0, has):
         kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
         raise InputError(
             f"job.sample = {wanted}: the ledger keeps {kept}, as its first run decided, and cannot "
-            "change that. Leave the setting out to go on like this; or give another path as "
-            "job.ledger, and the next run reads all data."
+            "change that. Leave the setting out to go on like this, give 0 for none, or give "
+            "another path as job.ledger, and the next run reads all data."
         )
 
 

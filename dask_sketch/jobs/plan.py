@@ -187,7 +187,7 @@ def plan_run(
     if ledger is None:
         sampling = sampling_of(feature_map, rows_per_partition(job, sources))
     else:
-        sampling = ledger.sampling
+        sampling = None if job.job.sample == 0 else ledger.sampling
     itemsize = max(source.samples.dtype.itemsize for source in sources)
     partition_bytes = row_bytes(feature_map, sampling, 4 if itemsize <= 4 else 8)
     sizes = [part.n_bytes for part in todo]

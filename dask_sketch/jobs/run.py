@@ -179,6 +179,9 @@ class _Run:
             plan = plan_run(self.job, sources, changes, ledger)
             self.log(str(plan))
             with self._step("sketch"):
+                if self.job.job.sample == 0 and ledger.sampling is not None:
+                    self.log(f"erasing {ledger.kept_rows} from the ledger ...")
+                    ledger.erase_rows()
                 self._update(ledger, sources, changes)
             keys = {part.key for source in sources for part in source.partitions}
             quarantined = {key: why for key, why in ledger.quarantined.items() if key in keys}

@@ -18,8 +18,10 @@ from strategies import draw_rows, feature_map
 
 from dask_sketch import FeatureMap, merge, open_samples, partial_sketch
 from dask_sketch.errors import ArtifactError, InputError, PlanError
+from dask_sketch.graph.chunks import chunk_graphs
 from dask_sketch.graph.partitions import sketch_partitions, stream
 from dask_sketch.graph.reduction import Reduction
+from dask_sketch.sketching.row_sample import RowSampler, Sampling
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)
@@ -87,6 +89,32 @@ def test_some_partitions(kind, tmp_path):
         some = dict(sketch_partitions(samples, chosen, FM))
         assert sorted(some) == sorted(chosen)
         assert all(sketch.identical(whole[number]) for number, sketch in some.items())
+
+
+@pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "grid", "bag"])
+def test_random_rows_are_chosen_by_the_identity_and_the_position_in_the_chunk(kind, tmp_path):
+    samples, sampling = opened(kind, tmp_path), Sampling(4, seed=3)
+    done = dict(sketch_partitions(samples, [3, 17], FM, sampling=sampling))
+    for identities in ({3: (3,), 17: (17,)}, {3: (17,), 17: (2**31, 5)}):
+        named = dict(
+            sketch_partitions(samples, [17, 3], FM, sampling=sampling, identities=identities)
+        )
+        for number, sketch in named.items():
+            alone = RowSampler(sampling, FM, identities[number])
+            rows, weights = read_chunk(samples, number)
+            alone.add(rows, weights)
+            assert sketch.sample.identical(alone.result(rows.dtype)), number
+            assert sketch.identical(done[number])
+            assert len(sketch.sample) == min(4, sketch.count)
+        same_rows = named[17].sample.identical(done[17].sample)
+        assert same_rows == (identities[17] == (17,))
+
+
+def read_chunk(samples, number):
+    """Rows of one chunk, and their weights."""
+    blocks = [block for block, _ in chunk_graphs(samples, [[number]])[0].blocks()]
+    rows = np.concatenate([block.rows.reshape(-1, 3) for block in blocks])
+    return rows, None if blocks[0].weights is None else blocks[0].weights.reshape(-1)
 
 
 def test_no_rows_are_an_empty_sketch():

@@ -255,6 +255,12 @@ class Change:
             pilot=None,
         )
 
+    def erase_rows(self) -> None:
+        """Apply :meth:`Ledger.erase_rows`."""
+        if self._sampling is not None:
+            self._sampling = None
+            self._state = replace(self._state, with_rows=False, oldest=self._state.number)
+
     def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
         """Write all objects of the next state.
 
@@ -270,9 +276,11 @@ class Change:
         backend, number = self._backend, self._state.number
         marked = self._mark(self._state.batches)
         total = self._new_total(marked)
-        batches = self._write_added(
-            self._without_erased(marked) if self._erased else self._compacted(marked)
-        )
+        if self._before.with_rows and not self._state.with_rows:
+            kept = [self._merged([batch]) for batch in marked]
+        else:
+            kept = self._without_erased(marked) if self._erased else self._compacted(marked)
+        batches = self._write_added(kept)
         state = replace(self._state, batches=tuple(batches))
         if self._before.number == 0 and self._map.pilot is not None:
             state = replace(state, pilot=write_pilot(backend, self._map.pilot, number))

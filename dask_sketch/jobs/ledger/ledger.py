@@ -150,8 +150,6 @@ class Ledger(LedgerReader):
         if it is whole. The ledger is then in the state of an earlier commit, with a warning.
     feature_map
         Feature map of all sketches.
-    sampling
-        Choice of the random rows of each partition; ``None`` if no rows are kept.
     backend
         Storage backend.
     label
@@ -287,6 +285,30 @@ class Ledger(LedgerReader):
             self._lock.require_held()
             self._publish(*prepared)
         self._collect(strict=not undo)
+        return None
+
+    def erase_rows(self) -> None:
+        """Erase the random rows of all partitions at once, and keep none from then on.
+
+        All batches are rewritten, and earlier commits are removed. The sums stay as they are. There
+        remain models that were decoded before, versions and backups that the store keeps, and
+        removed files on a disk until it overwrites them. A ledger without rows is not changed.
+
+        Raises
+        ------
+        LedgerError
+            If an object could not be removed: then call it again.
+        """
+        if self._lock is None:
+            with self.lock():
+                return self.erase_rows()
+        change = self._change()
+        change.erase_rows()
+        if not change.is_empty:
+            prepared = change.write()
+            self._lock.require_held()
+            self._publish(*prepared)
+        self._collect(strict=True)
         return None
 
     def write_model(self, run: int, model: GaussianMixture | Centroids, name: str = "all") -> None:

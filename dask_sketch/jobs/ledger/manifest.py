@@ -72,6 +72,8 @@ class Manifest:
     pilot
         Record of the pilot rows of the feature map; ``None`` if there is none, or if a partition
         was forgotten since, whose rows may be among them.
+    with_rows
+        Whether partitions have random rows, if the root states a choice of them.
     """
 
     number: int = 0
@@ -86,6 +88,7 @@ class Manifest:
     states: tuple[tuple[int, Reference], ...] = ()
     oldest: int = 0
     pilot: Reference | None = None
+    with_rows: bool = True
 
     @property
     def erased(self) -> dict[str, tuple[str, ...]]:
@@ -114,6 +117,7 @@ class Manifest:
             "states": [[run, ref.to_json()] for run, ref in self.states],
             "oldest": self.oldest,
             "pilot": self.pilot and self.pilot.to_json(),
+            "with_rows": self.with_rows,
         }
 
     @classmethod
@@ -140,6 +144,7 @@ class Manifest:
                 states=tuple((int(r), Reference.from_json(ref)) for r, ref in found["states"]),
                 oldest=int(found["oldest"]),
                 pilot=Reference.from_json(found["pilot"]) if found.get("pilot") else None,
+                with_rows=bool(found.get("with_rows", True)),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LedgerError(f"{label} is not the manifest of a ledger: {error!r}.") from error

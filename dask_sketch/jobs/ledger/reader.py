@@ -246,14 +246,12 @@ class LedgerReader:
     damage
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole.
-    sampling
-        Choice of the random rows of each partition; ``None`` if no rows are kept.
     """
 
     def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
         self.backend = backend
         self.feature_map = feature_map
-        self.sampling = sampling
+        self._sampling = sampling
         self.label = backend.label
         self._known: Index | None = None
         self._sum: Sketch | None = None  # without random rows
@@ -343,6 +341,11 @@ class LedgerReader:
         if self._known is None:
             self._known = Index(self.backend, self._state.batches)
         return self._known
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """Choice of the random rows of each partition; ``None`` if no rows are kept."""
+        return self._sampling if self._state.with_rows else None
 
     @property
     def number(self) -> int:

@@ -83,6 +83,29 @@ def test_the_rows_of_removed_partitions_leave_the_disk_with_the_next_runs(kept, 
     assert same(kept.total(), rows_world.total({"a": 0, "b": 1}))
 
 
+def test_all_rows_are_erased_and_the_sums_stay(kept, rows_world, world):
+    with kept.lock():
+        kept.commit(added=rows_world.new(*KEYS), run=record(1))
+        kept.commit(added=rows_world.new("p3", version=1), removed=["p4"])
+    number = kept.number
+    kept.erase_rows()
+    assert kept.number == number + 1
+    assert not list(Path(kept.label).rglob("sample_rows"))
+    left = {key: int(key == "p3") for key in KEYS if key != "p4"}
+    for each in (kept, open_ledger(kept.label)):
+        assert each.sampling is None
+        assert same(each.total(), world.total(left))
+        assert same(each.total(left), world.total(left))
+        assert [run for run, _ in each.states(9)] == [1]
+    kept.erase_rows()
+    assert kept.number == number + 1
+    with kept.lock():
+        kept.commit(added=world.new("new"))
+    kept.forget(["p1"])
+    del left["p1"]
+    assert same(open_ledger(kept.label).total(), world.total({"new": 0, **left}))
+
+
 def test_ledgers_without_rows_stay_without(local, rows_world):
     with local.lock():
         local.commit(added=rows_world.new("a", "b"))
