@@ -193,7 +193,7 @@ def forget(
             "forgotten": sorted(ledger.forgotten),
             "erased": before - len(ledger.entries),
             "partitions": len(ledger.entries),
-            "samples": ledger.total().count,
+            "samples": ledger.total(sample=False).count,
         }
     shown = {
         "erased": f"{result['erased']:,} partitions",

@@ -460,12 +460,17 @@ class LedgerReader:
         ((_, sketch),) = self.sketches([key])
         return sketch
 
-    def sketches(self, keys: Iterable[str]) -> Iterator[tuple[str, Sketch]]:
+    def sketches(self, keys: Iterable[str], *, sample: bool = True) -> Iterator[tuple[str, Sketch]]:
         """Yield keys and sketches of some partitions, batch by batch, in any order.
 
-        A sketch carries the random rows of its partition, if the ledger keeps any.
+        Parameters
+        ----------
+        keys
+            Keys of the partitions.
+        sample
+            Whether the sketches carry the random rows of their partitions, if the ledger keeps any.
         """
-        for sketches in self._batchwise(keys, sample=True):
+        for sketches in self._batchwise(keys, sample=sample):
             yield from sketches
 
     def history(self) -> list[RunRecord]:
@@ -594,7 +599,7 @@ class LedgerReader:
         """Sketches of units, each of one partition or of all that a run has read."""
         labels = {key: label for label, members in keys.items() for key in members}
         sums: dict[Any, Sketch] = {}
-        for key, sketch in self.sketches(list(labels)):
+        for key, sketch in self.sketches(list(labels), sample=False):
             label = labels[key]
             sums[label] = sketch if label not in sums else sums[label] + sketch
         return SketchGroup.from_sketches(sums, dim=unit)
