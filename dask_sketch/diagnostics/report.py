@@ -160,7 +160,8 @@ def write_report(
     )
     out = Path(path)
     with replacing(out) as new:
-        new.write_text(page, encoding="utf-8")
+        # names of files may be no UTF-8
+        new.write_text(page, encoding="utf-8", errors="backslashreplace")
     return out
 
 

@@ -336,3 +336,16 @@ def test_a_change_behind_a_link_is_a_change(tmp_path):
     touch(tmp_path / "days" / "a.parquet")
     after = partitions_of(open_samples(tmp_path / "latest.parquet"))
     assert changed(before, after) == ["latest.parquet"]
+
+
+def test_names_that_are_not_utf_8(tmp_path):
+    table = pd.DataFrame(np.zeros((5, 2)), columns=["a", "b"])
+    folder = tmp_path / os.fsdecode(b"data\xff")  # not part of a key
+    folder.mkdir()
+    table.to_parquet(folder / "0.parquet")
+    (partition,) = partitions_of(open_samples(folder))
+    assert partition.key == "0.parquet"
+    (folder / "0.parquet").rename(folder / os.fsdecode(b"1\xff.parquet"))
+    assert open_samples(folder).n_chunks == 1
+    with pytest.raises(InputError, match=r"'1\\udcff.parquet': rename"):
+        partitions_of(open_samples(folder))

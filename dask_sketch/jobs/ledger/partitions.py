@@ -211,8 +211,8 @@ def partitions_of(
     Raises
     ------
     InputError
-        If the source has no files, its chunks would change as it grows, or its file system
-        reports neither entity tags nor times.
+        If the source has no files, its chunks would change as it grows, the name of a file is not
+        UTF-8, or its file system reports neither entity tags nor times.
     ChunkError
         If a file was deleted since the source was opened, or cannot be read.
 
@@ -253,6 +253,8 @@ def partitions_of(
             f"{min(needed - set(infos))} was deleted since {samples.label} was opened: run again."
         )
     sums = _Sums(fs, infos, samples.label) if fingerprint == "checksum" else None
+    for name in infos:
+        _require_unicode(_relative(name, folders), samples.label)
     out = []
     for one in reads:
         found = {name: infos[name] for name in one.objects if name in infos}
@@ -264,6 +266,17 @@ def partitions_of(
         n_bytes = sum(int(info.get("size") or 0) for info in found.values())
         out.append(Partition(f"{prefix}{one.key}", f"{fingerprint}:{digest}", one.rows, n_bytes))
     return out
+
+
+def _require_unicode(name: str, label: str) -> None:
+    """Refuse a name that cannot be written as UTF-8; Python reads its bytes as surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{label} has a file whose name is not UTF-8, {name!a}: rename the file, since "
+            "ledgers and reports contain its name."
+        ) from error
 
 
 def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
