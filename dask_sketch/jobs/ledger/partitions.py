@@ -274,8 +274,8 @@ def _require_unicode(name: str, label: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{label} has a file whose name is not UTF-8, {name!a}: rename the file, since "
-            "ledgers and reports contain its name."
+            f"{label} has a file whose name is not UTF-8, {name.rpartition('/')[2]!a}: rename the "
+            "file, since ledgers and reports contain its name."
         ) from error
 
 
