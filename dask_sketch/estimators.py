@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
 import dask.array as da
@@ -35,6 +35,7 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_unmasked
+from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import names_of, require_columns
 
@@ -70,7 +71,7 @@ class SketchEstimator(BaseEstimator, ABC):
     Zarr, a path) is sketched in one pass without gathering it.
     """
 
-    _task: ClassVar[Literal["mixture", "clustering"]]
+    _task: ClassVar[Task]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
     sample_size: int | bool | None
     nan_policy: str

@@ -354,7 +354,8 @@ def _require_size(
     map_path: str | None, n_components: int | None, n_frequencies: int | None, task: Task | None
 ) -> None:
     """Refuse options that leave the size of the sketch open, or give it twice."""
-    if map_path is None and n_components is None and n_frequencies is None:
+    sized = (map_path, n_components, n_frequencies) != (None, None, None)
+    if not sized and task != "comparison":
         raise click.UsageError(
             "give the number of components (-k) or the number of frequencies (-m)."
         )

@@ -18,6 +18,7 @@ import click
 
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
 from dask_sketch.errors import ArtifactError, PlanError, SketchError
+from dask_sketch.validation.choices import TASKS
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
 # Options whose name is not that of the parameter of the library.
@@ -320,8 +321,8 @@ def size_options(function: Command) -> Command:
     """Add ``-k``, ``-m`` and ``--task``, which set the size of a sketch."""
     function = click.option(
         "--task",
-        type=click.Choice(["mixture", "clustering"]),
-        help="Purpose of the sketch: a mixture, by default, or centroids.",
+        type=click.Choice(TASKS),
+        help="Purpose of the sketch: a mixture, by default, centroids, or a comparison.",
     )(function)
     function = click.option(
         "-m",

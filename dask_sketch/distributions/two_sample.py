@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import one_blas_thread
+from dask_sketch.diagnostics.mmd import feature_weights, one_blas_thread
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
 from dask_sketch.distributions.effect import effect_of
@@ -22,15 +22,23 @@ from dask_sketch.distributions.permutations import (
     p_values,
     permutations_of,
 )
+from dask_sketch.distributions.row_covariance import row_covariance
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
 
 Array = NDArray[np.float64]
 
-# Ridges of the whitened statistics, relative to the largest eigenvalue; infinite for none.
+# Ridges of the statistics whitened by the covariance of units, relative to the largest eigenvalue,
+# the first one for no whitening; and of those whitened by the covariance of rows. On four clusters
+# of 1000 rows, one of them 1.3 times as wide, in 20 units a side, the power at a level of 5 % is
+# 0.33 with the first ones alone, 0.47 with all, and 0.54 without whitening by units.
 _RIDGES = (np.inf, 0.1, 0.01)
+_ROW_RIDGES = (0.1, 0.01, 0.001)
+_MAX_BAND = 128  # frequencies of a band whose covariance is computed
 _MAX_BANDS = 8  # bands of frequencies by their length,
 _BAND = 32  # of at least as many frequencies each
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
@@ -200,8 +208,10 @@ def compare(
     rows for independent find a difference in nearly every such case.
 
     The statistics are squared distances of the mean sketches in bands of frequencies, plain and
-    whitened by the covariance of all units, which does not depend on the sides. The smallest of
-    their p-values is calibrated by the same permutations.
+    whitened: by the covariance of rows, if the feature map has a mixture of pilot rows, else by
+    that of all units. Neither depends on the sides. The smallest of their p-values is calibrated by
+    the same permutations. Feature maps of ``design(x, task="comparison")`` see differences of all
+    sizes; a map for mixtures sees those about as large as its components.
 
     Parameters
     ----------
@@ -304,10 +314,38 @@ def _require_enough(units: Units, permutations: Permutations, level: float, dim:
 def _statistics(units: Units, permutations: Permutations) -> Array:
     """Statistics of all bands and ridges, shape (n_statistics, n_assignments)."""
     signs = contrasts(permutations.sides, units.masses)
+    feature_map, rows = units.feature_map, _pilot_mixture(units.feature_map)
+    m = feature_map.n_frequencies
+    weights = np.tile(feature_weights(feature_map) / np.sqrt(m), 2)
     found: list[Array] = []
     for band in _bands(units):
-        found += _whitened(units.centred(units.vectors[:, band]), signs)
+        vectors = units.centred(units.vectors[:, band])
+        if rows is None:
+            found += _whitened(vectors, signs, _RIDGES)
+            continue
+        found += _whitened(vectors, signs, _RIDGES[:1])
+        if len(band) <= 2 * _MAX_BAND:
+            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
+            scale = weights[band]
+            found += _row_whitened(vectors, covariance * np.outer(scale, scale), signs)
     return np.array(found)
+
+
+def _pilot_mixture(feature_map: FeatureMap) -> GaussianMixture | None:
+    """Mixture that describes the rows; the sides of the units do not depend on it."""
+    pilot = feature_map.pilot
+    if pilot is None or pilot.mixture is None:
+        return None
+    found = pilot.mixture
+    return GaussianMixture(found.weights, found.means, found.variances)
+
+
+def _row_whitened(vectors: Array, covariance: Array, signs: Array) -> list[Array]:
+    """Statistic of each ridge, whitened by the covariance of rows; each (n_assignments,)."""
+    values, basis = np.linalg.eigh(covariance)
+    values = np.maximum(values, 0.0)
+    squares = (signs @ (vectors @ basis)) ** 2
+    return [squares @ (1.0 / (values + ridge * values[-1])) for ridge in _ROW_RIDGES]
 
 
 def _bands(units: Units) -> Iterator[NDArray[np.intp]]:
@@ -323,7 +361,7 @@ def _bands(units: Units) -> Iterator[NDArray[np.intp]]:
             yield np.concatenate([part, m + part])
 
 
-def _whitened(vectors: Array, signs: Array) -> list[Array]:
+def _whitened(vectors: Array, signs: Array, ridges: Sequence[float] = _RIDGES) -> list[Array]:
     """Statistic of each ridge, whitened by the covariance of the units; each (n_assignments,)."""
     n_units, width = vectors.shape
     if n_units <= width:
@@ -333,11 +371,11 @@ def _whitened(vectors: Array, signs: Array) -> list[Array]:
         basis = vectors @ (right / np.sqrt(np.maximum(values, _TINY * max(values[-1], _TINY))))
     kept = values > _TINY * values[-1]
     if not values[-1] > 0.0 or not kept.any():
-        return [np.zeros(len(signs)) for _ in _RIDGES]
+        return [np.zeros(len(signs)) for _ in ridges]
     values, basis = values[kept], basis[:, kept]
-    ridged = [values / (values + r * values[-1]) if np.isfinite(r) else values for r in _RIDGES]
+    ridged = [values / (values + r * values[-1]) if np.isfinite(r) else values for r in ridges]
     weights = np.array(ridged).T
-    out = np.empty((len(_RIDGES), len(signs)))
+    out = np.empty((len(ridges), len(signs)))
     step = max(_NUMBERS // len(values), 1)
     for start in range(0, len(signs), step):
         block = slice(start, start + step)

@@ -8,6 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.bandwidths import (
+    N_BANDWIDTHS,
+    N_COMPONENTS,
+    N_FREQUENCIES,
+    comparison_covariances,
+)
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import PilotMixture, record_pilot, rough_mixture
@@ -119,10 +125,10 @@ def require_design_arguments(
     ):
         if value is not None:
             require_integer(name, value, minimum)
-    if n_frequencies is None and n_components is None:
+    if n_frequencies is None and n_components is None and task != "comparison":
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if task not in TASKS:
-        raise InputError(f"task={task!r}: choose 'mixture' or 'clustering'.")
+        raise InputError(f"task={task!r}: choose 'mixture', 'clustering' or 'comparison'.")
     if whitening is not None and whitening not in WHITENINGS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
 
@@ -175,7 +181,11 @@ whitening, seed, dtype
     """
     _require_magnitudes(pilot, label, feature_names)
     d = pilot.shape[1]
-    m = _choose_n_frequencies(n_frequencies, d, n_components, task)
+    if task == "comparison":
+        n_components = n_components or N_COMPONENTS
+        m = n_frequencies or N_BANDWIDTHS * N_FREQUENCIES
+    else:
+        m = _choose_n_frequencies(n_frequencies, d, n_components, task)
     if distribution is None:
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
@@ -191,6 +201,8 @@ whitening, seed, dtype
                 )
             _warn_of_unlike_units(rows)
             scale = _rounded(clustering_scale(rows, n_components, seed=seed))
+        elif task == "comparison":
+            covariances = comparison_covariances(rows, seed)
         else:
             whitened = rough if matrix is None else rough_mixture(rows, n_components, seed)
             covariances, fit = _component_variances(rows, whitened, seed, feature_names)

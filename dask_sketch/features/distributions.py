@@ -57,7 +57,7 @@ def default_distribution(n_features: int, n_frequencies: int, task: str = "mixtu
     >>> default_distribution(10, 275, "clustering")
     'gaussian'
     """
-    if task == "clustering":
+    if task in ("clustering", "comparison"):
         return "gaussian"
     enough = n_features > 1 and n_frequencies >= _MANY * n_features
     return "sparse-sums" if enough else "sparse-radius"

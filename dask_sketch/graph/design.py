@@ -18,6 +18,7 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import device_array, on_device, on_host
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
@@ -28,7 +29,7 @@ def design(
     *,
     n_frequencies: int | None = None,
     n_components: int | None = None,
-    task: Literal["mixture", "clustering"] = "mixture",
+    task: Task = "mixture",
     distribution: str | None = None,
     scale: float | None = None,
     covariances: Any = None,
@@ -56,11 +57,14 @@ def design(
         Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning is issued if there are
         fewer.
     n_components
-        Number of components ``K`` that will be decoded; needed without ``n_frequencies``.
+        Number of components ``K`` that will be decoded; needed without ``n_frequencies``, but for
+        a comparison.
     task
-        Purpose of the sketch: ``"mixture"``, or ``"clustering"`` for centroids
-        (``model="dirac"``), with the distribution ``"gaussian"`` and the scale of
-        :func:`dask_sketch.features.clustering_scale`.
+        Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
+        with the distribution ``"gaussian"`` and the scale of
+        :func:`dask_sketch.features.clustering_scale`; or ``"comparison"`` for
+        :mod:`dask_sketch.distributions`, with 64 Gaussian frequencies for each of eight bandwidths,
+        from half of the small distances between samples to twice the large ones.
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each

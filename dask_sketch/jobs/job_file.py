@@ -43,7 +43,7 @@ from dask_sketch.jobs.values import (
     Variances,
     Window,
 )
-from dask_sketch.validation.choices import CovarianceType, Distribution
+from dask_sketch.validation.choices import CovarianceType, Distribution, Task
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -205,7 +205,7 @@ class FeatureMapTable(Table):
     file: Location | None = None
     n_components: Components | None = None
     n_frequencies: Frequencies | None = None
-    task: Literal["mixture", "clustering"] | None = None
+    task: Task | None = None
     distribution: Distribution | None = None
     scale: Positive | None = None
     whitening: Literal["diagonal", "full"] | None = None

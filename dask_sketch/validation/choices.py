@@ -10,7 +10,7 @@ Distribution = Literal[
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.distributions`."""
 
-Task = Literal["mixture", "clustering"]
+Task = Literal["mixture", "clustering", "comparison"]
 TASKS: tuple[str, ...] = get_args(Task)
 """Purposes of a sketch, see :func:`dask_sketch.design`."""
 

@@ -152,3 +152,29 @@ def test_bad_sides():
     other = partial_sketch(np.ones((6, 3)), FeatureMap(3, 64, scale=1.0), groups=np.arange(6))
     with pytest.raises(MergeError):
         compare(group, other)
+
+
+def four_clusters(rng, n, deviation):
+    """Four normal distributions 40 apart, one of them of another deviation."""
+    cluster = rng.integers(0, 4, n)
+    means = np.array([[20.0, 20.0], [-20.0, 20.0], [20.0, -20.0], [-20.0, -20.0]])
+    width = np.array([1.0, 1.0, 1.0, deviation])
+    return means[cluster] + rng.normal(size=(n, 2)) * width[cluster][:, None]
+
+
+def test_the_pilot_mixture_makes_small_differences_visible():
+    def share(deviation, *, with_pilot):
+        found = []
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            rows = four_clusters(rng, 2000, 1.0), four_clusters(rng, 2000, deviation)
+            feature_map = ds.design(np.concatenate(rows), task="comparison", n_pilot=2000)
+            if not with_pilot:
+                feature_map = feature_map.with_pilot(None)
+            units = np.arange(2000) % 16
+            sides = [partial_sketch(x, feature_map, groups=units) for x in rows]
+            found.append(compare(*sides, n_permutations=199).p_value <= 0.05)
+        return np.mean(found)
+
+    assert share(1.0, with_pilot=True) <= 0.25
+    assert share(1.3, with_pilot=True) >= 0.9 > share(1.3, with_pilot=False)
