@@ -58,8 +58,8 @@ def polish(
     every chunking, order of the samples and number of workers.
 
     A mixture that was decoded with one variance for each component, or with known variances, keeps
-    that shape. Covariance matrices (``covariance_type="full"`` and ``"tied"``) are refused.
-    Components without samples keep their parameters, with zero weight.
+    that shape, and covariance matrices stay those of one ``covariance_type``. Components without
+    samples keep their parameters, with zero weight.
 
     Parameters
     ----------

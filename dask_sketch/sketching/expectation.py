@@ -8,7 +8,7 @@ towards the least mean squared distance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -27,9 +27,11 @@ from dask_sketch.features.kernels.expectation_loop import (
     weights_by_exponent,
 )
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, FixedPoint
+from dask_sketch.features.kernels.matrix_loop import matrix_loop
 from dask_sketch.features.kernels.row_loop import OVERFLOW
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.covariances import floored
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
@@ -126,14 +128,6 @@ class ExpectationStep(FrozenDataclass):
     unit: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, GaussianMixture):
-            kind = self.model.covariance_type
-            if kind in ("full", "tied"):
-                raise InputError(
-                    f"model has covariance_type={kind!r}, and steps of EM over stored samples take "
-                    "'diag' and 'spherical': decode a sketch with sample=True, which fits matrices "
-                    "by maximum likelihood on its rows."
-                )
         if not (np.abs(self._offsets) < REACH / 2).all():
             raise InputError(
                 f"model has components {np.abs(self._offsets).max():.3g} of their standard "
@@ -146,6 +140,12 @@ class ExpectationStep(FrozenDataclass):
     def hard(self) -> bool:
         """Whether each sample belongs to its nearest component alone."""
         return isinstance(self.model, Centroids)
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether the components have covariance matrices."""
+        model = self.model
+        return isinstance(model, GaussianMixture) and model.covariance_type in ("full", "tied")
 
     @property
     def _locations(self) -> Array:
@@ -181,8 +181,22 @@ class ExpectationStep(FrozenDataclass):
         return self._scale / self._deviations
 
     @cached_property
+    def _factors(self) -> Array:
+        """Cholesky factors of the covariance matrices, shape (K, n_features, n_features)."""
+        assert isinstance(self.model, GaussianMixture)
+        return np.asarray(np.linalg.cholesky(self.model.covariance_matrices))
+
+    @cached_property
+    def _whitening(self) -> Array:
+        """Matrices in place of slopes, shape (K, n_features, n_features)."""
+        return np.asarray(self._scale * np.linalg.inv(self._factors))
+
+    @cached_property
     def _offsets(self) -> Array:
-        return (self._center - self._locations) * self._slopes
+        away = self._center - self._locations
+        if self.has_matrices:
+            return np.asarray(np.einsum("kij,kj->ki", self._whitening, away))
+        return away * self._slopes
 
     @cached_property
     def _peaks(self) -> Array:
@@ -190,13 +204,24 @@ class ExpectationStep(FrozenDataclass):
             return np.zeros(self.model.n_components)
         with np.errstate(divide="ignore"):
             logarithms = np.maximum(np.log2(self.model.weights), -1e300)
+        if self.has_matrices:
+            halves = np.log2(np.diagonal(self._factors, axis1=1, axis2=2)).sum(axis=1)
+            return np.asarray(logarithms - halves - 0.5 * self.model.n_features * _LOG2_TWO_PI)
         return np.asarray(
             logarithms - 0.5 * np.log2(2.0 * np.pi * self.model.variances).sum(axis=1)
         )
 
     @cached_property
     def _tables(self) -> tuple[Array, ...]:
-        """Center, limits, slopes, offsets and peaks; features are padded with zeros."""
+        """Center, limits, slopes or matrices, offsets and peaks.
+
+        Features of slopes are padded with zeros.
+        """
+        if self.has_matrices:
+            steepest = np.abs(self._whitening).max(axis=(0, 1)) * self.model.n_features
+            limits = 0.5 * REACH / steepest
+            own = self._center, limits, self._whitening, self._offsets, self._peaks
+            return tuple(map(np.ascontiguousarray, own))
         padding = ((0, 0), (0, -self.model.n_features % GROUP))
         limits = 0.5 * REACH / self._slopes.max(axis=0)
         slopes, offsets = np.pad(self._slopes, padding), np.pad(self._offsets, padding)
@@ -211,11 +236,16 @@ class ExpectationStep(FrozenDataclass):
     def n_sums(self) -> int:
         """Number of sums."""
         k, d = self._shape
+        if self.has_matrices:
+            return k + k * d + k * d * (d + 1) // 2 + 1
         return k + (1 if self.hard else 2) * k * d + 1
 
     def prepare(self, dtype: Any = np.float64) -> None:
         """Compile, before the first chunk arrives."""
-        expectation_loop(np.dtype(dtype), self.hard)
+        self._compiled(np.dtype(dtype))
+
+    def _compiled(self, dtype: Any) -> Callable[..., tuple[int, int, int]]:
+        return matrix_loop(dtype) if self.has_matrices else expectation_loop(dtype, self.hard)
 
     # Statistics of samples.
 
@@ -249,7 +279,7 @@ class ExpectationStep(FrozenDataclass):
             If a row or a weight is refused, or sums are too large.
         """
         x, w = self._checked(samples, weights, label)
-        add_rows = expectation_loop(x.dtype, self.hard)
+        add_rows = self._compiled(x.dtype)
         sums = np.zeros((2, self.n_sums), np.int64)
         order = np.arange(min(_SLAB, len(x)))
         omit = nan_policy == "omit"
@@ -318,7 +348,11 @@ class ExpectationStep(FrozenDataclass):
     # Results of the statistics.
 
     def _moments(self, statistics: ExpectationStatistics) -> tuple[Array, Array, Array, float]:
-        """Counts, first and second moments in standard deviations, and sum of logarithms."""
+        """Counts, first and second moments in standard deviations, and sum of logarithms.
+
+        With covariance matrices the moments are those of whitened samples, and the second ones have
+        the shape (n_components, n_features, n_features).
+        """
         if statistics.sums.shape != (self.n_sums,):
             raise InputError(
                 f"statistics has {statistics.sums.shape[0]} sums; a model of this shape has "
@@ -328,7 +362,8 @@ class ExpectationStep(FrozenDataclass):
         counts = statistics.sums.to_float(COUNT_FRACTION - MIN_EXPONENT)[:k]
         found = statistics.sums.to_float(FRACTION - MIN_EXPONENT)
         first = found[k : k + k * d].reshape(k, d) / self._scale
-        second = found[k + k * d : -1].reshape(-1, d) / self._scale**2
+        second = found[k + k * d : -1] / self._scale**2
+        second = _symmetric(second, d) if self.has_matrices else second.reshape(-1, d)
         if not counts.sum() > 0:
             raise InputError(
                 "statistics has a total count of 0: compute it from at least one sample."
@@ -364,6 +399,8 @@ class ExpectationStep(FrozenDataclass):
         floor
             Smallest variances of a mixture, of a shape that broadcasts to (n_components,
             n_features). The likelihood does not decrease if they are at most those of the model.
+            Covariance matrices are at least the diagonal matrix of these variances, or the part of
+            it that those of the model are at least.
 
         Returns
         -------
@@ -380,7 +417,10 @@ class ExpectationStep(FrozenDataclass):
         seen = counts > _SEEN * counts.sum() / max(statistics.count, 1)
         shift = np.where(seen[:, None], first / np.where(seen, counts, 1.0)[:, None], 0.0)
         weights = counts / counts.sum()
-        model, locations = self.model, self._locations + shift * self._deviations
+        model = self.model
+        if self.has_matrices:
+            return self._with_matrices(weights, shift, second, np.where(seen, counts, 0.0), floor)
+        locations = self._locations + shift * self._deviations
         if isinstance(model, Centroids):
             return Centroids(weights, locations, model.decoding)
         variances = model.variances
@@ -399,6 +439,33 @@ class ExpectationStep(FrozenDataclass):
         kind = model.covariance_type
         found = variances[:, 0] if kind == "spherical" else variances
         return GaussianMixture(weights, locations, found, model.decoding, covariance_type=kind)
+
+    def _with_matrices(
+        self, weights: Array, shift: Array, second: Array, counts: Array, floor: Any
+    ) -> GaussianMixture:
+        """Mixture after a step, from whitened shifts and second moments."""
+        model, factors = self.model, self._factors
+        assert isinstance(model, GaussianMixture)
+        divisor = np.where(counts > 0.0, counts, 1.0)[:, None, None]
+        spread = second / divisor - shift[:, :, None] * shift[:, None, :]
+        found = factors @ spread @ np.swapaxes(factors, 1, 2)
+        before, kept = model.covariance_matrices, counts <= 0.0
+        found = np.where(kept[:, None, None], before, found)
+        if model.covariance_type == "tied":
+            found = np.einsum("k,kij->ij", counts / counts.sum(), found)[None]
+            before = before[:1]
+        smallest = np.maximum(floor, _LEAST * model.variances).min(axis=0)
+        units = np.sqrt(np.outer(smallest, smallest))
+        lowest = min(float(np.linalg.eigvalsh(before / units).min()), 1.0)
+        narrow = np.linalg.eigvalsh(found / units).min(axis=1) < lowest
+        found[narrow] = units * floored(found[narrow] / units, lowest)
+        return GaussianMixture(
+            weights,
+            model.means + np.einsum("kij,kj->ki", factors, shift),
+            found[0] if model.covariance_type == "tied" else found,
+            model.decoding,
+            covariance_type=model.covariance_type,
+        )
 
     def gain(self, statistics: ExpectationStatistics, better: GaussianMixture | Centroids) -> float:
         """Lower bound of the change of the objective by a step, from its statistics alone.
@@ -422,17 +489,53 @@ class ExpectationStep(FrozenDataclass):
             return -float(share @ (first**2).sum(axis=1)) * self.length**2
         model = self.model
         assert isinstance(model, GaussianMixture)
+        if self.has_matrices:
+            means = second[seen] / counts[:, :, None]
+            change = self._change_of_matrices(first, means, better, seen)
+            return float(share @ (_log_ratios(better.weights[seen], model.weights[seen]) + change))
         second, deviations = second[seen] / counts, self._deviations[seen]
         ratio = model.variances[seen] / better.variances[seen]
         shift = (better.means[seen] - model.means[seen]) / deviations
         after = (second - 2.0 * shift * first + shift**2) * ratio
-        with np.errstate(divide="ignore"):
-            logarithms = np.log(better.weights[seen]) - np.log(model.weights[seen])
-        logarithms = np.where(np.isfinite(logarithms), logarithms, 0.0)
+        logarithms = _log_ratios(better.weights[seen], model.weights[seen])
         change = 0.5 * (np.log(ratio) - after + second).sum(axis=1)
         return float(share @ (logarithms + change))
 
+    def _change_of_matrices(
+        self, first: Array, second: Array, better: GaussianMixture, seen: NDArray[np.bool_]
+    ) -> Array:
+        """Change of the expected log-density of each component, from whitened mean moments."""
+        model = self.model
+        assert isinstance(model, GaussianMixture)
+        inverse = np.linalg.inv(self._factors[seen])
+        shift = np.einsum("kij,kj->ki", inverse, (better.means - model.means)[seen])
+        after = inverse @ better.covariance_matrices[seen] @ np.swapaxes(inverse, 1, 2)
+        cross = shift[:, :, None] * first[:, None, :]
+        moved = second - cross - np.swapaxes(cross, 1, 2) + shift[:, :, None] * shift[:, None, :]
+        squares = np.trace(np.linalg.solve(after, moved), axis1=1, axis2=2)
+        before = np.trace(second, axis1=1, axis2=2)
+        return np.asarray(0.5 * (before - squares - np.linalg.slogdet(after)[1]))
 
+
+def _symmetric(lower: Array, d: int) -> Array:
+    """Symmetric matrices (K, d, d) of their lower triangles, row after row."""
+    rows, columns = np.tril_indices(d)
+    parts = lower.reshape(-1, len(rows))
+    out = np.empty((len(parts), d, d))
+    out[:, rows, columns] = parts
+    out[:, columns, rows] = parts
+    return out
+
+
+def _log_ratios(after: Array, before: Array) -> Array:
+    """Logarithms of ratios of weights; zero where a weight is zero."""
+    with np.errstate(divide="ignore"):
+        ratios = np.log(after) - np.log(before)
+    return np.asarray(np.where(np.isfinite(ratios), ratios, 0.0))
+
+
+_LEAST = 1e-13  # floor of eigenvalues in units of variances, which rounding respects
+_LOG2_TWO_PI = math.log2(2.0 * math.pi)
 _TOO_LARGE = (
     "sums are larger than can be held exactly: a total weight of 7e13, or second moments to match. "
     "Multiply all weights by one smaller factor."

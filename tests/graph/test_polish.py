@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -124,6 +125,20 @@ def test_until_converged_is_where_scikit_learn_ends():
     np.testing.assert_allclose(found.covariances, reference.covariances_, rtol=1e-4)
     assert found.score(X) == pytest.approx(reference.score(X), abs=1e-8)
     assert found.polishing.bound == pytest.approx(found.score(X), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "spherical"])
+def test_types_of_covariances_end_where_scikit_learn_does(kind):
+    x = np.random.default_rng(0).normal([[-4.0, 0.0]] * 700 + [[4.0, 1.0]] * 300)
+    x[:, 1] += 0.6 * x[:, 0]
+    other = Reference(2, covariance_type=kind, tol=1e-9).fit(x)
+    end = ds.GaussianMixture.from_sklearn(other)
+    start = replace(end, means=end.means + 0.5, covariances=2.0 * end.covariances)
+    found = ds.polish(start, da.from_array(x, chunks=(130, 2)), passes=12)
+    assert found.covariance_type == kind
+    assert found.score(x) == pytest.approx(other.score(x), abs=1e-6)
+    assert (np.diff(found.polishing.trace) > -1e-11).all()
+    np.testing.assert_array_equal(found.covariances, ds.polish(start, x, passes=12).covariances)
 
 
 def test_centroids_until_converged():

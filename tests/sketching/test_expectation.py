@@ -238,6 +238,71 @@ def test_shapes_of_covariances_stay(model):
     assert found.score(X) >= start.score(X)
 
 
+FULL = GaussianMixture(
+    [0.4, 0.6],
+    [[0.0, 1.0, 0.0], [2.0, -1.0, 0.5]],
+    np.array([np.eye(3) + 0.5, 2.0 * np.eye(3) - 0.4]),
+    covariance_type="full",
+)
+TIED = GaussianMixture(FULL.weights, FULL.means, FULL.covariances[0], covariance_type="tied")
+TURNED = RNG.normal(size=(900, 3)) @ np.array([[1.0, 0.7, 0.0], [0.0, 1.0, -0.4], [0.0, 0.0, 1.5]])
+
+
+@pytest.mark.parametrize("mixture", [FULL, TIED], ids=["full", "tied"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_step_with_covariance_matrices_is_that_of_the_textbook(mixture, weighted):
+    step = ExpectationStep(mixture)
+    w = np.exp(RNG.uniform(-3.0, 3.0, len(TURNED))) if weighted else np.ones(len(TURNED))
+    parts = [step.statistics(TURNED[part], w[part]) for part in (slice(100), slice(100, None))]
+    statistics = merge_statistics(parts)
+    assert statistics == step.statistics(TURNED, w)
+    r = mixture.predict_proba(TURNED) * w[:, None]
+    counts, means = r.sum(axis=0), r.T @ TURNED / r.sum(axis=0)[:, None]
+    away = TURNED[:, None] - means
+    matrices = np.einsum("nk,nki,nkj->kij", r, away, away) / counts[:, None, None]
+    if mixture is TIED:
+        matrices = np.einsum("k,kij->ij", counts / counts.sum(), matrices)
+    better = step.maximize(statistics)
+    np.testing.assert_allclose(better.weights, counts / counts.sum(), rtol=1e-8)
+    np.testing.assert_allclose(better.means, means, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(better.covariances, matrices, rtol=1e-7, atol=1e-8)
+    assert better.covariance_type == mixture.covariance_type
+    before, after = (each.score(TURNED, w) for each in (mixture, better))
+    assert step.objective(statistics) == pytest.approx(before)
+    assert 0.0 < step.gain(statistics, better) <= after - before + 1e-9
+
+
+def test_eigenvalues_stay_above_the_floor():
+    flat = TURNED.copy()
+    flat[:, 2] = flat[:, 0] + flat[:, 1]
+    step = ExpectationStep(FULL)
+    better = step.maximize(step.statistics(flat), 0.01)
+    assert np.linalg.eigvalsh(better.covariances).min() == pytest.approx(0.01, rel=1e-6)
+
+
+def test_far_rows_of_covariance_matrices():
+    far = GaussianMixture(
+        [1.0], np.zeros((1, 2)), [[[1.0, 0.9], [0.9, 1.0]]], covariance_type="full"
+    )
+    step = ExpectationStep(far)
+    x = np.array([[0.0, 0.0], [4e3, -4e3], [1.0, 2.0]])
+    better = step.maximize(step.statistics(x))
+    np.testing.assert_allclose(better.means, [x.mean(axis=0)])
+    np.testing.assert_allclose(better.covariances, [np.cov(x.T, bias=True)], rtol=1e-6)
+    with pytest.raises(ChunkError, match="row 1 of this chunk is"):
+        step.statistics(np.array([[0.0, 0.0], [1e9, 0.0]]))
+
+
+def test_components_with_matrices_keep_them_without_samples():
+    lost = GaussianMixture(
+        [0.5, 0.5], [[0.0, 0.0], [1e3, 0.0]], [np.eye(2), np.eye(2) + 0.5], covariance_type="full"
+    )
+    step = ExpectationStep(lost)
+    better = step.maximize(step.statistics(TURNED[:, :2]))
+    np.testing.assert_array_equal(better.covariances[1], lost.covariances[1])
+    assert better.weights.tolist() == [1.0, 0.0]
+
+
 def test_statistics_pickle_and_compare():
     step = ExpectationStep(MIXTURE)
     found = step.statistics(X)

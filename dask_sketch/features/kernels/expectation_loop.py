@@ -46,10 +46,10 @@ BLOCK = 64  # rows that are computed side by side
 FRACTION = 32  # binary digits of r z, r z**2 and the logarithm of the density
 COUNT_FRACTION = 40  # binary digits of r
 GROUP = 4  # features that are added in one step; their number is padded to a multiple
-_FLUSH = 2048 // BLOCK  # blocks whose sums fit in 64 bits: 2**11 rows of 2**(19 + 32) quanta
-_START = 1.5 * 2.0 ** (52 - FRACTION)
-_COUNT_START = 1.5 * 2.0 ** (52 - COUNT_FRACTION)
-_SPAN = 2.0**17  # of densities, in powers of two, in the fast loop
+FLUSH = 2048 // BLOCK  # blocks whose sums fit in 64 bits: 2**11 rows of 2**(19 + 32) quanta
+START = 1.5 * 2.0 ** (52 - FRACTION)
+COUNT_START = 1.5 * 2.0 ** (52 - COUNT_FRACTION)
+SPAN = 2.0**17  # of densities, in powers of two, in the fast loop
 FARTHEST = 2.0**48  # of densities, in powers of two: 1e7 standard deviations
 _DIGIT = 2.0**FRACTION
 REACH = 1e140  # largest z: its square, times the smallest responsibility, is negligible
@@ -102,14 +102,14 @@ def _moments(x, slope, offset, r):  # type: ignore[no-untyped-def]
     for j in range(BLOCK):
         z = fma(x[j], slope, offset)
         rz = r[j] * z
-        first += bits(rz + _START)
-        second += bits(fma(rz, z, _START))
-    start = BLOCK * bits(_START)
+        first += bits(rz + START)
+        second += bits(fma(rz, z, START))
+    start = BLOCK * bits(START)
     return first - start, second - start
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _add_far(sums, place, value, shift):  # type: ignore[no-untyped-def]
+def add_far(sums, place, value, shift):  # type: ignore[no-untyped-def]
     """Add a value up to FARTHEST to one sum of two words; return whether it fits."""
     quanta = np.rint(value * _DIGIT)
     above = np.floor(quanta / _DIGIT)
@@ -119,7 +119,7 @@ def _add_far(sums, place, value, shift):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _flush(quanta, sums, shift):  # type: ignore[no-untyped-def]
+def flush(quanta, sums, shift):  # type: ignore[no-untyped-def]
     """Move sums of 64 bits to sums of two words; return whether they fit."""
     fits = True
     for place in range(quanta.size):
@@ -143,45 +143,45 @@ def _soft_block(  # type: ignore[no-untyped-def]
         total[j] = 1.0 / total[j]
     far = False
     for j in range(BLOCK):
-        far |= not (highest[j] > highest_peak - _SPAN and abs(highest[j]) < 2.0 * _SPAN)
+        far |= not (highest[j] > highest_peak - SPAN and abs(highest[j]) < 2.0 * SPAN)
     for j in range(used, BLOCK):
         total[j] = highest[j] = 0.0
     if far:
         for j in range(used):
-            if highest[j] > highest_peak - _SPAN and abs(highest[j]) < 2.0 * _SPAN:
+            if highest[j] > highest_peak - SPAN and abs(highest[j]) < 2.0 * SPAN:
                 continue
             if not (highest[j] > -FARTHEST and highest_peak < FARTHEST):
                 return j
-            fits = _add_far(sums, last, mantissas[j] * highest[j], shift)
+            fits = add_far(sums, last, mantissas[j] * highest[j], shift)
             for k in range(n):
                 r = mantissas[j] * (parts[k, j] * total[j])
                 if r < 2.0**-200:
                     continue
-                quanta[k] += bits(r + _COUNT_START) - bits(_COUNT_START)
+                quanta[k] += bits(r + COUNT_START) - bits(COUNT_START)
                 for f in range(d):
                     z = fma(x[f, j], slopes[k, f], offsets[k, f])
                     place = n + k * d + f
-                    fits &= _add_far(sums, place, r * z, shift)
-                    fits &= _add_far(sums, place + n * d, (r * z) * z, shift)
+                    fits &= add_far(sums, place, r * z, shift)
+                    fits &= add_far(sums, place + n * d, (r * z) * z, shift)
             if not fits:
                 return OVERFLOW
             total[j] = highest[j] = 0.0
     likelihood = np.int64(0)
     for j in range(BLOCK):
-        likelihood += bits(fma(mantissas[j], highest[j], _START))
-    quanta[last] += likelihood - BLOCK * bits(_START)
+        likelihood += bits(fma(mantissas[j], highest[j], START))
+    quanta[last] += likelihood - BLOCK * bits(START)
     for k in range(n):
         r = parts[k]
         count = np.int64(0)
         most = 0.0
         for j in range(BLOCK):
             r[j] = mantissas[j] * (r[j] * total[j])
-            count += bits(r[j] + _COUNT_START)
+            count += bits(r[j] + COUNT_START)
             most = max(most, r[j])
         # contributions of such responsibilities round to zero: r z**2 is below 2**-40
         if most < 2.0**-60:
             continue
-        quanta[k] += count - BLOCK * bits(_COUNT_START)
+        quanta[k] += count - BLOCK * bits(COUNT_START)
         for f in range(d):
             place = n + k * d + f
             first, second = _moments(x[f], slopes[k, f], offsets[k, f], r)
@@ -208,27 +208,27 @@ def _hard_block(  # type: ignore[no-untyped-def]
             label[j] = k if closer else label[j]
     for j in range(used):
         k = label[j]
-        if nearest[j] > -_SPAN:
-            quanta[k] += bits(mantissas[j] + _COUNT_START) - bits(_COUNT_START)
-            quanta[last] += bits(fma(mantissas[j], nearest[j], _START)) - bits(_START)
+        if nearest[j] > -SPAN:
+            quanta[k] += bits(mantissas[j] + COUNT_START) - bits(COUNT_START)
+            quanta[last] += bits(fma(mantissas[j], nearest[j], START)) - bits(START)
             for f in range(d):
                 z = fma(x[f, j], slopes[k, f], offsets[k, f])
-                quanta[n + k * d + f] += bits(fma(mantissas[j], z, _START)) - bits(_START)
+                quanta[n + k * d + f] += bits(fma(mantissas[j], z, START)) - bits(START)
             continue
         if not nearest[j] > -FARTHEST:
             return j
-        quanta[k] += bits(mantissas[j] + _COUNT_START) - bits(_COUNT_START)
-        fits = _add_far(sums, last, mantissas[j] * nearest[j], shift)
+        quanta[k] += bits(mantissas[j] + COUNT_START) - bits(COUNT_START)
+        fits = add_far(sums, last, mantissas[j] * nearest[j], shift)
         for f in range(d):
             z = fma(x[f, j], slopes[k, f], offsets[k, f])
-            fits &= _add_far(sums, n + k * d + f, mantissas[j] * z, shift)
+            fits &= add_far(sums, n + k * d + f, mantissas[j] * z, shift)
         if not fits:
             return OVERFLOW
     return -1
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _load(raw, start, order, weights, weighted, omit, center, limits, x, mantissas, rows):  # type: ignore[no-untyped-def]  # fmt: skip
+def load(raw, start, order, weights, weighted, omit, center, limits, x, mantissas, rows):  # type: ignore[no-untyped-def]  # fmt: skip
     """Transpose rows until BLOCK are taken; return taken, next, omitted, refused rows."""
     taken = omitted = 0
     i, d = start, center.size
@@ -279,7 +279,7 @@ def _loop(hard: bool) -> Callable[..., tuple[int, int, int]]:
         highest_peak = peaks.max()
         i = taken = omitted = blocks = 0
         while i < order.size:
-            used, i, left_out, refused = _load(
+            used, i, left_out, refused = load(
                 raw, i, order, weights, weighted, omit, center, limits, x, mantissas, rows
             )
             if refused >= 0:
@@ -299,8 +299,8 @@ def _loop(hard: bool) -> Callable[..., tuple[int, int, int]]:
             taken += used
             omitted += left_out
             blocks += 1
-            full = blocks % _FLUSH == 0 or i >= order.size
-            if bad == OVERFLOW or (full and not _flush(quanta, sums, shift)):
+            full = blocks % FLUSH == 0 or i >= order.size
+            if bad == OVERFLOW or (full and not flush(quanta, sums, shift)):
                 return taken, omitted, np.int64(OVERFLOW)
         return taken, omitted, np.int64(-1)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dask_sketch.display.text import text_table
-from tests.benchmarks.paper import cluster_cases, likelihood_cases
+from tests.benchmarks.paper import cluster_cases, likelihood_cases, matrix_cases
 from tests.benchmarks.paper.bandwidths import OURS
 from tests.benchmarks.paper.clusters import SPECTRAL
 from tests.benchmarks.paper.mixtures import EFFICIENT
@@ -47,6 +47,16 @@ class Row:
 LIMIT = "EM from the truth"
 _RSE = partial(Goal, OURS, statistic="median")
 
+
+def _full(kind: str, **sizes: float) -> Row:
+    """Row of full covariances whose loss is compared with that of EM from the truth, each draw."""
+    return Row(
+        f"held-out nats lost to the truth, full covariances, d=8, K=5, {kind}, n=2e5, m=1120",
+        partial(matrix_cases.full_covariances, **sizes),
+        (Goal(matrix_cases.RATIO, 1.5, statistic="highest"),),
+    )
+
+
 ROWS: dict[str, Row] = {
     "gmm-2": Row(
         "ln KL, d=2, K=3, n=3e5, m=150",
@@ -72,6 +82,20 @@ ROWS: dict[str, Row] = {
             Goal(EFFICIENT, 0.0015),
             Goal("splitting, efficient", 0.0015),
         ),
+    ),
+    "full-separated": _full("separated", d=8, n_components=5, m=1120, separation=2.0),
+    "full-overlapping": _full("overlapping", d=8, n_components=5, m=1120),
+    "full-narrow": _full("narrow", d=8, n_components=5, m=1120, smallest=0.005),
+    "full-many": Row(
+        "held-out nats lost to the truth, full covariances, d=6, K=20, uneven weights, n=2e5",
+        partial(matrix_cases.full_covariances, d=6, n_components=20, m=2795, uneven=True),
+        (Goal(matrix_cases.OURS, 0.002), Goal(matrix_cases.OURS, 15.0, statistic="seconds")),
+    ),
+    "full-ill-conditioned": Row(
+        "held-out nats lost to the truth, full covariances, d=6, K=10, overlapping, eigenvalues "
+        "from 0.005, n=2e5",
+        partial(matrix_cases.full_covariances, d=6, n_components=10, m=2790, smallest=0.005),
+        (Goal(matrix_cases.OURS, 0.001, statistic="nine_of_ten"),),
     ),
     "kmeans": Row(
         "RSE and CPU seconds, 10 Gaussian clusters, d=10, n=1e5",

@@ -64,6 +64,15 @@ class Line:
         return median(self.values)
 
     @property
+    def highest(self) -> float:
+        return max(self.values)
+
+    @property
+    def nine_of_ten(self) -> float:
+        """Smallest value that nine of ten draws do not exceed."""
+        return sorted(self.values)[-(-9 * len(self.values) // 10) - 1]
+
+    @property
     def seconds(self) -> float | None:
         """Mean CPU seconds of a fit."""
         spent = [run.seconds for run in self.runs if run.seconds is not None]

@@ -19,33 +19,37 @@ MAX_ITERATIONS = 2000
 LLOYD_STARTS = 5  # sketch-and-shift, section 5.1
 
 
-def em(x: np.ndarray, n_components: int, seed: int) -> GaussianMixture:
-    """EM for diagonal covariances, from the one k-means start that scikit-learn makes."""
-    return _fit(Reference(n_components, covariance_type="diag", random_state=seed), x)
+def em(x: np.ndarray, n_components: int, seed: int, kind: str = "diag") -> GaussianMixture:
+    """EM from the one k-means start that scikit-learn makes; diagonal covariances by default."""
+    return _fit(Reference(n_components, covariance_type=kind, random_state=seed), x)
 
 
 def em_from(truth: GaussianMixture, x: np.ndarray) -> GaussianMixture:
     """EM started at the truth: the maximum of the likelihood, as nobody can find it in practice."""
     start = Reference(
         truth.n_components,
-        covariance_type="diag",
+        covariance_type=truth.covariance_type,
         weights_init=truth.weights,
         means_init=truth.means,
-        precisions_init=1.0 / truth.covariances,
+        precisions_init=truth.to_sklearn().precisions_,
         random_state=0,
     )
     return _fit(start, x)
 
 
 def _fit(reference: Reference, x: np.ndarray) -> GaussianMixture:
-    n_parameters = (2 * x.shape[1] + 1) * reference.n_components - 1
-    gain = n_parameters / (2 * len(x))
+    gain = reference_parameters(reference, x.shape[1]) / (2 * len(x))
     reference.set_params(tol=TOLERANCE * gain, max_iter=MAX_ITERATIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         reference.fit(x)
-    weights = reference.weights_ / reference.weights_.sum()
-    return GaussianMixture(weights, reference.means_, reference.covariances_)
+    return GaussianMixture.from_sklearn(reference)
+
+
+def reference_parameters(reference: Reference, d: int) -> int:
+    """Number of parameters of diagonal or full covariances, with weights that sum to one."""
+    n_shapes = d if reference.covariance_type == "diag" else d * (d + 1) // 2
+    return int(reference.n_components * (1 + d + n_shapes)) - 1
 
 
 def lloyd(x: np.ndarray, n_clusters: int, seed: int) -> np.ndarray:

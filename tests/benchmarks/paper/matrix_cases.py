@@ -1,0 +1,110 @@
+"""Mixtures with full covariances: nats lost to the truth, from the sketch alone and by EM."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import numpy as np
+
+from dask_sketch import GaussianMixture, decode, design, sketch
+from tests.benchmarks.paper import rivals
+from tests.benchmarks.paper.likelihood_cases import FORMS
+from tests.benchmarks.paper.records import Job, Run, timed
+
+N_SAMPLES = 200_000
+OURS = "full"
+WARNED = "warned"
+RATIO = "full, over EM from the truth"  # ratio of the losses in one draw
+
+
+def tilted_mixture(
+    n_components: int,
+    n_features: int,
+    seed: int,
+    separation: float = 1.0,
+    smallest: float = 0.1,
+    uneven: bool = False,
+) -> GaussianMixture:
+    """Random mixture whose covariances have random directions.
+
+    Parameters
+    ----------
+    n_components, n_features
+        Sizes.
+    seed
+        Seed.
+    separation
+        Multiple of the distances between the means of
+        :func:`~dask_sketch.models.random_mixture`.
+    smallest
+        Smallest eigenvalue; logarithms of eigenvalues are uniform up to that of 2.5.
+    uneven
+        Whether weights are of a Dirichlet distribution instead of equal.
+
+    Examples
+    --------
+    >>> tilted_mixture(3, 2, seed=0).covariances.shape
+    (3, 2, 2)
+    """
+    rng = np.random.default_rng(seed)
+    means = rng.standard_normal((n_components, n_features))
+    means *= n_components ** (1.0 / n_features) * separation
+    matrices = np.empty((n_components, n_features, n_features))
+    for k in range(n_components):
+        axes, _ = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+        values = np.exp(rng.uniform(np.log(smallest), np.log(2.5), n_features))
+        matrices[k] = axes * values @ axes.T
+    weights = np.full(n_components, 1.0 / n_components)
+    if uneven:
+        weights = rng.dirichlet(np.full(n_components, 3.0))
+    matrices = 0.5 * (matrices + matrices.transpose(0, 2, 1))
+    return GaussianMixture(weights, means, matrices, covariance_type="full")
+
+
+def full_covariances(
+    form: str,
+    d: int,
+    n_components: int,
+    m: int,
+    separation: float = 1.0,
+    smallest: float = 0.1,
+    uneven: bool = False,
+) -> list[Job]:
+    """Nats per sample that mixtures with full covariances lose to the truth."""
+    n_draws, divisor = FORMS[form]
+    sizes = (d, n_components, m) if form != "toy" else (2, 2, 60)
+    shape = (separation, smallest, uneven)
+    return [
+        partial(_full_covariances, *sizes, N_SAMPLES // divisor, shape, seed)
+        for seed in range(n_draws)
+    ]
+
+
+def _full_covariances(
+    d: int, n_components: int, m: int, n_samples: int, shape: tuple[float, float, bool], seed: int
+) -> list[Run]:
+    truth = tilted_mixture(n_components, d, seed, *shape)
+    x = truth.sample(n_samples, seed=seed + 1000)
+    heldout = truth.sample(n_samples, seed=seed + 2000)
+    feature_map = design(x[:20_000], n_components=n_components, n_frequencies=m, seed=seed)
+    alone = sketch(x, feature_map, sample=False)
+    fits = {
+        OURS: partial(decode, alone, n_components, covariance_type="full", seed=seed),
+        "EM": partial(rivals.em, x, n_components, seed, "full"),
+        "EM from the truth": partial(rivals.em_from, truth, x),
+    }
+    best, bound = truth.score(heldout), truth.n_parameters / (2 * n_samples)
+    setting = {"d": d, "K": n_components, "m": m, "apart": shape[0], "smallest": shape[1]}
+    runs = []
+    for name, fit in fits.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            model, seconds = timed(fit)
+        lost = best - model.score(heldout)
+        runs.append(Run(setting, name, seed, lost, seconds, None, bound))
+        if name == OURS:
+            warned = any("overidentification" in str(each.message) for each in caught)
+            runs.append(Run(setting, WARNED, seed, float(warned)))
+    lost = {run.method: run.value for run in runs}
+    return [*runs, Run(setting, RATIO, seed, lost[OURS] / lost["EM from the truth"])]
