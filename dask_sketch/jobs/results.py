@@ -432,7 +432,10 @@ def make_results(
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)
-            results.groups = {name: ledger.total(those) for name, those in keys.items()}
+            with_rows = any(table.groups for table in job.decode)  # of models of groups
+            results.groups = {
+                name: ledger.total(those, sample=with_rows) for name, those in keys.items()
+            }
         results.decode(progress, log)
     with step("score"):
         results.score()

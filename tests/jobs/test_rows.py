@@ -61,6 +61,17 @@ def test_another_number_than_that_of_the_ledger_is_refused(make_place: Make) -> 
         place.run()
 
 
+def test_models_of_groups_have_the_rows_of_their_partitions(make_place: Make) -> None:
+    place = make_place(8, sample=7)
+    groups = "[groups]\npattern = 'data/\\[(?P<group>[24]0)'\n"
+    place.write(groups + DECODE + "groups = true\n")
+    models = place.run().models
+    ledger = place.ledger()
+    for name, keys in {"20": ["data/[20:40]"], "40": ["data/[40:60]"]}.items():
+        sample = ledger.total(keys).sample
+        assert models[f"model@{name}"]["rows"] == len(sample) == 7
+
+
 def test_no_rows_erase_those_of_the_ledger(make_place: Make) -> None:
     place = make_place(3, DECODE, sample=7)
     place.run()
