@@ -21,6 +21,7 @@ from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.ledger.batch import row_bytes
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.open import rows_per_partition
+from dask_sketch.sketching.row_sample import sample_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,8 @@ class JobPlan:
         Number of stored bytes of the partitions to read; ``None`` if unknown.
     rows_per_partition
         Maximum number of random rows of each partition that the ledger keeps; 0 for none.
+    rows_bytes
+        Largest number of bytes that those of the partitions to read take.
     ledger_bytes, ledger_free
         Largest number of bytes by which the ledger grows, and number of free bytes on its disk;
         ``None`` if unknown.
@@ -87,6 +90,7 @@ class JobPlan:
     n_samples: int | None
     bytes_read: int | None
     rows_per_partition: int
+    rows_bytes: int
     ledger_bytes: int
     ledger_free: int | None
     n_tasks: int
@@ -135,7 +139,8 @@ class JobPlan:
     def _rows_text(self) -> str:
         n_rows = self.rows_per_partition
         if n_rows:
-            return f"at most {n_rows:,} random rows of each partition, in the ledger"
+            size = describe_bytes(self.rows_bytes)
+            return f"at most {n_rows:,} random rows of each partition, in the ledger: {size} more"
         return "none" + ("" if self.first else "; models are decoded from sums alone")
 
     def __str__(self) -> str:
@@ -189,7 +194,10 @@ def plan_run(
     else:
         sampling = None if job.job.sample == 0 else ledger.sampling
     itemsize = max(source.samples.dtype.itemsize for source in sources)
-    partition_bytes = row_bytes(feature_map, sampling, 4 if itemsize <= 4 else 8)
+    itemsize = 4 if itemsize <= 4 else 8
+    n_kept = 0 if sampling is None else sampling.size
+    fewer = [n_kept if part.rows is None else min(part.rows, n_kept) for part in todo]
+    kept_bytes = sample_bytes(sum(fewer), feature_map.n_features, itemsize)
     sizes = [part.n_bytes for part in todo]
     rows = [part.rows for part in todo]
     plan = JobPlan(
@@ -212,8 +220,10 @@ def plan_run(
         },
         n_samples=None if None in rows else sum(n for n in rows if n is not None),
         bytes_read=None if None in sizes else sum(n for n in sizes if n is not None),
-        rows_per_partition=0 if sampling is None else sampling.size,
-        ledger_bytes=partition_bytes * (len(todo) + 2),  # and the old and the new total
+        rows_per_partition=n_kept,
+        rows_bytes=kept_bytes,
+        ledger_bytes=kept_bytes
+        + row_bytes(feature_map) * (len(todo) + 2),  # and the old and the new total
         ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=largest.memory_per_thread,

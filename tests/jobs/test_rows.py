@@ -22,7 +22,8 @@ DECODE = "[[decode]]\nn_components = 2\n"
 def test_the_number_of_rows_is_told_everywhere(make_place: Make) -> None:
     place = make_place(10, DECODE + '[outputs]\nreport = "r.html"\n', sample=7)
     plan = plan_job(place.file)
-    assert plan.rows_per_partition == 7
+    assert (plan.rows_per_partition, plan.rows_bytes) == (7, 70 * 32)
+    assert plan.rows_bytes < plan.ledger_bytes
     assert "at most 7 random rows of each partition" in str(plan)
     outcome = place.run()
     assert outcome.rows == {"per_partition": 7, "n_rows": 70, "n_bytes": 70 * 40}

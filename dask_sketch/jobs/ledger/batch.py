@@ -49,7 +49,7 @@ def shapes(n: int, feature_map: FeatureMap) -> dict[str, tuple[tuple[int, ...], 
     }
 
 
-def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None, itemsize: int = 8) -> int:
+def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None) -> int:
     """Largest number of bytes of one sketch in memory.
 
     Parameters
@@ -58,11 +58,9 @@ def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None, itemsiz
         Feature map of the sketch.
     sampling
         Choice of its random rows; None for none.
-    itemsize
-        Bytes of one value of a row.
     """
     d = feature_map.n_features
-    size = 0 if sampling is None else sample_bytes(sampling.size, d, itemsize)
+    size = 0 if sampling is None else sample_bytes(sampling.size, d)
     return 8 * (_HEAD + sum(_sizes(feature_map)) + 2 * d) + size
 
 

@@ -155,7 +155,7 @@ class KeptRows:
     Examples
     --------
     >>> print(KeptRows(1000, 20000, 1440000), KeptRows(0, 0, 0), sep="; ")
-    20,000 random rows, at most 1,000 of each partition (1.37 MiB); no rows
+    20,000 random rows, at most 1,000 of each partition (up to 1.37 MiB); no rows
     """
 
     per_partition: int
@@ -167,7 +167,7 @@ class KeptRows:
             return "no rows"
         return (
             f"{self.n_rows:,} random rows, at most {self.per_partition:,} of each partition "
-            f"({describe_bytes(self.n_bytes)})"
+            f"(up to {describe_bytes(self.n_bytes)})"
         )
 
 
