@@ -6,6 +6,7 @@ The :class:`Pipeline` from a store to a mixture is shared with the benchmark on 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from dask_sketch.models.simulation import random_mixture
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
 
+N_COMPONENTS = 64
 N_FEATURES = 12
 CHUNK_FRAMES = 62_500  # 3 MB in float32
 N_HELDOUT = 100_000
@@ -293,7 +295,7 @@ def run_demo(
     directory: str | Path | None = None,
     report: str | Path = ".demo/report.html",
     n_frames: int = 2_000_000,
-    n_components: int = 64,
+    n_components: int = N_COMPONENTS,
     n_frequencies: int | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -396,7 +398,24 @@ def run_demo(
                 heldout=partial_sketch(heldout, fitted.feature_map),
                 sample=heldout[:N_SHOWN],
                 names=NAMES,
-                command=f"dask-sketch demo --n-frames {n_frames} --seed {seed}",
+                command=_command(directory, report, n_frames, n_components, n_frequencies, seed),
             )
         log("")
     return comparison
+
+
+def _command(
+    directory: str | Path | None,
+    report: str | Path,
+    n_frames: int,
+    n_components: int,
+    n_frequencies: int | None,
+    seed: int,
+) -> str:
+    """Command line that repeats a demonstration."""
+    words = ["dask-sketch", "demo", "--n-frames", str(n_frames), "--seed", str(seed)]
+    words += ["--report", str(report)]
+    words += [] if directory is None else ["--directory", str(directory)]
+    words += [] if n_components == N_COMPONENTS else ["--n-components", str(n_components)]
+    words += [] if n_frequencies is None else ["--n-frequencies", str(n_frequencies)]
+    return shlex.join(words)

@@ -57,6 +57,25 @@ class Section:
     strong: Set[int] = frozenset()
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Question about a run or a model, with its answer.
+
+    Attributes
+    ----------
+    question
+        Question in a few words.
+    sentences
+        Answer; the first sentence is the short form.
+    strong
+        Whether to highlight the answer, as it asks for an action.
+    """
+
+    question: str
+    sentences: Sequence[str]
+    strong: bool = False
+
+
 def write_report(
     path: str | Path,
     sketch: Sketch | None = None,
@@ -71,7 +90,8 @@ def write_report(
     heldout: Sketch | None = None,
     sample: ArrayLike | None = None,
     names: Sequence[str] | None = None,
-    alarms: Sequence[str] = (),
+    answers: Sequence[Answer] = (),
+    diagnostics: FitDiagnostics | None = None,
     summary: Sequence[str] = (),
     sections: Sequence[Section] = (),
     versions: Mapping[str, str] | None = None,
@@ -101,12 +121,14 @@ def write_report(
         Rows of data to draw under the mixture, shape (n_samples, n_features).
     names
         Names of the features.
-    alarms
-        Sentences on problems, shown first.
+    answers
+        Questions with their answers, shown first. The summary leaves out the fit then.
+    diagnostics
+        Result of :func:`diagnose`; by default it is computed.
     summary
         Sentences for the summary, in addition to those on samples, model and fit.
     sections
-        Additional tables, such as the changes and the drift of a job.
+        Additional tables, such as the changes and the drift of a job, shown before the pictures.
     versions
         Versions of the software used; by default those installed here.
     command
@@ -129,7 +151,9 @@ def write_report(
     labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
     if len(labels) != about.n_features:
         raise InputError(f"names has {len(labels)} names for {about.n_features} features.")
-    found = None if sketch is None or model is None else diagnose(model, sketch, heldout)
+    found = diagnostics
+    if found is None and sketch is not None and model is not None:
+        found = diagnose(model, sketch, heldout)
     drawn = feature_map or (None if sketch is None else sketch.feature_map)
     environment = Environment(
         loader=PackageLoader("dask_sketch.diagnostics"),
@@ -141,8 +165,11 @@ def write_report(
     page = environment.get_template("report.html.jinja").render(
         title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
         schemes=SCHEMES,
-        alarms=list(alarms),
-        summary=[*_sentences(sketch, model, found, plan, observed), *summary],
+        answers=list(answers),
+        summary=[
+            *_sentences(sketch, model, None if answers else found, plan, observed),
+            *summary,
+        ],
         read=dict(source or {}) | _counts(sketch),
         plan=_plan_rows(plan, observed, sketch),
         sketch=_sketch_fields(sketch, model),

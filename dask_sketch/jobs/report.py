@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.diagnostics.drift import Drift, component_changes
-from dask_sketch.diagnostics.report import Section, write_report
+from dask_sketch.diagnostics.drift import ComponentChange, Drift, component_changes
+from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
+from dask_sketch.diagnostics.report import Answer, Section, write_report
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.distributions.two_sample import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
@@ -57,57 +58,131 @@ def write_page(
     assert outcome.report is not None
     job = results.job
     first = next(table.name for table in job.decode if table.name in results.models)
+    model = results.models[first].model
+    found = diagnose(model, results.total)
     write_report(
         outcome.report,
         results.total,
-        results.models[first].model,
+        model,
         title=f"{job.job.name}: run {outcome.run}, {outcome.status}",
         source={table.name: job.place(table.path) for table in job.sources},
         names=results.feature_names,
-        alarms=_alarms(outcome),
+        answers=_answers(results, outcome, found, first),
+        diagnostics=found,
         summary=_sentences(outcome),
         sections=[
-            _run(outcome),
-            *_plan(outcome, planned),
             *_quarantine(outcome),
             *_drift(results),
-            *_groups(outcome),
             *_components(results, first),
+            *_groups(outcome),
+            _run(outcome),
             *_past(results, outcome),
+            *_plan(outcome, planned),
         ],
         versions=versions,
         command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
     )
 
 
+def _answers(results: Results, outcome: Outcome, found: FitDiagnostics, name: str) -> list[Answer]:
+    """Answers to the questions that come first: complete, good, changed, and what to do."""
+    steps = _steps(outcome, found)
+    return [
+        _complete(outcome),
+        _good(outcome, found),
+        _changed(results, outcome, name),
+        Answer("What is to be done?", steps or ["Nothing."], bool(steps)),
+    ]
+
+
+def _complete(outcome: Outcome) -> Answer:
+    whole = f"{outcome.samples:,} samples in {_partitions(outcome.partitions)}"
+    left_out = len(outcome.quarantined)
+    text = [f"Yes: all data is in the result, {whole}."]
+    if left_out:
+        text = [
+            f"No, it is incomplete: {_partitions(left_out)} could not be read and left out.",
+            f"The result holds {whole}.",
+        ]
+    if outcome.omitted:
+        text.append(f"{outcome.omitted:,} rows of this run were omitted: they are not finite.")
+    if outcome.forgotten:
+        text.append(f"Left out on purpose: {_partitions(outcome.forgotten)} to be forgotten.")
+    if outcome.damage is not None:
+        text.append(f"Damage: {outcome.damage}")
+    return Answer("Is it complete?", text, bool(left_out or outcome.damage))
+
+
+def _partitions(number: int) -> str:
+    return f"{number:,} partition{'s' * (number != 1)}"
+
+
+def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
+    n = len(found.findings)
+    scores = [
+        f"{name}: {model_text(model).rpartition(', ')[2]}."
+        for name, model in outcome.models.items()
+        if {"score", "mean_squared_distance"} & set(model)
+    ]
+    fit = "The model fits all samples together, those before and the newest ones."
+    if outcome.refused:
+        text = ["No: a model is beyond its limits, and the last good one is kept."]
+        text += outcome.refused
+    elif outcome.breaches:
+        text = ["No: the data of this run is beyond the limits of the job file."]
+        text += outcome.breaches
+    elif n:
+        text = [f"With reservations: {n} problem{'s' * (n > 1)} of the fit found."]
+    else:
+        text = ["Yes: no problem of the fit was found."]
+        text += [fit] if outcome.alarm else []
+    return Answer("Is it good?", [*text, *scores], bool(outcome.refused or outcome.breaches or n))
+
+
+def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
+    counts = f"Partitions: {outcome.new:,} new, {outcome.changed:,} changed, {outcome.deleted:,} deleted."
+    if outcome.alarm:
+        # runs of the first versions have no test
+        tested = [] if outcome.drift is None else [outcome.drift.sentence]
+        text = ["Alarm: the data has changed.", *tested, counts]
+    elif outcome.drift is not None:
+        text = ["No alarm.", outcome.drift.sentence, counts]
+    else:
+        text = [f"Not tested: {outcome.untested}" if outcome.untested else "Not tested.", counts]
+    moved = _moved(results, name)
+    if moved is not None:
+        k = results.models[name].model.n_components
+        text.append(f"{len(moved)} of {k} components of {name} have changed since the last model.")
+    return Answer("What has changed since last time?", text, outcome.alarm)
+
+
+def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
+    """Actions that follow from the outcome."""
+    steps = []
+    if outcome.quarantined:
+        steps.append("Restore the partitions in quarantine, or remove them: each run tries again.")
+    if outcome.breaches:
+        steps.append("Check the source of the data that is beyond the limits.")
+    if outcome.alarm:
+        steps.append(
+            "Look at the features below Drift. If the newest data is wrong, correct it, and the "
+            "next run reads it again; if it is right, use a model of the newest data."
+        )
+    if outcome.refused:
+        steps.append("Keep using the last good model until its successor is within the limits.")
+    if found.findings and not outcome.refused:
+        steps.append("Read the advice below Quality of the fit.")
+    if outcome.damage is not None:
+        steps.append("Check the disk of the ledger.")
+    return steps
+
+
 def _sentences(outcome: Outcome) -> list[str]:
     """Summary of the run in sentences."""
-    sentences = [
+    return [
         f"Run {outcome.run} read {outcome.samples_read:,} of them and took "
         f"{sum(outcome.seconds.values()):.3g} s in all."
     ]
-    if outcome.alarm:
-        return sentences
-    if outcome.drift is not None:
-        return [*sentences, f"No alarm. {outcome.drift.sentence}"]
-    return [*sentences, *([f"No test of drift: {outcome.untested}"] if outcome.untested else [])]
-
-
-def _alarms(outcome: Outcome) -> list[str]:
-    sentences = []
-    if outcome.alarm:
-        # runs of the first versions have no test
-        sentence = "" if outcome.drift is None else f" {outcome.drift.sentence}"
-        sentences.append(f"Alarm: the data has changed.{sentence}")
-    if outcome.quarantined:
-        sentences.append(
-            f"Incomplete: {len(outcome.quarantined):,} partitions could not be read and are left "
-            f"out."
-        )
-    sentences += [*outcome.breaches, *outcome.refused]
-    if outcome.damage is not None:
-        sentences.append(f"Damage: {outcome.damage}")
-    return sentences
 
 
 def _plan(outcome: Outcome, planned: Mapping[str, Any]) -> list[Section]:
@@ -237,8 +312,8 @@ def _compared(drifts: Mapping[str, Drift]) -> list[tuple[str, ...]]:
 
 def _components(results: Results, name: str) -> list[Section]:
     """Table of the components that moved since the last model."""
-    now, earlier = results.models[name].model, results.earlier.get(name)
-    if earlier is None or type(earlier) is not type(now) or earlier is now:
+    now, moved = results.models[name].model, _moved(results, name)
+    if moved is None:
         return []
     rows: list[tuple[str, ...]] = [
         (
@@ -248,9 +323,7 @@ def _components(results: Results, name: str) -> list[Section]:
             f"{one.weight:.4f}",
             "" if np.isnan(one.distance) else f"{one.distance:.2g}",
         )
-        for one in component_changes(earlier, now, results.total)
-        if not one.distance < _MIN_MOVE
-        or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
+        for one in moved
     ]
     text = (
         f"{len(rows)} of {now.n_components} components of {name} have moved by more than "
@@ -267,6 +340,19 @@ def _components(results: Results, name: str) -> list[Section]:
         "move in standard deviations",
     )
     return [Section("Changes of the components", text, header, rows[:_MAX_ROWS])]
+
+
+def _moved(results: Results, name: str) -> list[ComponentChange] | None:
+    """Components that moved since the last model; None if there is none to compare with."""
+    now, earlier = results.models[name].model, results.earlier.get(name)
+    if earlier is None or type(earlier) is not type(now) or earlier is now:
+        return None
+    return [
+        one
+        for one in component_changes(earlier, now, results.total)
+        if not one.distance < _MIN_MOVE
+        or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
+    ]
 
 
 def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:

@@ -39,7 +39,9 @@ def test_demo_from_the_command_line(
     assert re.search(r"dashboard: http\S+/sketch$", result.stderr, re.M)
     assert ds.open("kept/sketch.zarr").count == 20_000
     assert ds.open("kept/model.zarr").n_components == 2
-    assert "dask-sketch demo --n-frames 20000" in Path(told["report"]).read_text()
+    command = "dask-sketch demo --n-frames 20000 --seed 0 --report .demo/report.html"
+    small = "--directory kept --n-components 2 --n-frequencies 300"
+    assert f"<pre>{command} {small}</pre>" in Path(told["report"]).read_text()
     again = CliRunner().invoke(cli, ["demo", *SMALL, "--directory", "kept"])
     assert again.exit_code == 1
     assert "earlier run" in again.stderr

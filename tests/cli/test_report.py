@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, browser, visit
 from click.testing import CliRunner
-from jobs.places import ROWS, Place, rows_of, write_rows
+from jobs.places import ROWS, Place, answers_in, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
@@ -116,10 +116,23 @@ def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None
     assert early.exit_code == 1
     assert "no run of" in early.output
     place.run()
+    answers = answers_in(place.folder / "r.html")
+    assert list(answers) == ["complete", "good", "time", "done"]
+    assert answers["complete"].startswith("Yes: ")
+    assert "600 samples in 30 partitions" in answers["complete"]
+    assert answers["good"].startswith("Yes: ")
+    assert "no earlier data" in answers["time"]
+    assert answers["done"] == "Nothing."
     place.append(rows_of(5 * ROWS, seed=7, shift=0.9))
     made = place.run()
     assert made.alarm
     written = place.folder / "r.html"
+    answers = answers_in(written)
+    assert answers["good"].startswith("Yes: ")
+    assert "all samples together" in answers["good"]
+    assert answers["time"].startswith("!Alarm: ")
+    assert made.drift.sentence in answers["time"]
+    assert "features below Drift" in answers["done"]
     first = written.read_text()
     written.unlink()
     done = invoke(place.file)

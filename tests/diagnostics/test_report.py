@@ -290,3 +290,9 @@ def test_names_in_a_report(tmp_path):
     assert page.count("&lt;script&gt;") >= 5
     assert "{{ 7 * 7 }}" in page
     assert HTML not in sketch._repr_html_() + model._repr_html_()
+
+
+def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
+    model = random_mixture(2, 2, seed=1)
+    page = write_report(tmp_path / "r.html", model=model, source={"data": "x\udcff.zarr"})
+    assert "x\\udcff.zarr" in page.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def rows_of(n: int, seed: int = 0, shift: float = 0.0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centres = np.where(rng.random((n, 1)) < 0.4, 4.0, -4.0)
     return (rng.normal(size=(n, N_FEATURES)) + centres + shift).astype("f4")
+
+
+def answers_in(page: Path) -> dict[str, str]:
+    """Answers of a report, by the last word of their question; those to act on begin with ``!``."""
+    text = page.read_text()
+    (table,) = re.findall(r'<table class="answers">.*?</table>', text, re.DOTALL)
+    assert text.index(table) < text.index("<h2>Drift") < text.index('role="img"')
+    rows = re.findall(r"<tr(.*?)><th[^>]*>([^<]*)</th><td>(.*?)</td>", table)
+    return {
+        question.split()[-1].rstrip("?"): "!" * bool(strong) + re.sub("<[^>]+>", "", answer)
+        for strong, question, answer in rows
+    }
 
 
 def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:

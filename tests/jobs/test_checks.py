@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from jobs.places import CHUNK_BYTES, ROWS, Place, rows_of
+from jobs.places import CHUNK_BYTES, ROWS, Place, answers_in, rows_of
 
 import dask_sketch as ds
 from dask_sketch.cli.jobs import BREACH, REFUSED_MODEL
@@ -50,7 +50,10 @@ def test_a_dead_feed_is_a_breach(make_place: Make, n_good: int, percent: str) ->
     history = records_text(place.ledger().history(), [], {})
     assert "done, limits" in history
     assert "omitted" in history
-    assert percent in (place.folder / "r.html").read_text()
+    answers = answers_in(place.folder / "r.html")
+    assert answers["good"].startswith("!No: ")
+    assert percent in answers["good"]
+    assert "the source" in answers["done"]
     outcome = place.run()  # nothing is new
     assert (outcome.omitted, outcome.breaches) == (0, ())
     assert "done, limits" in (place.folder / "r.html").read_text()
@@ -108,7 +111,10 @@ def test_a_refused_model_leaves_the_last_good_one(make_place: Make) -> None:
         for model in (ds.open(place.folder / "m.zarr"), place.ledger().model(name="model")):
             assert (model.means == good.means).all()
     assert "model refused" in records_text(place.ledger().history(), [], {})
-    assert "limits.cost" in (place.folder / "r.html").read_text()
+    answers = answers_in(place.folder / "r.html")
+    assert answers["good"].startswith("!No: ")
+    assert "limits.cost" in answers["good"]
+    assert "last good model" in answers["done"]
     place.write(DECODE + OUTPUTS + "[limits]\ncost = 1e9\n", sources=SOURCE)
     outcome = place.run()
     assert (outcome.refused, outcome.models["model"]["start"]) == ((), "cold")

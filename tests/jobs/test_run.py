@@ -11,7 +11,7 @@ import dask.config
 import numpy as np
 import pytest
 import zarr
-from jobs.places import ROWS, Place, rows_of, write_rows
+from jobs.places import ROWS, Place, answers_in, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch.diagnostics.report import installed_versions
@@ -175,10 +175,14 @@ def test_unreadable_partitions_stop_the_run_with_all_else_kept(make_place: Make)
 
 def test_unreadable_partitions_in_quarantine(make_place: Make) -> None:
     place = make_place(10, DECODE)
-    place.write(DECODE + '[limits]\nunreadable = "quarantine"\nattempts = 1\n')
+    report = '[outputs]\nreport = "r.html"\n'
+    place.write(DECODE + report + '[limits]\nunreadable = "quarantine"\nattempts = 1\n')
     place.run()
     damage(place, 4)
     outcome = place.run()
+    answers = answers_in(place.folder / "r.html")
+    assert answers["complete"].startswith("!No, it is incomplete: 1 partition ")
+    assert "in quarantine" in answers["done"]
     assert outcome.status == INCOMPLETE
     assert list(outcome.quarantined) == ["data/[80:100]"]
     assert outcome.partitions == 9  # what it held is no longer so
