@@ -12,7 +12,7 @@ RIVALS := .scale/rivals
 DATA_SETS := .bench/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy structured paper real scale pictures wheel clean
+.PHONY: help env demo test test-slow mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy distributions structured paper real scale pictures wheel clean
 
 help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -112,6 +112,10 @@ paper: $(READY)  ## tables and figures of the papers: make paper [QUICK=1] [DATA
 
 accuracy: $(READY)  ## accuracy of the decoders, beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
+
+distributions: $(READY)  ## level and power of the test of two groups of sketches: make distributions [REPEATS=1000]
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.two_sample $(if $(REPEATS),--repeats $(REPEATS))
 
 real: $(READY) $(DATA_SETS)/.ready  ## real data beside EM and k-means: make real [DATA=folder] [QUICK=1] [ONLY="speech mnist"]
 	$(BIN)/python -m tests.benchmarks.real $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)") $(ONLY)
