@@ -24,6 +24,7 @@ SHOWN = {  # part of the output of each
     "06_nightly_job": "alarm: True",
     "07_gpu": "one feature map: True",
     "08_real_data": "gradient boosting, calibrated sample",
+    "09_comparing": "most clearly in feature 2",
 }
 
 SMALLER = {  # sizes in the tests, in place of those of the notebook
