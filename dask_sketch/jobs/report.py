@@ -140,7 +140,8 @@ def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
 
 
 def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
-    counts = f"Partitions: {outcome.new:,} new, {outcome.changed:,} changed, {outcome.deleted:,} deleted."
+    counted = {"new": outcome.new, "changed": outcome.changed, "deleted": outcome.deleted}
+    counts = f"Partitions: {', '.join(f'{n:,} {kind}' for kind, n in counted.items())}."
     if outcome.alarm:
         # runs of the first versions have no test
         tested = [] if outcome.drift is None else [outcome.drift.sentence]
@@ -164,10 +165,11 @@ def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
     if outcome.breaches:
         steps.append("Check the source of the data that is beyond the limits.")
     if outcome.alarm:
-        steps.append(
-            "Look at the features below Drift. If the newest data is wrong, correct it, and the "
-            "next run reads it again; if it is right, use a model of the newest data."
-        )
+        steps += [
+            "Look at the features below Drift.",
+            "If the newest data is wrong, correct it: the next run reads it again. If it is right, "
+            "use a model of the newest data alone.",
+        ]
     if outcome.refused:
         steps.append("Keep using the last good model until its successor is within the limits.")
     if found.findings and not outcome.refused:
