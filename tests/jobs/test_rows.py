@@ -20,7 +20,7 @@ DECODE = "[[decode]]\nn_components = 2\n"
 
 
 def test_the_number_of_rows_is_told_everywhere(make_place: Make) -> None:
-    place = make_place(10, DECODE + '[outputs]\nreport = "r.html"\n', sample=7)
+    place = make_place(10, DECODE, sample=7)
     plan = plan_job(place.file)
     assert (plan.rows_per_partition, plan.rows_bytes) == (7, 70 * 32)
     assert plan.rows_bytes < plan.ledger_bytes
@@ -31,8 +31,8 @@ def test_the_number_of_rows_is_told_everywhere(make_place: Make) -> None:
     record = place.ledger().history()[-1]
     assert record.results["rows"] == outcome.rows
     assert record.results["models"]["model"]["rows"] == outcome.models["model"]["rows"]
-    page = (place.folder / "r.html").read_text()
-    for text in (str(outcome), page, report_last_run(place.file).read_text()):
+    page = report_last_run(place.file, place.folder / "r.html").read_text()
+    for text in (str(outcome), page):
         assert "70 random rows, at most 7 of each partition" in text
     assert "are kept beside the sums" in page
 
