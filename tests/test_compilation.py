@@ -29,10 +29,16 @@ def triple(x):
 """
 
 
+def use_cache(monkeypatch, folder):
+    """Choose the cache of numba, which reads the environment again if it has changed."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", folder)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", folder)
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A module whose compiled code may be stored in ``tmp_path / "cache"``."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    use_cache(monkeypatch, str(tmp_path / "cache"))
     path = tmp_path / "package" / "example.py"
     path.parent.mkdir()
     path.write_text(MODULE)
@@ -50,7 +56,7 @@ def package(tmp_path, monkeypatch):
 @pytest.fixture
 def read_only(tmp_path, package, monkeypatch):
     """Let nobody, the superuser included, write beside the module or to the home."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    use_cache(monkeypatch, "")
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/home")
     (tmp_path / "package" / "__pycache__").touch()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numba import types
 
+from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.expectation_loop import (
@@ -205,8 +206,8 @@ def _compiled(raw: str) -> Callable[..., tuple[int, int, int]]:
         given, types.boolean, types.boolean, given, given, cube, table, given,
         types.int64[:, ::1], types.int64,
     )  # fmt: skip
-    loop: Callable[..., tuple[int, int, int]] = numba.njit(
-        signature, nogil=True, cache=True, error_model="numpy"
+    loop: Callable[..., tuple[int, int, int]] = cached_njit(
+        signature, nogil=True, error_model="numpy"
     )(_loop())
     return loop
 
