@@ -1,7 +1,7 @@
 """Command line ``dask-sketch``, also ``dask sketch`` through the entry point of Dask.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
-2 wrong usage, 3 refused by the plan; 4 to 6 are those of jobs, see :mod:`dask_sketch.cli.jobs`.
+2 wrong usage, 3 refused by the plan; 4 to 9 are those of jobs, see :mod:`dask_sketch.cli.jobs`.
 
 The modules of this package import the library inside the commands, so that ``--help`` is fast.
 """

@@ -375,8 +375,9 @@ def _require_refinable(problem: Problem) -> None:
     covariance = problem.covariance
     if covariance is not None and (covariance != np.diag(np.diagonal(covariance))).any():
         raise DecodeError(
-            "refine='efficient' with a covariance matrix: only diagonal covariances can be "
-            "refined. Whiten the data with it, or leave refine out."
+            "refine='efficient' with a known covariance matrix: only known variances can be "
+            "refined. Whiten the data with it, leave refine out, or decode the matrices too by "
+            "covariance_type='full'."
         )
     if problem.n_components is None:
         return

@@ -159,7 +159,7 @@ class TwoSampleTest:
             )
             for one in values["features"]
         )
-        kept = {field.name: values[field.name] for field in fields(cls)}
+        kept = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         pairs = {name: tuple(values[name]) for name in ("interval", "n_units")}
         return cls(**(kept | pairs | {"features": features}))
 

@@ -81,8 +81,8 @@ def design(
     whitening
         Transformation of the samples: ``"diagonal"`` divides each feature by its standard deviation
         in the pilot samples, for a ``scale`` in these units; ``"full"`` also removes their
-        correlations. Decoded components stay diagonal in the axes of the data: to fit components
-        along other axes, transform the samples before they are sketched.
+        correlations. Decoded components are in the axes of the data, and diagonal there unless
+        ``decode`` has ``covariance_type="full"`` or ``"tied"``.
     seed
         Seed of the pilot samples and of the frequencies.
     dtype
