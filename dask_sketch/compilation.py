@@ -57,6 +57,12 @@ class _LenientCache:
     def __init__(self, cache: Any):
         self._cache = cache
 
+    @property
+    def _place(self) -> str:
+        """Folder of the caches of all modules: the package, or that of NUMBA_CACHE_DIR."""
+        folder, package = Path(self._cache.cache_path), Path(__file__).parent
+        return str(package if folder.is_relative_to(package) else folder.parent)
+
     def __getattr__(self, name: str) -> Any:
         if name == "_cache":  # not set yet, while this is copied
             raise AttributeError(name)
@@ -69,8 +75,8 @@ class _LenientCache:
         except Exception as error:  # damaged pickles raise errors of any type
             _warn(
                 "damaged",
-                self._cache.cache_path,
-                f"compiled kernels in {self._cache.cache_path} could not be read and are compiled "
+                self._place,
+                f"compiled kernels in {self._place} could not be read and are compiled "
                 f"again: {type(error).__name__}: {error}",
             )
             try:
@@ -87,8 +93,8 @@ class _LenientCache:
             self._cache.disable()
             _warn(
                 "full",
-                self._cache.cache_path,
-                f"compiled kernels could not be stored in {self._cache.cache_path}, so that every "
+                self._place,
+                f"compiled kernels could not be stored in {self._place}, so that every "
                 f"process compiles them: {type(error).__name__}: {error}; set NUMBA_CACHE_DIR to a "
                 "folder with free space",
             )
