@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from dask_sketch.distributions.two_sample import FeatureDifference, TwoSampleTest, compare
+from dask_sketch.distributions.independent_rows import compare_rows
+from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+from dask_sketch.distributions.two_sample import compare
 
-__all__ = ["FeatureDifference", "TwoSampleTest", "compare"]
+__all__ = ["FeatureDifference", "TwoSampleTest", "compare", "compare_rows"]

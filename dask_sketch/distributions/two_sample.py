@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_weights, one_blas_thread
-from dask_sketch.display.html import card, html_table
-from dask_sketch.display.text import describe, fields_text, text_table
+from dask_sketch.distributions.bands import bands
 from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.permutations import (
     Permutations,
@@ -22,6 +20,7 @@ from dask_sketch.distributions.permutations import (
     p_values,
     permutations_of,
 )
+from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.distributions.row_covariance import row_covariance
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
@@ -39,155 +38,10 @@ Array = NDArray[np.float64]
 _RIDGES = (np.inf, 0.1, 0.01)
 _ROW_RIDGES = (0.1, 0.01, 0.001)
 _MAX_BAND = 128  # frequencies of a band whose covariance is computed
-_MAX_BANDS = 8  # bands of frequencies by their length,
-_BAND = 32  # of at least as many frequencies each
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
-_SHOWN = 5  # features in a table
 _PERMUTATIONS = 5  # multiplied by 1 / level: p-values near the level have little noise then
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
-
-
-@dataclass(frozen=True)
-class FeatureDifference:
-    """Difference of two sides in one feature.
-
-    Attributes
-    ----------
-    name
-        Name or number of the feature.
-    p_value
-        P-value adjusted for the number of features.
-    means, deviations
-        Means and standard deviations of the feature on the two sides.
-    """
-
-    name: str
-    p_value: float
-    means: tuple[float, float]
-    deviations: tuple[float, float]
-
-
-@dataclass(frozen=True, repr=False)
-class TwoSampleTest:
-    """Result of :func:`compare`; prints as a sentence and a table.
-
-    Attributes
-    ----------
-    p_value
-        Probability of a difference at least as large if both sides have one distribution.
-    smallest_p_value
-        Smallest p-value that so few units can have.
-    discrepancy
-        Maximum mean discrepancy, from 0 to 2: the size of the difference.
-    squared
-        Unbiased estimate of its square, which may be negative.
-    interval
-        Confidence interval of the discrepancy.
-    level
-        Level of the test, and 1 minus the coverage of the interval.
-    tolerance
-        Largest discrepancy that does not matter.
-    tolerance_p_value
-        P-value of the hypothesis that the discrepancy is at most the tolerance.
-    dim
-        Name of a unit.
-    n_units
-        Numbers of units on the two sides.
-    n_strata
-        Number of strata within which units were permuted.
-    n_permutations
-        Number of assignments of units to sides, the observed one included.
-    is_complete
-        Whether these are all assignments.
-    features
-        Differences of the features, the most significant first.
-    """
-
-    p_value: float
-    smallest_p_value: float
-    discrepancy: float
-    squared: float
-    interval: tuple[float, float]
-    level: float
-    tolerance: float
-    tolerance_p_value: float
-    dim: str
-    n_units: tuple[int, int]
-    n_strata: int
-    n_permutations: int
-    is_complete: bool
-    features: tuple[FeatureDifference, ...]
-
-    @property
-    def is_different(self) -> bool:
-        """Whether the sides differ at the level, by more than the tolerance."""
-        relevant = not self.tolerance or self.tolerance_p_value <= self.level
-        return self.p_value <= self.level and relevant
-
-    @property
-    def sentence(self) -> str:
-        """Result in one sentence."""
-        if self.is_different:
-            named = [one.name for one in self.features if one.p_value <= self.level][:_SHOWN]
-            where = f", most clearly in {', '.join(named)}" if named else ""
-            low, high = self.interval
-            return (
-                f"The sides differ (p = {self.p_value:.2g}){where}: the discrepancy is "
-                f"{self.discrepancy:.2g}, within [{low:.2g}, {high:.2g}]."
-            )
-        if self.p_value <= self.level:
-            return (
-                f"The sides differ (p = {self.p_value:.2g}), but not significantly by more than "
-                f"the tolerance {self.tolerance:g} (p = {self.tolerance_p_value:.2g})."
-            )
-        return (
-            f"No difference was found (p = {self.p_value:.2g}); a discrepancy above "
-            f"{self.interval[1]:.2g} would probably have been."
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """All attributes and the verdict, the nested ones as plain values."""
-        return asdict(self) | {"is_different": self.is_different}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TwoSampleTest:
-        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
-        features = tuple(
-            FeatureDifference(
-                str(one["name"]), one["p_value"], tuple(one["means"]), tuple(one["deviations"])
-            )
-            for one in values["features"]
-        )
-        kept = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        pairs = {name: tuple(values[name]) for name in ("interval", "n_units")}
-        return cls(**(kept | pairs | {"features": features}))
-
-    def __repr__(self) -> str:
-        return "\n\n".join(
-            [self.sentence, fields_text(self._fields()), text_table(self._rows(), header=_HEADER)]
-        )
-
-    def _repr_html_(self) -> str:
-        table = html_table(_HEADER, self._rows())
-        return card("TwoSampleTest", self._fields(), summary=self.sentence, below=table)
-
-    def _fields(self) -> dict[str, str]:
-        values = self.as_dict()
-        return describe({name: value for name, value in values.items() if name != "features"})
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                one.name,
-                f"{one.p_value:.2g}",
-                *(f"{value:.4g}" for value in (*one.means, *one.deviations)),
-            )
-            for one in self.features[:_SHOWN]
-        ]
-
-
-_HEADER = ("feature", "p-value", "mean", "other mean", "deviation", "other deviation")
 
 
 def compare(
@@ -318,7 +172,7 @@ def _statistics(units: Units, permutations: Permutations) -> Array:
     m = feature_map.n_frequencies
     weights = np.tile(feature_weights(feature_map) / np.sqrt(m), 2)
     found: list[Array] = []
-    for band in _bands(units):
+    for band in bands(units.feature_map, units.pooled.variance):
         vectors = units.centred(units.vectors[:, band])
         if rows is None:
             found += _whitened(vectors, signs, _RIDGES)
@@ -346,19 +200,6 @@ def _row_whitened(vectors: Array, covariance: Array, signs: Array) -> list[Array
     values = np.maximum(values, 0.0)
     squares = (signs @ (vectors @ basis)) ** 2
     return [squares @ (1.0 / (values + ridge * values[-1])) for ridge in _ROW_RIDGES]
-
-
-def _bands(units: Units) -> Iterator[NDArray[np.intp]]:
-    """Columns of all frequencies, and of bands of them by length in units of the data."""
-    m = units.feature_map.n_frequencies
-    columns = np.arange(2 * m)
-    yield columns
-    n_bands = min(m // _BAND, _MAX_BANDS)
-    if n_bands > 1:
-        deviations = np.sqrt(units.pooled.variance)
-        lengths = np.linalg.norm(units.feature_map.frequencies * deviations[:, None], axis=0)
-        for part in np.array_split(np.argsort(lengths, kind="stable"), n_bands):
-            yield np.concatenate([part, m + part])
 
 
 def _whitened(vectors: Array, signs: Array, ridges: Sequence[float] = _RIDGES) -> list[Array]:

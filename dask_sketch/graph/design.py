@@ -63,8 +63,8 @@ def design(
         Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
         with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`; or ``"comparison"`` for
-        :mod:`dask_sketch.distributions`, with 64 Gaussian frequencies for each of eight bandwidths,
-        from half of the small distances between samples to twice the large ones.
+        :func:`dask_sketch.distributions.compare`, with 64 Gaussian frequencies for each of eight
+        bandwidths, from half of the small distances between samples to twice the large ones.
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
-from dask_sketch.distributions.two_sample import TwoSampleTest
+from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page

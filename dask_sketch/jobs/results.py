@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
-from dask_sketch.distributions.two_sample import TwoSampleTest
+from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.checks import data_breaches, model_breaches

@@ -41,7 +41,7 @@ def test_compare(groups: list[Path]) -> None:
     assert told["level"] == 0.01
     assert answer("compare", a, c, "--tolerance", 1.5)["is_different"] is False
     shown = call("compare", a, c).stdout
-    assert "The sides differ" in shown
+    assert "A difference was found" in shown
     assert "feature 0" in shown
     assert "level" in refusal(1, "compare", a, b, "--level", 1e-9)
 
@@ -60,7 +60,7 @@ def test_drift(make_place: Make) -> None:
     place.run()
     result = call("drift", place.file)
     assert result.exit_code == ALARM
-    assert "The sides differ" in result.stdout
+    assert "A difference was found" in result.stdout
     assert answer("drift", place.file, "--tolerance", 1.5)["level"] == 5 / 365
     ledger = place.folder / "ledger.zarr"
     assert answer("drift", ledger, "--tolerance", 2.0)["level"] == 0.05

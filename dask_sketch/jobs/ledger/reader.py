@@ -13,7 +13,7 @@ import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.text import describe, describe_bytes
-from dask_sketch.distributions.two_sample import TwoSampleTest
+from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.two_sample import compare as compare_groups
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap

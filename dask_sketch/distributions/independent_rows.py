@@ -1,0 +1,233 @@
+"""Test whether two sketches are of one distribution, where rows are independent."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import feature_weights, one_blas_thread
+from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.effect import Effect
+from dask_sketch.distributions.permutations import adjusted_p_values, combined_p_value, p_values
+from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.row_sample import RowSample
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_integer, require_number
+
+Array = NDArray[np.float64]
+_RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue
+_MAX_BAND = 128  # frequencies of a band that is whitened
+_MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated,
+_MIN_ROWS = 200
+_NUMBERS = 2**25  # features of these rows in memory at once
+_DRAWS = 5  # multiplied by 1 / level: p-values near the level have little noise then
+
+
+def compare_rows(
+    first: Sketch,
+    second: Sketch,
+    *,
+    tolerance: float = 0.0,
+    level: float = 0.05,
+    n_draws: int | None = None,
+    seed: int = 0,
+) -> TwoSampleTest:
+    """Test whether two sketches are of one distribution, if their rows are independent.
+
+    Neighbouring rows of recordings, sensors or days are not independent, and would be found
+    different nearly always: sketch such data in groups, and use
+    :func:`~dask_sketch.distributions.compare`.
+
+    The noise of the difference is simulated from the random rows that the sketches carry, by
+    random weights of mean zero. The level is nearly exact for large samples.
+
+    Parameters
+    ----------
+    first, second
+        Sketches of one feature map, each with random rows.
+    tolerance
+        Largest discrepancy that does not matter, from 0 to 2.
+    level
+        Chance to find a difference where there is none, in (0, 1).
+    n_draws
+        Number of simulated differences, ``>= 1``. The default is 999, or more if the level is so
+        small that its p-values need more.
+    seed
+        Seed of the simulated differences, ``>= 0``.
+
+    Returns
+    -------
+    test
+        P-value, size of the difference with its interval, and the features that differ.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or a sketch has no random rows or too few.
+    MergeError
+        If the feature maps differ.
+
+    References
+    ----------
+    Gretton, Fukumizu, Harchaoui, Sriperumbudur (2009), A fast, consistent kernel two-sample test.
+    Sutherland (2016), section 6.2.
+
+    Examples
+    --------
+    >>> import dask_sketch as ds
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(5000, 2))
+    >>> feature_map = ds.design(x, task="comparison")
+    >>> before, same, wider = (
+    ...     ds.sketch(scale * rng.normal(size=(5000, 2)), feature_map) for scale in (1.0, 1.0, 1.1)
+    ... )
+    >>> compare_rows(before, same).is_different, compare_rows(before, wider).is_different
+    (False, True)
+    """
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
+    if n_draws is None:
+        n_draws = max(999, math.ceil(_DRAWS / level))
+    n_draws = require_integer("n_draws", n_draws, 1)
+    seed = require_integer("seed", seed, 0)
+    if 1.0 / (n_draws + 1) > level:
+        raise InputError(
+            f"n_draws={n_draws}: no p-value is under {1.0 / (n_draws + 1):.2g} with them. Take "
+            f"{math.ceil(1.0 / level)} or more for level={level:g}.",
+            parameter="n_draws",
+        )
+    for name, side in (("first", first), ("second", second)):
+        _require_rows(name, side)
+    first.feature_map.require_same(second.feature_map)
+    with one_blas_thread():
+        return _tested(first, second, tolerance, level, n_draws, seed)
+
+
+def _require_rows(name: str, sketch: Sketch) -> None:
+    if not isinstance(sketch, Sketch):
+        raise InputError(
+            f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
+            ".compute() on a lazy one."
+        )
+    if sketch.sample is None:
+        raise InputError(
+            f"{name} has no random rows, from which the noise is estimated. Sketch with "
+            "sample=True, or in groups for compare()."
+        )
+    if len(sketch.sample) < _MIN_ROWS:
+        raise InputError(
+            f"{name} has {len(sketch.sample):,} random rows: with less than {_MIN_ROWS} the noise "
+            "cannot be estimated. Sketch more data, or with a larger sample."
+        )
+
+
+def _tested(
+    first: Sketch, second: Sketch, tolerance: float, level: float, n_draws: int, seed: int
+) -> TwoSampleTest:
+    feature_map = first.feature_map
+    m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
+    scale = math.sqrt(counts[0] * counts[1] / sum(counts))
+    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    samples = [_rows(side.sample, size) for side in (first, second) if side.sample is not None]
+    rows = np.concatenate([one for one, _ in samples])
+    shares = np.array(counts) / sum(counts)
+    masses = np.concatenate([share * w for share, (_, w) in zip(shares, samples, strict=True)])
+    unit = feature_weights(feature_map) / math.sqrt(m)
+    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
+    noise = _centred(np.concatenate([features.real, features.imag], axis=1), masses)
+    gap = unit * (first.characteristic - second.characteristic)
+    difference = np.concatenate([gap.real, gap.imag])
+    draws = np.random.default_rng(seed).standard_normal((n_draws, len(rows)))
+
+    statistics: list[Array] = []
+    variance = masses @ rows**2 - (masses @ rows) ** 2
+    for band in bands(feature_map, variance):
+        simulated = np.vstack([scale * difference[band], draws @ noise[:, band]])
+        statistics.append(np.einsum("ij,ij->i", simulated, simulated))
+        if len(band) <= 2 * _MAX_BAND:
+            values, basis = np.linalg.eigh(noise[:, band].T @ noise[:, band])
+            values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
+            statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
+    effect = _effect(difference, noise, 1.0 / scale**2)
+    return TwoSampleTest(
+        p_value=combined_p_value(np.array(statistics)),
+        smallest_p_value=1.0 / (n_draws + 1),
+        discrepancy=math.sqrt(max(effect.squared, 0.0)),
+        squared=effect.squared,
+        interval=effect.interval(level),
+        level=level,
+        tolerance=tolerance,
+        tolerance_p_value=effect.p_value_above(tolerance),
+        dim="row",
+        n_units=(first.count, second.count),
+        n_strata=1,
+        n_permutations=n_draws + 1,
+        is_complete=False,
+        features=_feature_differences(first, second, rows, masses, scale, draws),
+    )
+
+
+def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
+    """Some of the random rows with weights that sum to one."""
+    kept = sample.resized(size) if len(sample) > size else sample
+    return np.asarray(kept.rows, dtype=np.float64), kept.weights
+
+
+def _centred(features: Array, masses: Array) -> Array:
+    """Rows minus their mean, times roots of their weights: their squares sum to the covariance."""
+    return np.asarray(np.sqrt(masses)[:, None] * (features - masses @ features))
+
+
+def _effect(difference: Array, noise: Array, factor: float) -> Effect:
+    """Squared discrepancy, with the noise of independent rows of one covariance."""
+    gram = noise @ noise.T
+    trace = float(np.trace(gram))
+    np.fill_diagonal(gram, 0.0)  # products of different rows, whose expectation has no bias
+    square = factor**2 * float(np.sum(gram**2))
+    third = factor**3 * float(np.sum((gram @ gram) * gram))
+    length = float(difference @ difference)
+    along = factor * float(np.sum((noise @ difference) ** 2))
+    return Effect(
+        squared=length - factor * trace,
+        noise_variance=2.0 * square,
+        noise_third_moment=8.0 * max(third, 0.0),
+        direction_variance=along / length if length > 0 else 0.0,
+        degrees_of_freedom=math.inf,
+    )
+
+
+def _feature_differences(
+    first: Sketch, second: Sketch, rows: Array, masses: Array, scale: float, draws: Array
+) -> tuple[FeatureDifference, ...]:
+    """Differences of the means and mean squares of single features."""
+    total = first.total_weight + second.total_weight
+    pooled = (first.total_weight * first.mean + second.total_weight * second.mean) / total
+    sides = [(side.mean - pooled, side.variance) for side in (first, second)]
+    shift = sides[0][0] - sides[1][0]
+    squares = [mean**2 + variance for mean, variance in sides]
+    p = np.empty((len(pooled), len(draws) + 1))
+    for feature in range(len(pooled)):
+        column = rows[:, feature] - pooled[feature]
+        noise = _centred(np.column_stack([column, column**2]), masses)
+        observed = scale * np.array([shift[feature], squares[0][feature] - squares[1][feature]])
+        simulated = np.vstack([observed, draws @ noise])
+        deviation = np.sqrt(np.sum(noise**2, axis=0))
+        deviation[deviation == 0.0] = np.inf
+        p[feature] = p_values(np.sum((simulated / deviation) ** 2, axis=1)[None])[0]
+    adjusted = adjusted_p_values(p)
+    names = first.feature_map.feature_names
+    return tuple(
+        FeatureDifference(
+            name=f"feature {feature}" if names is None else names[feature],
+            p_value=float(adjusted[feature]),
+            means=(float(first.mean[feature]), float(second.mean[feature])),
+            deviations=(
+                math.sqrt(first.variance[feature]),
+                math.sqrt(second.variance[feature]),
+            ),
+        )
+        for feature in np.lexsort((p[:, 0], adjusted))
+    )

@@ -1,0 +1,154 @@
+"""Result of a test of two sets of sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import describe, fields_text, text_table
+
+_SHOWN = 5  # features in a table
+
+
+@dataclass(frozen=True)
+class FeatureDifference:
+    """Difference of two sides in one feature.
+
+    Attributes
+    ----------
+    name
+        Name or number of the feature.
+    p_value
+        P-value adjusted for the number of features.
+    means, deviations
+        Means and standard deviations of the feature on the two sides.
+    """
+
+    name: str
+    p_value: float
+    means: tuple[float, float]
+    deviations: tuple[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class TwoSampleTest:
+    """Result of :func:`compare`; prints as a sentence and a table.
+
+    Attributes
+    ----------
+    p_value
+        Probability of a difference at least as large if both sides have one distribution.
+    smallest_p_value
+        Smallest p-value that so few units can have.
+    discrepancy
+        Maximum mean discrepancy, from 0 to 2: the size of the difference.
+    squared
+        Unbiased estimate of its square, which may be negative.
+    interval
+        Confidence interval of the discrepancy.
+    level
+        Level of the test, and 1 minus the coverage of the interval.
+    tolerance
+        Largest discrepancy that does not matter.
+    tolerance_p_value
+        P-value of the hypothesis that the discrepancy is at most the tolerance.
+    dim
+        Name of a unit.
+    n_units
+        Numbers of units on the two sides.
+    n_strata
+        Number of strata within which units were permuted.
+    n_permutations
+        Number of assignments of units to sides, the observed one included.
+    is_complete
+        Whether these are all assignments.
+    features
+        Differences of the features, the most significant first.
+    """
+
+    p_value: float
+    smallest_p_value: float
+    discrepancy: float
+    squared: float
+    interval: tuple[float, float]
+    level: float
+    tolerance: float
+    tolerance_p_value: float
+    dim: str
+    n_units: tuple[int, int]
+    n_strata: int
+    n_permutations: int
+    is_complete: bool
+    features: tuple[FeatureDifference, ...]
+
+    @property
+    def is_different(self) -> bool:
+        """Whether the sides differ at the level, by more than the tolerance."""
+        relevant = not self.tolerance or self.tolerance_p_value <= self.level
+        return self.p_value <= self.level and relevant
+
+    @property
+    def sentence(self) -> str:
+        """Result in one sentence."""
+        if self.is_different:
+            named = [one.name for one in self.features if one.p_value <= self.level][:_SHOWN]
+            where = f", most clearly in {', '.join(named)}" if named else ""
+            low, high = self.interval
+            return (
+                f"A difference was found (p = {self.p_value:.2g}){where}: the discrepancy is "
+                f"{self.discrepancy:.2g}, within [{low:.2g}, {high:.2g}]."
+            )
+        if self.p_value <= self.level:
+            return (
+                f"A difference was found (p = {self.p_value:.2g}), but not significantly more than "
+                f"the tolerance {self.tolerance:g} (p = {self.tolerance_p_value:.2g})."
+            )
+        return (
+            f"No difference was found (p = {self.p_value:.2g}); a discrepancy above "
+            f"{self.interval[1]:.2g} would probably have been."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes and the verdict, the nested ones as plain values."""
+        return asdict(self) | {"is_different": self.is_different}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TwoSampleTest:
+        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        features = tuple(
+            FeatureDifference(
+                str(one["name"]), one["p_value"], tuple(one["means"]), tuple(one["deviations"])
+            )
+            for one in values["features"]
+        )
+        kept = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        pairs = {name: tuple(values[name]) for name in ("interval", "n_units")}
+        return cls(**(kept | pairs | {"features": features}))
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            [self.sentence, fields_text(self._fields()), text_table(self._rows(), header=_HEADER)]
+        )
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADER, self._rows())
+        return card("TwoSampleTest", self._fields(), summary=self.sentence, below=table)
+
+    def _fields(self) -> dict[str, str]:
+        values = self.as_dict()
+        return describe({name: value for name, value in values.items() if name != "features"})
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                one.name,
+                f"{one.p_value:.2g}",
+                *(f"{value:.4g}" for value in (*one.means, *one.deviations)),
+            )
+            for one in self.features[:_SHOWN]
+        ]
+
+
+_HEADER = ("feature", "p-value", "mean", "other mean", "deviation", "other deviation")

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.distributions import compare_rows
+from dask_sketch.errors import InputError, MergeError
+
+MAP = FeatureMap(2, 96, scale=1.0)
+
+
+def sketch_of(rng, n=2000, width=1.0, sample=1000, weights=None):
+    x = rng.normal(size=(n, 2)) * [1.0, width]
+    return partial_sketch(x, MAP, weights, sample=sample)
+
+
+def test_the_level_holds_for_independent_rows():
+    rng = np.random.default_rng(0)
+    found = [
+        compare_rows(sketch_of(rng, 500, sample=250), sketch_of(rng, 400, sample=250), n_draws=49)
+        for _ in range(40)
+    ]
+    assert np.mean([one.p_value <= 0.1 for one in found]) < 0.29  # four standard errors
+    assert np.mean([one.features[0].p_value <= 0.1 for one in found]) < 0.29
+    assert np.mean([one.interval[0] == 0.0 for one in found]) > 0.85
+    squares = np.array([one.squared for one in found])
+    assert abs(squares.mean()) < 3 * squares.std() / np.sqrt(len(squares))
+
+
+def test_a_wider_feature_is_found_and_named():
+    rng = np.random.default_rng(0)
+    found = compare_rows(sketch_of(rng), sketch_of(rng, width=1.3))
+    assert found.is_different
+    assert found.features[0].name == "feature 1"
+    assert found.features[1].p_value > 0.05
+    assert found.dim == "row"
+    assert found.n_units == (2000, 2000)
+    assert not compare_rows(sketch_of(rng), sketch_of(rng, width=1.3), tolerance=0.5).is_different
+
+
+def test_weighted_rows():
+    rng = np.random.default_rng(0)
+    weights = rng.exponential(size=(2, 2000))
+    sides = [sketch_of(rng, weights=one) for one in weights]
+    assert not compare_rows(*sides, level=0.01).is_different
+    assert compare_rows(sides[0], sketch_of(rng, width=1.4, weights=weights[1])).is_different
+
+
+def test_results_depend_on_the_seed_alone():
+    rng = np.random.default_rng(0)
+    sides = sketch_of(rng), sketch_of(rng, width=1.1)
+    assert compare_rows(*sides, seed=1) == compare_rows(*sides, seed=1)
+    assert compare_rows(*sides, seed=1) != compare_rows(*sides, seed=2)
+
+
+def test_equal_data_is_not_different():
+    sketch = ds.sketch(np.ones((300, 2)), MAP)
+    found = compare_rows(sketch, sketch)
+    assert found.p_value == 1.0
+    assert found.interval == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert [one.p_value for one in found.features] == [1.0, 1.0]
+
+
+def test_sketches_without_rows_are_refused():
+    rng = np.random.default_rng(0)
+    sketch = sketch_of(rng)
+    with pytest.raises(InputError, match="second has no random rows"):
+        compare_rows(sketch, sketch.without_sample())
+    with pytest.raises(InputError, match="first has 100 random rows"):
+        compare_rows(sketch_of(rng, sample=100), sketch)
+    with pytest.raises(InputError, match="second of type SketchGroup"):
+        compare_rows(sketch, partial_sketch(np.ones((2, 2)), MAP, groups=[0, 1]))
+    other = ds.sketch(rng.normal(size=(500, 2)), FeatureMap(2, 64, scale=1.0))
+    with pytest.raises(MergeError):
+        compare_rows(sketch, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"level": 0.0}, r"level=0\.0"),
+        ({"tolerance": 3}, "tolerance=3"),
+        ({"n_draws": 0}, "n_draws=0"),
+        ({"n_draws": 10}, "n_draws=10"),
+        ({"seed": 0.5}, r"seed=0\.5"),
+    ],
+)
+def test_bad_arguments(arguments, named):
+    sketch = sketch_of(np.random.default_rng(0), n=300)
+    with pytest.raises(InputError, match=named):
+        compare_rows(sketch, sketch, **arguments)
