@@ -23,6 +23,8 @@ _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 _DAMPING, _MAX_DAMPING, _MIN_DAMPING = 1e-3, 1e8, 1e-12  # relative to the curvatures
 _FLAT = 1e-7  # curvatures below this fraction of the largest count as that
 _TOLERANCE = 1e-7  # relative gain of a step that ends the descent
+# Multiplications of all steps, of which a core makes some 5e9 a second, and numbers of steps.
+_DESCENT_WORK, _ITERATIONS = 5e10, (30, 200)
 _LARGEST_STEP = 1.0  # of the logarithm of a weight
 
 
@@ -45,8 +47,23 @@ class _Point:
         return np.concatenate([self.means, packed(matrices)], axis=1)
 
 
+def step_work(objective: Objective, n_components: int) -> float:
+    """Multiplications of one step, most of them for the normal equations.
+
+    Parameters
+    ----------
+    objective
+        Atoms and target.
+    n_components
+        Number of components.
+    """
+    n_factors = 1 + objective.space.n_parameters
+    n_products = 0.25 * n_components * (n_components + 1) * n_factors * (n_factors + 1)
+    return n_products * objective.n_frequencies
+
+
 def descend_matrices(
-    objective: Objective, weights: Array, theta: Array, n_iterations: int = 200
+    objective: Objective, weights: Array, theta: Array, n_iterations: int | None = None
 ) -> Fit:
     """Descend to a minimum of the cost over weights that sum to one, means and matrices.
 
@@ -57,7 +74,7 @@ def descend_matrices(
     weights, theta
         Weights (K,) and atoms (K, n_parameters) to start from, with positive definite matrices.
     n_iterations
-        Largest number of steps.
+        Largest number of steps; by default 200, or fewer for many components and features.
 
     Returns
     -------
@@ -65,6 +82,9 @@ def descend_matrices(
         Fit whose weights sum to one.
     """
     d = objective.space.n_features
+    if n_iterations is None:
+        work = step_work(objective, len(theta))
+        n_iterations = round(np.clip(_DESCENT_WORK / work, *_ITERATIONS))
     shares = np.maximum(weights / weights.sum(), _LIGHTEST)
     matrices = unpacked(theta[:, d:], d)
     if objective.space.family.name == "tied":
@@ -77,17 +97,16 @@ def descend_matrices(
     for _ in range(n_iterations):
         equations = _Equations(objective, point)
         while damping < _MAX_DAMPING:
-            trial = equations.step(damping)
-            theta = trial.theta
-            after = np.inf
-            if objective.space.is_in_reach(theta):
-                after = objective.cost(trial.weights, theta)
+            trial, after = equations.step(damping), np.inf
+            if trial is not None and objective.space.is_in_reach(trial.theta):
+                after = objective.cost(trial.weights, trial.theta)
             if after < cost:
                 break
             damping *= 4.0
         else:
             converged, message = True, "no step reduces the cost"
             break
+        assert trial is not None  # its cost is finite
         gain, point, cost = cost - after, trial, after
         damping = max(damping / 5.0, _MIN_DAMPING)
         if gain < _TOLERANCE * cost:
@@ -129,11 +148,15 @@ class _Equations:
         self._gram = gram * self._unit * self._unit[:, None]
         self._right = self._unit * right
 
-    def step(self, damping: float) -> _Point:
-        """Point after a step, damped in proportion to the curvatures."""
+    def step(self, damping: float) -> _Point | None:
+        """Point after a step, damped in proportion to the curvatures; None if it is too little."""
         matrix = self._gram.copy()
         matrix.reshape(-1)[:: len(matrix) + 1] += damping
-        step = self._unit * linalg.solve(matrix, self._right, assume_a="sym", check_finite=False)
+        try:
+            factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
+        except linalg.LinAlgError:
+            return None
+        step = self._unit * linalg.cho_solve(factor, self._right, check_finite=False)
         if self._shared is not None:
             step = self._shared @ step
         k, d = self._point.means.shape

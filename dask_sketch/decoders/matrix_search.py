@@ -17,9 +17,10 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array, packed, unpacked
 from dask_sketch.decoders.descent import Fit, non_negative_weights
-from dask_sketch.decoders.efficient import refine_efficiently
+from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
 from dask_sketch.decoders.greedy import cl_ompr
-from dask_sketch.decoders.matrix_descent import descend_matrices
+from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
+from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
@@ -35,12 +36,19 @@ _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time gro
 _FINER = 3  # components of a diagonal mixture for each component, before they are merged
 _SHORT = 30  # steps of a descent whose end decides about a move
 _MAX_MOVES, _MAX_FAILED = 12, 3  # moves of components, in all and in a row without gain
+# Cost of a reduced mixture that ends a move, relative to that before it was reduced, and to that
+# before the move.
+_NEAR, _LARGE = 1.1, 0.7
 _TRIALS = 4  # reduced mixtures of a move from which there is a descent
 _REFINED_FLOOR = 0.1  # fraction of the floor down to which refinement may lower eigenvalues
 # Parameters beyond which the refinement is in one round, in float32: correlations need the digits
 # more than variances do. At K = 20, d = 6 and m = 2795 the fit lost .0026 nats in float32, .0020 in
 # float64, and took 5 CPU seconds more.
 _MANY_PARAMETERS = 1500
+# Multiplications of all moves of a search at most, some 30 CPU seconds, and of one step of a
+# descent up to which there are restarts.
+_MOVE_WORK, _RESTART_WORK = 2e11, 3e8
+_RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _GAIN = 0.01  # smallest relative gain of a move
 N_REPORTS = 2 * _MAX_MOVES + 40  # largest number of reports of a search, roughly
 
@@ -65,7 +73,8 @@ def search_matrices(
     diagonal = replace(problem, covariance_type="diag")
     found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
     fit = _moved(problem, objective, _matrices_of(objective, found), rng, report, threads)
-    if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2:
+    affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
+    if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
         return fit
     n_finer = min(_FINER * k, objective.n_frequencies // (1 + 2 * problem.n_features))
     if n_finer <= k:
@@ -138,7 +147,8 @@ def _moved(
     points = rng.spawn(1)[0]
     diagonal = replace(problem, covariance_type="diag").objective(threads)
     failed = 0
-    for _ in range(_MAX_MOVES):
+    work = (1 + _TRIALS) * _SHORT * step_work(objective, len(fit.theta))
+    for _ in range(min(_MAX_MOVES, int(_MOVE_WORK / work))):
         if failed == _MAX_FAILED or len(fit.theta) < 2 or is_explained(objective, fit, points):
             break
         moved = _move(objective, diagonal, fit, 1 + failed, rng)
@@ -168,10 +178,11 @@ def _move(
         weights = _weights(objective, atoms, shares)
         trials.append((objective.cost(weights, atoms), weights, atoms))
     trials.sort(key=lambda each: each[0])
-    found = [
-        descend_matrices(objective, weights, atoms, _SHORT)
-        for _, weights, atoms in trials[:_TRIALS]
-    ]
+    found = []
+    for _, weights, atoms in trials[:_TRIALS]:
+        found.append(descend_matrices(objective, weights, atoms, _SHORT))
+        if found[-1].cost < min(_NEAR * grown.cost, _LARGE * fit.cost):  # hard to be bettered
+            break
     return min(found, key=lambda each: each.cost)
 
 
@@ -207,10 +218,35 @@ def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple
     return found.weights / found.weights.sum(), atoms
 
 
+def _refined(problem: Problem, fit: Fit, report: Report, threads: Threads) -> RefinedFit:
+    """Fit weighted by the noise of the sketch, with its overidentification statistic."""
+    n_parameters = len(fit.theta) * problem.count_parameters()
+    released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
+    single = n_parameters > _MANY_PARAMETERS
+    return refine_efficiently(released, fit, report, single=single, test=True)
+
+
+def _statistic(refined: RefinedFit) -> float:
+    assert refined.overidentification is not None  # it was asked for
+    return refined.overidentification.statistic
+
+
+def _is_suspect(problem: Problem, refined: RefinedFit) -> bool:
+    """Whether noise does not explain the statistic of a fit, nor a small loss of likelihood."""
+    test = refined.overidentification
+    assert test is not None  # it was asked for
+    excess = test.statistic - test.freedom
+    n = problem.sketch.effective_count
+    return excess > SUSPECT * test.deviation and 0.5 * excess / n > WARNED_LOSS
+
+
 def conclude_matrices(
     problem: Problem, fits: list[Fit], threads: Threads, report: Report
 ) -> Solution:
     """Solution of the fit of lowest cost, refined, and ordered by decreasing weight.
+
+    Where noise does not explain its overidentification statistic, the search starts again with
+    another seed, up to twice, and the fit of the least statistic is returned.
 
     Parameters
     ----------
@@ -231,14 +267,18 @@ def conclude_matrices(
     objective = problem.objective(threads)
     best = min(fits, key=lambda each: each.cost)
     require_weight(best.weights)
-    n_parameters = len(best.theta) * problem.count_parameters()
-    refined = refine_efficiently(
-        problem.objective(threads, _REFINED_FLOOR * problem.variance_floor),
-        best,
-        report,
-        single=n_parameters > _MANY_PARAMETERS,
-        test=True,
-    )
+    refined = _refined(problem, best, report, threads)
+    searched = problem.method in ("cl-ompr", "splitting")  # rows and a start are good starts
+    if searched and len(best.theta) > 1:
+        affordable = step_work(objective, len(best.theta)) < _RESTART_WORK
+        for number in range(_RESTARTS if affordable else 0):
+            if not _is_suspect(problem, refined):
+                break
+            rng = np.random.default_rng((problem.seed, problem.replicates + number))
+            other = search_matrices(problem, rng, report, threads)
+            fits = [*fits, other]
+            again = _refined(problem, other, report, threads)
+            refined = min(refined, again, key=_statistic)
     fit, test = refined.fit, refined.overidentification
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()

@@ -25,7 +25,7 @@ EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that
 _UNEXPLAINED = 30.0, 3e-4
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
-_SUSPECT, _WARNED_LOSS = 4.0, 1e-3
+SUSPECT, WARNED_LOSS = 4.0, 1e-3
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
@@ -136,7 +136,7 @@ def warn_of_overidentification(
     """
     excess = statistic - freedom
     loss = 0.5 * excess / sketch.effective_count
-    if excess > _SUSPECT * deviation and loss > _WARNED_LOSS:
+    if excess > SUSPECT * deviation and loss > WARNED_LOSS:
         warn_user(
             f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "

@@ -99,10 +99,22 @@ def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(found):
 
 def test_poor_fits_come_with_a_warning_in_nats(found):
     with pytest.warns(UserWarning, match=r"overidentification statistic of .* nats a sample"):
-        decode(found[False], 2, covariance_type="full")
+        decode(found[False], 1, covariance_type="full")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         decode(found[False], 3, covariance_type="full")
+
+
+@pytest.mark.slow
+def test_searches_start_again_where_the_statistic_is_too_large(rows):
+    sketch = partial_sketch(rows[:5000], design(rows[:5000], n_components=2, n_frequencies=50))
+    costs = {}
+    for k in (2, 3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = decode(sketch, k, covariance_type="full")
+        costs[k] = found.decoding.n_evaluations
+    assert costs[2] > 3 * costs[3]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from dask_sketch import GaussianMixture, decode, design, sketch
 from tests.benchmarks.paper import rivals
 from tests.benchmarks.paper.likelihood_cases import FORMS
 from tests.benchmarks.paper.records import Job, Run, timed
+from tests.benchmarks.real.sets import SETS, loaded, split
 
 N_SAMPLES = 200_000
 OURS = "full"
@@ -108,3 +110,26 @@ def _full_covariances(
             runs.append(Run(setting, WARNED, seed, float(warned)))
     lost = {run.method: run.value for run in runs}
     return [*runs, Run(setting, RATIO, seed, lost[OURS] / lost["EM from the truth"])]
+
+
+def speech(form: str, path: Path) -> list[Job]:
+    """Held-out log-likelihood of cepstra of recordings, with random rows beside the sketch."""
+    n_components, n_draws, max_rows = {
+        "full": (10, 10, None), "quick": (10, 3, None), "toy": (2, 1, 2000)
+    }[form]  # fmt: skip
+    return [partial(_speech, path.parent, n_components, seed, max_rows) for seed in range(n_draws)]
+
+
+def _speech(folder: Path, n_components: int, seed: int, max_rows: int | None) -> list[Run]:
+    train, test = split(loaded(SETS["speech"], folder), seed, max_rows)
+    feature_map = design(train, n_components=n_components, seed=seed)
+    found = sketch(train, feature_map)
+    fits = {
+        OURS: partial(decode, found, n_components, covariance_type="full", seed=seed),
+        "EM": partial(rivals.em, train, n_components, seed, "full"),
+    }
+    runs = []
+    for name, fit in fits.items():
+        model, seconds = timed(fit)
+        runs.append(Run({"K": n_components}, name, seed, float(model.score(test)), seconds))
+    return runs
