@@ -349,8 +349,10 @@ class Results:
         table = self.job.drift
         try:
             self.drift = self.ledger.drift(**table.arguments(), seed=self.job.job.seed)
-        except (InputError, LedgerError) as error:
-            if error.parameter not in ("level", "window", "reference", "strata"):
+        except InputError as error:  # too few units, or too little memory
+            self.untested = str(error)
+        except LedgerError as error:
+            if error.parameter not in ("window", "reference", "strata"):
                 raise
             self.untested = str(error)
 
