@@ -22,7 +22,8 @@ FM = FeatureMap(12, 2000, scale=1.0)
 @pytest.fixture
 def store(tmp_path):
     path = str(tmp_path / "x.zarr")
-    zarr.create_array(path, shape=(1_000_000, 12), chunks=(20_000, 12), dtype="f4")
+    array = zarr.create_array(path, shape=(1_000_000, 12), chunks=(20_000, 12), dtype="f4")
+    array[:100_000] = 1.0  # fewer chunks are warned of, where missing ones are filled
     return path
 
 

@@ -51,7 +51,7 @@ EQUIVALENT = {
     ): "frequencies of the approximate Gram matrix, which change the number of steps only",
     (
         "decoders/noise_covariance.py",
-        "x = (theta[labels, :d] - sampled * np.sqrt(objective.space.variances(theta))[labels])",
+        "x = (theta[labels, :d] - away)",
     ): "the distribution of the random points is symmetric",
     (
         "features/kernels/row_loop.py",
