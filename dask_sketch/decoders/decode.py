@@ -190,8 +190,9 @@ def decode(
     variance_floor
         Smallest variance of a component in a fit to the sketch, as a fraction of the mean variance
         that the frequency distribution expects, or of that of the data if that is less, in (0, 1).
-        Efficient refinement goes down to a tenth of it. The paper's is 1e-15; 0.3 suits data
-        without clusters, such as speech. Mixtures of maximum likelihood, which ``"likelihood"``
+        Efficient refinement goes down to a tenth of it, and eigenvalues of covariance matrices to a
+        hundredth of either. The paper's is 1e-15; 0.3 suits data without clusters, such as speech.
+        Mixtures of maximum likelihood, which ``"likelihood"``
         mostly returns for real data, are not bounded by it, but by a millionth of the variance of
         the rows.
     device
