@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import ArtifactError, InputError, install_command
 
 if TYPE_CHECKING:
     from distributed.security import Security

@@ -24,8 +24,7 @@ from dask.utils import parse_bytes
 
 from dask_sketch.cluster.certificates import make_certificates, security_of
 from dask_sketch.cluster.settings import ClusterSettings
-from dask_sketch.errors import InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import InputError, install_command
 from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:

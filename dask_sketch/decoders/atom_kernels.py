@@ -11,10 +11,10 @@ polynomial is exact. The polynomials are truncated Chebyshev series with errors 
 
 from __future__ import annotations
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.elementary import ROUND as _ROUND
 from dask_sketch.features.kernels.elementary import fma as _fma
 from dask_sketch.features.kernels.elementary import power_of_two
+from dask_sketch.validation.compilation import cached_njit
 
 # sin(2 pi r) / r and cos(2 pi r) in y = r**2, on |r| <= 1/4
 _S0, _S1, _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import text_table
-from dask_sketch.errors import InputError
+from dask_sketch.errors import InputError, install_command
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.optional_packages import install_command
 
 _HEADER = ("mixture", "held-out", "seconds", "how")
 

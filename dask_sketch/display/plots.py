@@ -17,8 +17,7 @@ from scipy.special import ndtr, ndtri
 
 from dask_sketch.display.progress import in_notebook
 from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
-from dask_sketch.errors import InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import InputError, install_command
 
 if TYPE_CHECKING:
     import xarray as xr

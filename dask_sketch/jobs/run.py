@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import ChunkError, InputError, install_command
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
@@ -39,7 +39,6 @@ from dask_sketch.jobs.outcome import (
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.report import write_page
 from dask_sketch.jobs.results import Results, make_results
-from dask_sketch.optional_packages import install_command
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.partitions import Partition

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.validation.arrays import FrozenDataclass, require_integer
+from dask_sketch.validation.compilation import cached_njit
 from dask_sketch.validation.device import on_device, on_host
 
 Array = NDArray[np.float64]

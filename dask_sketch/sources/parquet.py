@@ -13,8 +13,7 @@ import dask.array as da
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import ChunkError, InputError, install_command
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import ChunkError, InputError, install_command
 
 try:
     import librosa

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import DeviceError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import DeviceError, install_command
 
 MIN_CAPABILITY = 80  # compute capability with tensor operations of bfloat16
 

@@ -10,9 +10,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.compilation import cached_njit
 
 # units for dates beyond the range of nanoseconds: NumPy would convert the year 9999, a common
 # placeholder, to the year 1815

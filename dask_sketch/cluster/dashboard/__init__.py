@@ -11,8 +11,7 @@ import logging
 from typing import Any
 
 from dask_sketch.cluster.dashboard.passes import PAGE
-from dask_sketch.errors import InputError
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import InputError, install_command
 
 __all__ = ["address", "install"]
 logger = logging.getLogger(__name__)

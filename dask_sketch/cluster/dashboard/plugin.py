@@ -7,9 +7,8 @@ from typing import Any
 from distributed import SchedulerPlugin
 
 from dask_sketch.cluster.dashboard.passes import Passes
-from dask_sketch.errors import InputError
+from dask_sketch.errors import InputError, install_command
 from dask_sketch.graph.telemetry import TOPIC
-from dask_sketch.optional_packages import install_command
 
 POLL_INTERVAL = 1000  # milliseconds
 

@@ -43,7 +43,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.llvm_vectors import (
     FRACTION,
     PRODUCT,
@@ -52,6 +51,7 @@ from dask_sketch.features.kernels.llvm_vectors import (
     bits_of,
 )
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.validation.compilation import cached_njit
 
 ROWS = 8  # samples that share one load of the frequencies and of the sums
 # operations on a pair after its projection: a rounding, a subtraction, and multiply(-add)s

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dask_sketch.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit
 
 # 2**f on |f| <= 1/2
 _E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = (

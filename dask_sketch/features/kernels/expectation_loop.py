@@ -34,13 +34,13 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT
 from dask_sketch.features.kernels.row_loop import OVERFLOW, add_quanta
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.validation.compilation import cached_njit
 
 BLOCK = 64  # rows that are computed side by side
 FRACTION = 32  # binary digits of r z, r z**2 and the logarithm of the density

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
@@ -26,6 +25,7 @@ from dask_sketch.features.kernels.row_loop import N_EXPONENTS, ROOT, split_weigh
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
+from dask_sketch.validation.compilation import cached_njit
 
 DIGIT = 24  # low bits of total weights that are summed separately, so that sums do not overflow
 _GRID = 2.0**WEIGHT_BITS

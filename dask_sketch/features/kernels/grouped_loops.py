@@ -16,7 +16,6 @@ import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING, FINER, vector_bits
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
@@ -41,6 +40,7 @@ from dask_sketch.features.kernels.prepared import Kernel
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD, N_BASIS, StructuredKernel, make_basis
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
+from dask_sketch.validation.compilation import cached_njit
 
 _MASK = 2**LOW_BITS - 1
 Summer = Callable[..., tuple[int, int]]

@@ -14,7 +14,6 @@ import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING, FINER
 from dask_sketch.features.kernels.fixed_point import BINADES, LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
@@ -31,6 +30,7 @@ from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, add_far
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD
 from dask_sketch.features.kernels.whitened_rows import TOGETHER, mix_columns
+from dask_sketch.validation.compilation import cached_njit
 
 NOT_FINITE, REFUSED = 1, 2
 _MASK = 2**LOW_BITS - 1

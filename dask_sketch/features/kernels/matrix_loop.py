@@ -17,7 +17,6 @@ import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.expectation_loop import (
@@ -34,6 +33,7 @@ from dask_sketch.features.kernels.expectation_loop import (
 from dask_sketch.features.kernels.row_loop import OVERFLOW
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.validation.compilation import cached_njit
 
 
 @numba.njit(nogil=True, error_model="numpy")

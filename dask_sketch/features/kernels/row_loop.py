@@ -13,7 +13,6 @@ import math
 import numba
 import numpy as np
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     CONTRIBUTION,
@@ -22,6 +21,7 @@ from dask_sketch.features.kernels.fixed_point import (
     MIN_EXPONENT,
     WEIGHT_BITS,
 )
+from dask_sketch.validation.compilation import cached_njit
 
 RUN = 256  # largest number of values of a run of rows, which stays in the first-level cache
 MAX_DISTANCE = 2.0**26  # from the center, in units

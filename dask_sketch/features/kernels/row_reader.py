@@ -17,7 +17,6 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import (
@@ -30,6 +29,7 @@ from dask_sketch.features.kernels.fixed_point import (
     FixedPoint,
 )
 from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, ROOT, take_rows
+from dask_sketch.validation.compilation import cached_njit
 
 
 @dataclass

@@ -12,11 +12,11 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
 from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.compilation import cached_njit
 
 _MASK = 2**LOW_BITS - 1
 

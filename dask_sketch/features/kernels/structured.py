@@ -33,7 +33,6 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import CAPACITY, COMPILING, vector_bits
 from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
@@ -43,6 +42,7 @@ from dask_sketch.features.kernels.structured_code import (
     put_columns,
 )
 from dask_sketch.features.kernels.structured_frequencies import SIDE, split_exactly
+from dask_sketch.validation.compilation import cached_njit
 
 BLOCK = 256  # rows: basis values of a group fit the first-level cache, and their sums 32 bits
 AHEAD = 4  # vectors of rows whose phases of a few features are added together

@@ -17,12 +17,12 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.compilation import cached_njit
 from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import pointer_at, transpose_square
 from dask_sketch.features.kernels.structured_code import put_products
+from dask_sketch.validation.compilation import cached_njit
 
 BLOCK = 128  # rows, whose columns stay in the first-level cache
 TOGETHER = 4  # new features, and vectors of rows, whose products are held in registers

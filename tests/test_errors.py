@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dask_sketch
-from dask_sketch.optional_packages import install_command
+from dask_sketch.errors import install_command
 
 TOP = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -17,7 +17,7 @@ import pytest
 import dask_sketch
 
 MODULE = """
-from dask_sketch.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit
 
 @cached_njit("int64(int64)")
 def double(x):

@@ -126,7 +126,8 @@ def _enable_cache(dispatcher: Any) -> None:
             f"compiled kernels are stored in {folder}, since neither the package nor the home is "
             "writable; set NUMBA_CACHE_DIR to choose another folder",
         )
-    # numba has no public way to replace the cache; tests/test_compilation.py fails if this changes
+    # numba has no public way to replace the cache; tests/validation/test_compilation.py fails if
+    # this changes
     if hasattr(dispatcher, "_cache"):
         dispatcher._cache = _LenientCache(dispatcher._cache)
 
