@@ -8,7 +8,6 @@ the remedy, such as the command that installs a package.
 from __future__ import annotations
 
 import re
-from importlib import metadata
 
 _NAME = "dask-sketch"
 
@@ -111,6 +110,8 @@ def install_command(extra: str) -> str:
     >>> install_command("tls")
     "pip install 'cryptography>=43'"
     """
+    from importlib import metadata  # takes as long to import as the rest of a short command
+
     try:
         required = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:  # a folder of sources on the path

@@ -64,7 +64,8 @@ def compare(
     whitened: by the covariance of rows, if the feature map has a mixture of pilot rows, else by
     that of all units. Neither depends on the sides. The smallest of their p-values is calibrated by
     the same permutations. Feature maps of ``design(x, task="comparison")`` see differences of all
-    sizes; a map for mixtures sees those about as large as its components.
+    sizes; a map for mixtures sees those about as large as its components. Design the map from rows
+    of both sides, or of neither: the level is exact only if it does not depend on the sides.
 
     Parameters
     ----------
@@ -128,8 +129,9 @@ def compare(
         units = units_of(first, second, strata)
         permutations = permutations_of(units.first, units.strata, n_permutations, seed)
         _require_enough(units, permutations, level, first.dim)
-        p_value = combined_p_value(_statistics(units, permutations))
-        features = _feature_differences(units, permutations)
+        signs = contrasts(permutations.sides, units.masses)
+        p_value = combined_p_value(_statistics(units, signs))
+        features = _feature_differences(units, signs)
         effect = effect_of(units)
     return TwoSampleTest(
         p_value=p_value,
@@ -164,14 +166,13 @@ def _require_enough(units: Units, permutations: Permutations, level: float, dim:
         )
 
 
-def _statistics(units: Units, permutations: Permutations) -> Array:
+def _statistics(units: Units, signs: Array) -> Array:
     """Statistics of all bands and ridges, shape (n_statistics, n_assignments)."""
-    signs = contrasts(permutations.sides, units.masses)
     feature_map, rows = units.feature_map, _pilot_mixture(units.feature_map)
     m = feature_map.n_frequencies
     weights = np.tile(feature_weights(feature_map) / np.sqrt(m), 2)
     found: list[Array] = []
-    for band in bands(units.feature_map, units.pooled.variance):
+    for band in bands(units.feature_map, units.moments()[1]):
         vectors = units.centred(units.vectors[:, band])
         if rows is None:
             found += [_plain(vectors, signs), *_whitened(vectors, signs)]
@@ -232,18 +233,17 @@ def _whitened(vectors: Array, signs: Array) -> list[Array]:
     return list(out)
 
 
-def _feature_differences(units: Units, permutations: Permutations) -> tuple[FeatureDifference, ...]:
+def _feature_differences(units: Units, signs: Array) -> tuple[FeatureDifference, ...]:
     """Differences of single features: in their moments, and in frequencies of theirs alone."""
-    signs = contrasts(permutations.sides, units.masses)
-    pooled = units.pooled.mean
+    pooled, _ = units.moments()
     squares = units.variances + (units.means - pooled) ** 2
     frequencies = units.feature_map.frequencies
     m = units.feature_map.n_frequencies
     alone = (frequencies != 0).sum(axis=0) == 1
     p = np.empty((len(pooled), len(signs)))
     for feature in range(len(pooled)):
-        moments = np.column_stack([units.means[:, feature], squares[:, feature]])
-        found = [_standardised(units.centred(moments), signs)]
+        values = np.column_stack([units.means[:, feature], squares[:, feature]])
+        found = [_standardised(units.centred(values), signs)]
         single = np.flatnonzero(alone & (frequencies[feature] != 0))
         if len(single) >= _MIN_SINGLE:
             columns = np.concatenate([single, m + single])
@@ -253,14 +253,14 @@ def _feature_differences(units: Units, permutations: Permutations) -> tuple[Feat
         p[feature] = p_values(-least[None])[0]
     adjusted = adjusted_p_values(p)
     sides = [units.first, ~units.first]
-    moments_of = [_moments(units, side) for side in sides]
+    moments = [units.moments(side) for side in sides]
     names = units.feature_map.feature_names
     return tuple(
         FeatureDifference(
             name=f"feature {feature}" if names is None else names[feature],
             p_value=float(adjusted[feature]),
-            means=(float(moments_of[0][0][feature]), float(moments_of[1][0][feature])),
-            deviations=(float(moments_of[0][1][feature]), float(moments_of[1][1][feature])),
+            means=(float(moments[0][0][feature]), float(moments[1][0][feature])),
+            deviations=(math.sqrt(moments[0][1][feature]), math.sqrt(moments[1][1][feature])),
         )
         for feature in np.lexsort((p[:, 0], adjusted))
     )
@@ -273,11 +273,3 @@ def _standardised(moments: Array, signs: Array) -> Array:
     if not varies.any():
         return np.zeros(len(signs))
     return np.asarray(((signs @ (moments[:, varies] / deviations[varies])) ** 2).sum(axis=1))
-
-
-def _moments(units: Units, side: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Means and standard deviations of the features on one side."""
-    share = units.masses[side] / units.masses[side].sum()
-    mean = share @ units.means[side]
-    variance = share @ (units.variances[side] + (units.means[side] - mean) ** 2)
-    return mean, np.sqrt(variance)

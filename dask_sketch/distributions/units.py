@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,6 @@ from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.labels import codes_of
 
 Array = NDArray[np.float64]
@@ -42,8 +40,6 @@ class Units:
         Whether a unit is on the first side, bool, shape (n_units,).
     strata
         Code of the stratum of each unit, integers from 0, shape (n_units,).
-    pooled
-        Sketch of all units together.
     """
 
     feature_map: FeatureMap
@@ -53,7 +49,6 @@ class Units:
     masses: Array
     first: NDArray[np.bool_]
     strata: NDArray[np.intp]
-    pooled: Sketch
 
     def __len__(self) -> int:
         return len(self.masses)
@@ -62,6 +57,19 @@ class Units:
     def counts(self) -> tuple[int, int]:
         """Numbers of units on the two sides."""
         return int(self.first.sum()), int((~self.first).sum())
+
+    def moments(self, side: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
+        """Means and variances of the features in the units of a side, or in all of them.
+
+        Parameters
+        ----------
+        side
+            Units to pool, bool, shape (n_units,).
+        """
+        chosen = np.ones(len(self), dtype=bool) if side is None else side
+        share = self.masses[chosen] / self.masses[chosen].sum()
+        mean = share @ self.means[chosen]
+        return mean, share @ (self.variances[chosen] + (self.means[chosen] - mean) ** 2)
 
     def centred(self, vectors: Array) -> Array:
         """Rows of ``vectors``, one for each unit, minus the weighted mean of their stratum."""
@@ -124,14 +132,13 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
         masses=masses,
         first=np.repeat([True, False], [len(side) for side in sides]),
         strata=np.unique(codes[kept], return_inverse=True)[1],
-        pooled=merge([side.merged() for side in sides]),
     )
 
 
 def _codes(strata: Any, n_units: int) -> NDArray[np.intp]:
     if strata is None:
         return np.zeros(n_units, dtype=np.intp)
-    if isinstance(strata, str) or not isinstance(strata, (Sequence, np.ndarray)):
+    if isinstance(strata, (str, Mapping)) or not isinstance(strata, Collection):
         raise InputError(
             f"strata of type {type(strata).__name__}: give the stratum of each of the {n_units:,} "
             "units, first those of the first group, in the order of their labels."

@@ -224,10 +224,9 @@ def sample_frequencies(
             radius = np.asarray(special.ndtri(0.5 + uniform / 2))
         elif distribution == "clustering":
             radius = clustering_radius(rng.random(n_frequencies), uniform, normal.shape[1])
-        elif distribution in ("adapted-radius", "sparse-radius"):
-            radius = adapted_radius(uniform)
         else:
-            raise NotImplementedError(f"{distribution!r} has no radius")
+            assert distribution in ("adapted-radius", "sparse-radius"), distribution
+            radius = adapted_radius(uniform)
         if distribution == "sparse-radius":
             order = rng.random(normal.shape).argsort(axis=1)
             normal[order >= _FEW] = 0.0

@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dask_sketch as ds
@@ -78,7 +79,9 @@ def test_weekends_are_permuted_with_weekends():
 
     sides = nights(weekend), nights(later)
     assert compare(*sides).is_different
-    found = compare(*sides, strata=np.concatenate([weekend, later]))
+    kinds = np.concatenate([weekend, later])
+    found = compare(*sides, strata=kinds)
+    assert found == compare(*sides, strata=pd.Series(kinds))
     assert not found.is_different
     assert found.n_strata == 2
 
