@@ -217,7 +217,7 @@ def test_a_lost_worker_changes_no_bit(process_client):
 
     client = process_client
     lazy = ds.sketch(
-        da.from_array(X, chunks=(4, 3)).map_blocks(slow), feature_map("float32"), split_every=3
+        da.from_array(X, chunks=(10, 3)).map_blocks(slow), feature_map("float32"), split_every=3
     )
     expected = lazy.compute(scheduler="sync")
     pids = client.run(os.getpid)

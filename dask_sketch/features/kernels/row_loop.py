@@ -34,6 +34,7 @@ _MASK = 2**LOW_BITS - 1
 _MAX_HIGH = 2**62  # as in FixedPoint
 _GRID = 2.0**WEIGHT_BITS
 OVERFLOW = -2
+DISTANT = -3
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -65,8 +66,9 @@ def _spread(values, rows):  # type: ignore[no-untyped-def]
     """Repeat the values of the features for adjacent rows."""
     d = values.size
     out = np.empty(rows * d)
-    for r in range(rows):
-        out[r * d : (r + 1) * d] = values
+    for start in range(0, rows * d, d):
+        for f in range(d):  # to compile ``out[...] = values`` takes two seconds, for its error
+            out[start + f] = values[f]
     return out
 
 
@@ -227,8 +229,7 @@ def _place(order, places, groups, i, half):  # type: ignore[no-untyped-def]
     places[k, half] += 1
 
 
-@numba.njit(nogil=True, error_model="numpy")
-def _sort(raw, weights, omit, least, grid, unsorted, mantissas, order, groups, counts, totals):  # type: ignore[no-untyped-def]
+def sort_rows(raw, weights, omit, least, grid, unsorted, order, groups, counts, totals):  # type: ignore[no-untyped-def]
     """Sort rows by exponent, followed by rows of weight zero and by omitted rows.
 
     Returns the number of omitted rows and the first refused row.
@@ -265,7 +266,6 @@ def _sort(raw, weights, omit, least, grid, unsorted, mantissas, order, groups, c
         weight = square = np.int64(0)
         for r in range(taken, taken + counts[k]):
             f = unsorted[order[r]]
-            mantissas[r] = f
             weight += np.int64(np.rint(f * _GRID))
             square += np.int64(np.rint(f * f * _GRID))
         totals[0, k], totals[1, k] = weight, square
@@ -348,20 +348,21 @@ def add_far(raw, mantissas, order, counts, center, scale, first, second):  # typ
 
 
 def take_rows(  # type: ignore[no-untyped-def]
-    raw, weights, weighted, omit, least, grid, center, scale, out, mantissas, unsorted, order,
-    groups, low, high, first, second, counts, totals,
+    raw, weighted, omit, center, scale, out, mantissas, unsorted, order, low, high, first, second,
+    counts,
 ):  # fmt: skip
-    """Fill ``out`` with the usable rows; return omitted rows, and the refused row or OVERFLOW."""
+    """Fill ``out`` with the usable rows; return omitted rows, and the refused row or a code.
+
+    Rows with weights have been sorted. OVERFLOW says that the sums are too large, and DISTANT that
+    nothing was added to them, since it might be rounded: ``add_far`` does.
+    """
     n, d = raw.shape
     lows, highs = np.full(d, np.inf), np.full(d, -np.inf)
     firsts, seconds = np.zeros((N_EXPONENTS, d), np.int64), np.zeros((N_EXPONENTS, d), np.int64)
     in_runs = omitted = 0
     if weighted:
-        omitted, refused = _sort(
-            raw, weights, omit, least, grid, unsorted, mantissas, order, groups, counts, totals
-        )
-        if refused >= 0:
-            return 0, refused
+        for r in range(counts[:N_EXPONENTS].sum()):
+            mantissas[r] = unsorted[order[r]]
     else:
         in_runs = _take_runs(raw, center, scale, out, lows, highs, firsts[_ONE], seconds[_ONE])
         taken = in_runs
@@ -391,9 +392,7 @@ def take_rows(  # type: ignore[no-untyped-def]
     if not reach * (n // max(RUN // d, 1) + 3) < 0.99 * 2.0**53:
         for i in range(in_runs):
             mantissas[i], order[i] = 1.0, i
-        return omitted, add_far(
-            raw, mantissas, order, counts[:N_EXPONENTS], center, scale, first, second
-        )
+        return omitted, DISTANT
     for k in range(N_EXPONENTS):
         if counts[k]:
             for f in range(d):

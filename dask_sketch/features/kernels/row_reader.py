@@ -28,7 +28,15 @@ from dask_sketch.features.kernels.fixed_point import (
     WEIGHT_FRACTION,
     FixedPoint,
 )
-from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, ROOT, take_rows
+from dask_sketch.features.kernels.row_loop import (
+    DISTANT,
+    N_EXPONENTS,
+    OVERFLOW,
+    ROOT,
+    add_far,
+    sort_rows,
+    take_rows,
+)
 from dask_sketch.validation.compilation import cached_njit
 
 
@@ -120,32 +128,31 @@ class RowReader:
             If the moments of the rows so far are too large.
         """
         # other strides are copied: contiguous numbers are read three times faster
+        raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
         if self._take is None or raw.dtype != self._raw:
-            self._raw, self._native = raw.dtype, native_type(raw.dtype)
-            self._take = row_taker(raw.dtype, self.rows.dtype.name)
-        raw = np.ascontiguousarray(raw, dtype=self._native)
+            self._raw, self._take = raw.dtype, row_taker(raw.dtype, self.rows.dtype.name)
+        unsorted, order, exponents = self._scratch
         counts = np.zeros(N_EXPONENTS + 1, np.int64)  # rows of each exponent, and of weight zero
         totals = np.zeros((2, N_EXPONENTS), np.int64)
-        omitted, refused = self._take(
-            raw,
-            # not read without weights
-            self.center if weights is None else np.ascontiguousarray(weights, dtype=np.float64),
-            weights is not None,
-            omit,
-            self._least,
-            self._grid,
-            self.center,
-            self._scale,
-            self.rows,
-            self.weights,
-            *self._scratch,
-            self.minimum,
-            self.maximum,
-            self._first,
-            self._second,
-            counts,
-            totals,
-        )
+        omitted, refused = 0, -1
+        if weights is not None:
+            weights = np.ascontiguousarray(weights, dtype=np.float64)
+            sort = _locked(_sorter, raw.dtype.name)
+            omitted, refused = sort(
+                raw, weights, omit, self._least, self._grid, unsorted, order, exponents, counts,
+                totals,
+            )  # fmt: skip
+        if refused < 0:
+            more, refused = self._take(
+                raw, weights is not None, omit, self.center, self._scale, self.rows, self.weights,
+                unsorted, order, self.minimum, self.maximum, self._first, self._second, counts,
+            )  # fmt: skip
+            omitted += more
+        if refused == DISTANT:
+            refused = _locked(_adder, raw.dtype.name, self.weights.dtype.name)(
+                raw, self.weights, order, counts[:-1], self.center, self._scale, self._first,
+                self._second,
+            )  # fmt: skip
         if refused == OVERFLOW:
             raise CapacityError(
                 "the moments of the features are larger than a sketch holds exactly: a total "
@@ -172,28 +179,60 @@ class RowReader:
         return int(refused)
 
 
-@lru_cache(maxsize=64)
+_VECTOR, _WORDS = types.float64[::1], types.int64[:, ::1]
+_GIVEN = types.Array(types.float64, 1, "C", readonly=True)
+_COUNTS, _ORDER = types.int64[::1], types.uint32[::1]
+
+
+def _rows_of(raw: str) -> types.Array:
+    return types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True)
+
+
+def _compiled(signature: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    loop: Callable[..., Any] = cached_njit(signature, nogil=True, error_model="numpy")(function)
+    return loop
+
+
+@lru_cache(maxsize=8)
+def _sorter(raw: str) -> Callable[..., tuple[int, int]]:
+    """Compile the loop that sorts rows by their weights."""
+    signature = types.UniTuple(types.int64, 2)(
+        _rows_of(raw), _GIVEN, types.boolean, types.int64, types.int64, _VECTOR, _ORDER,
+        types.int8[::1], _COUNTS, _WORDS,
+    )  # fmt: skip
+    return _compiled(signature, sort_rows)
+
+
+@lru_cache(maxsize=8)
 def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the loop for one type of rows and one precision, or load it from numba's cache."""
     real = numba.from_dtype(np.dtype(dtype))
-    vector, words = types.float64[::1], types.int64[:, ::1]
-    given = types.Array(types.float64, 1, "C", readonly=True)
     signature = types.UniTuple(types.int64, 2)(
-        types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True),
-        given, types.boolean, types.boolean, types.int64, types.int64, given, given,
-        real[:, ::1], real[::1], vector, types.uint32[::1], types.int8[::1], vector, vector, words,
-        words, types.int64[::1], words,
+        _rows_of(raw), types.boolean, types.boolean, _GIVEN, _GIVEN, real[:, ::1], real[::1],
+        _VECTOR, _ORDER, _VECTOR, _VECTOR, _WORDS, _WORDS, _COUNTS,
     )  # fmt: skip
-    taker: Callable[..., tuple[int, int]] = cached_njit(signature, nogil=True, error_model="numpy")(
-        take_rows
+    return _compiled(signature, take_rows)
+
+
+@lru_cache(maxsize=8)
+def _adder(raw: str, dtype: str) -> Callable[..., int]:
+    """Compile the loop that adds the moments of distant rows."""
+    real = numba.from_dtype(np.dtype(dtype))
+    signature = types.int64(
+        _rows_of(raw), real[::1], _ORDER, _COUNTS, _GIVEN, _GIVEN, _WORDS, _WORDS
     )
-    return taker
+    return _compiled(signature, add_far.py_func)
+
+
+def _locked(compiled: Callable[..., Any], *dtypes: str) -> Callable[..., Any]:
+    """Compile a loop; other threads wait for the compilation."""
+    with COMPILING:
+        return compiled(*dtypes)
 
 
 def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the loop for rows of type ``raw``; other threads wait for the compilation."""
-    with COMPILING:
-        return _taker(native_type(raw).name, dtype)
+    return _locked(_taker, native_type(raw).name, dtype)
 
 
 def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:
