@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import shutil
@@ -65,6 +66,12 @@ LONGEST = ("test_notebooks.py", "test_crash.py")
 def pytest_collection_modifyitems(items):
     """Begin with the longest files, so that no worker has one left when the other one has ended."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish():
+    """Let the collector of garbage no longer look at the modules of all tests, each time."""
+    gc.collect()
+    gc.freeze()
 
 
 # the same examples on every machine and in every run; none is refused for a compilation

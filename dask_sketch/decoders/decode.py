@@ -8,7 +8,6 @@ from concurrent.futures import Executor
 from typing import Any, overload
 
 from numpy.typing import ArrayLike
-from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.arguments import beside_default, check_problem, require_callables
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
@@ -25,6 +24,7 @@ from dask_sketch.models.model import Decoding, StandardErrors
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.blas import one_blas_thread
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
@@ -276,7 +276,7 @@ def _decode_sketch(
     # One BLAS thread: the matrices are small, so that more threads are slower (3 times at 64
     # components, 12 features and 8000 frequencies), and rounding would depend on their number.
     with (
-        threadpool_limits(1, user_api="blas"),
+        one_blas_thread(),
         Threads(n_threads) as pool,
         shown(progress) as show,
     ):

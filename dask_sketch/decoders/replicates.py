@@ -8,11 +8,11 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dask_sketch.decoders.problem import Problem, Report
 from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.display.progress import progress_bar
+from dask_sketch.validation.blas import one_blas_thread
 
 Progress = Callable[[int, int, float], None]
 Found = TypeVar("Found")
@@ -107,7 +107,7 @@ def fit_replicates(
 def _fit_alone(fit: Fitter[Found], problem: Problem, replicate: int) -> tuple[Found, list[float]]:
     """Result and trace of one replicate, in the process and thread of an executor."""
     trace: list[float] = []
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return fit(problem, _generator(problem, replicate), trace.append, SERIAL), trace
 
 

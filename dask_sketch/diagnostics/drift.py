@@ -16,11 +16,11 @@ from dask_sketch.diagnostics.mmd import (
     difference_card,
     feature_weights,
     noise_blocks,
-    one_blas_thread,
 )
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.blas import one_blas_thread
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch

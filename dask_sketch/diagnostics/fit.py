@@ -20,7 +20,6 @@ from dask_sketch.diagnostics.mmd import (
     discrepancy,
     effective_components,
     noise_level,
-    one_blas_thread,
     weighted_residual,
 )
 from dask_sketch.display.html import card
@@ -29,6 +28,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.blas import one_blas_thread
 
 
 def require_model(name: str, value: Any) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 import psutil
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
 from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
@@ -18,6 +17,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.blas import one_blas_thread
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -192,14 +192,6 @@ def weighted_residual(model: GaussianMixture | Centroids, sketch: Sketch) -> NDA
     return np.asarray(unit * (sketch.characteristic - model.characteristic(features.frequencies)))
 
 
-def one_blas_thread() -> threadpool_limits:
-    """Limit BLAS to one thread, so that rounding does not depend on the number of threads.
-
-    Small matrices are multiplied no slower by one thread.
-    """
-    return threadpool_limits(1, user_api="blas")
-
-
 def halves(values: NDArray[np.complex128]) -> Array:
     """Concatenate real and imaginary parts along the last axis."""
     return np.concatenate([values.real, values.imag], axis=-1)
@@ -348,7 +340,7 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
     out = np.empty((n, n))
     count = group.effective_count
     energy, noise = np.empty(n), np.full(n, np.nan)
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         for k, block in enumerate(blocks):
             mine = _vectors(group, unit, block)
             energy[block] = np.einsum("ij,ij->i", mine, mine)

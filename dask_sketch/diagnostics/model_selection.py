@@ -16,7 +16,6 @@ from dask_sketch.diagnostics.mmd import (
     discrepancy,
     halves,
     noise_blocks,
-    one_blas_thread,
     weighted_residual,
 )
 from dask_sketch.display.html import card, html_table
@@ -24,6 +23,7 @@ from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.blas import one_blas_thread
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch

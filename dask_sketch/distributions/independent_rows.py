@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights, one_blas_thread
+from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.distributions.bands import bands
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import adjusted_p_values, combined_p_value, p_values
@@ -16,6 +16,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
 _RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue

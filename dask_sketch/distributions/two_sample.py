@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights, one_blas_thread
+from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.distributions.bands import bands
 from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.permutations import (
@@ -27,6 +27,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
 
