@@ -51,6 +51,8 @@ def polishing():
     mixture = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
     polish(mixture, x, 1)
     polish(mixture, x.astype(np.float32), 1)
+    full = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)], covariance_type="full")
+    polish(full, x, 1)
     polish(Centroids([1.0], [[0.0, 0.0]]), x, 1)
 
 

@@ -38,6 +38,7 @@ def checksum_of_sums():
     return out.hexdigest()
 
 
+@pytest.mark.slow
 def test_the_code_for_avx2_has_the_same_bits():
     features = llvm.get_host_cpu_features()
     if not (features.get("avx2") and features.get("fma")):
