@@ -89,7 +89,8 @@ class RowReader:
         n = len(self.rows)
         # allocated once: memory that is allocated for each block is mapped for each block
         self._scratch = np.empty(n), np.empty(n, np.uint32), np.empty(n, np.int8)
-        self._take: Any = None  # compiled loop for rows of one type
+        self._take: Any = None  # compiled loops for rows of one type
+        self._sort: Any = None
         self._raw: Any = None
         # smallest exponent: there are no quanta below those of the sums
         self._least = -(-max(self.fraction - FRACTION - MIN_EXPONENT, 0) // BINADES)
@@ -130,15 +131,17 @@ class RowReader:
         # other strides are copied: contiguous numbers are read three times faster
         raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
         if self._take is None or raw.dtype != self._raw:
-            self._raw, self._take = raw.dtype, row_taker(raw.dtype, self.rows.dtype.name)
+            self._raw, self._sort = raw.dtype, None
+            self._take = row_taker(raw.dtype, self.rows.dtype.name)
         unsorted, order, exponents = self._scratch
         counts = np.zeros(N_EXPONENTS + 1, np.int64)  # rows of each exponent, and of weight zero
         totals = np.zeros((2, N_EXPONENTS), np.int64)
         omitted, refused = 0, -1
         if weights is not None:
             weights = np.ascontiguousarray(weights, dtype=np.float64)
-            sort = _locked(_sorter, raw.dtype.name)
-            omitted, refused = sort(
+            if self._sort is None:
+                self._sort = _locked(_sorter, raw.dtype.name)
+            omitted, refused = self._sort(
                 raw, weights, omit, self._least, self._grid, unsorted, order, exponents, counts,
                 totals,
             )  # fmt: skip
@@ -221,7 +224,8 @@ def _adder(raw: str, dtype: str) -> Callable[..., int]:
     signature = types.int64(
         _rows_of(raw), real[::1], _ORDER, _COUNTS, _GIVEN, _GIVEN, _WORDS, _WORDS
     )
-    return _compiled(signature, add_far.py_func)
+    # a plain function where numba is switched off
+    return _compiled(signature, getattr(add_far, "py_func", add_far))
 
 
 def _locked(compiled: Callable[..., Any], *dtypes: str) -> Callable[..., Any]:
