@@ -31,7 +31,13 @@ from dask_sketch.jobs.ledger.history import RunRecord, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
-from dask_sketch.jobs.ledger.windows import Window, choose_sides
+from dask_sketch.jobs.ledger.windows import (
+    RunTotals,
+    Window,
+    choose_sides,
+    decayed_weights,
+    window_keys,
+)
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
@@ -256,6 +262,7 @@ class LedgerReader:
         self._known: Index | None = None
         self._sum: Sketch | None = None  # without random rows
         self._rows: RowSample | None = None  # of the total
+        self._run_totals = RunTotals(lambda keys, sample: self.total(keys, sample=sample))
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
         self.damage: str | None = None
         self._state = self._newest()
@@ -439,6 +446,55 @@ class LedgerReader:
         if self._rows is None:
             self._rows = self._merged_rows(self.sampling)
         return replace(self._sum, sample=self._rows)
+
+    def window(
+        self,
+        window: Window | None = None,
+        *,
+        half_life: str | None = None,
+        sample: bool = True,
+    ) -> Sketch:
+        """Sum of the sketches of the newest partitions, with weights that decay with age.
+
+        Sums of runs stay in memory, so that the next window reads only what was added since.
+
+        Parameters
+        ----------
+        window
+            Number of runs, counted from the last one that read a partition; span of time until its
+            start, such as ``"30 days"``; or a function from the key of a partition to bool. The
+            default is all partitions.
+        half_life
+            Age at which samples count half, such as ``"7 days"``: time between the start of the
+            run that read them and that of the newest run in the window. By default all samples
+            count alike.
+        sample
+            Whether the sketch carries random rows, if the ledger keeps any.
+
+        Returns
+        -------
+        sketch
+
+        Raises
+        ------
+        LedgerError
+            If the window holds no partitions, or an argument is not one of the above.
+
+        Examples
+        --------
+        A model of the last month, from that of the last run::
+
+            decode(ledger.window("30 days"), start=ledger.model())
+        """
+        entries = self.entries
+        if window is None and entries:
+            keys = sorted(entries)
+        else:
+            keys = window_keys(entries, self.history(), 1 if window is None else window, "window")
+        weights = None
+        if half_life is not None:
+            weights = decayed_weights(entries, self.history(), keys, half_life)
+        return self._run_totals.merged(entries, keys, weights, sample=sample)
 
     def _merged_rows(self, sampling: Sampling) -> RowSample:
         """Random rows of the total."""

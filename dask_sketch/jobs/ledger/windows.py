@@ -14,10 +14,14 @@ from dask_sketch.distributions.permutations import smallest_p_value
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
 _MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
+_MAX_KEPT = 2**28  # bytes of the sums of runs in memory
+_MAX_HALVINGS = 32  # of a weight: sums have no smaller quanta
 
 
 @dataclass(frozen=True)
@@ -229,3 +233,99 @@ def _span(window: str, name: str) -> timedelta:
 def start_times(records: Sequence[RunRecord]) -> dict[int, datetime]:
     """Times at which runs started, by their numbers."""
     return {record.number: datetime.fromisoformat(record.started) for record in records}
+
+
+class RunTotals:
+    """Sums over the partitions of each run in a window, for the next one that overlaps it.
+
+    A window that has moved on by one run reads the partitions of that run only.
+
+    Parameters
+    ----------
+    read
+        Function from the keys of partitions, and whether to read their random rows, to the sum of
+        their sketches.
+    """
+
+    def __init__(self, read: Callable[[list[str], bool], Sketch]):
+        self._read = read
+        self._kept: dict[int, tuple[object, Sketch]] = {}
+
+    def merged(
+        self,
+        entries: Mapping[str, Entry],
+        keys: Iterable[str],
+        weights: Mapping[int, float] | None = None,
+        *,
+        sample: bool = True,
+    ) -> Sketch:
+        """Sum over the partitions of the given keys, of which there is at least one.
+
+        Parameters
+        ----------
+        entries
+            Entries of the ledger.
+        keys
+            Keys of partitions.
+        weights
+            Weight of each run; others are left out. By default all have weight one.
+        sample
+            Whether the sum carries random rows, if the ledger keeps any.
+        """
+        runs: dict[int, list[tuple[str, str]]] = {}
+        for key in sorted(keys):
+            entry = entries[key]
+            if weights is None or entry.run in weights:
+                runs.setdefault(entry.run, []).append((key, entry.batch))
+        found: dict[int, tuple[object, Sketch]] = {}
+        for run, members in sorted(runs.items()):
+            kept = self._kept.get(run)
+            if kept is None or kept[0] != (sample, members):  # one was replaced or forgotten
+                kept = (sample, members), self._read([key for key, _ in members], sample)
+            found[run] = kept
+        totals = {run: total for run, (_, total) in found.items()}
+        self._kept = found if sum(map(_n_bytes, totals.values())) <= _MAX_KEPT else {}
+        if weights is not None:
+            totals = {run: total.scale(weights[run]) for run, total in totals.items()}
+        return merge(list(totals.values()))
+
+
+def _n_bytes(sketch: Sketch) -> int:
+    rows = 0 if sketch.sample is None else sketch.sample.nbytes
+    return 2 * int(sketch.moment_quanta.high.nbytes) + rows
+
+
+def decayed_weights(
+    entries: Mapping[str, Entry],
+    records: Sequence[RunRecord],
+    keys: Sequence[str],
+    half_life: str,
+) -> dict[int, float]:
+    """Weights of the runs that read the given partitions: one for the newest, less with age.
+
+    Runs whose weight would be smaller than that of any sample have none.
+
+    Raises
+    ------
+    LedgerError
+        If the half-life is no span of time, or the start of a run is unknown.
+    """
+    try:
+        span = parse_span(half_life)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(
+            f'half_life={half_life!r} is no span of time: give one such as "7 days".',
+            parameter="half_life",
+        ) from error
+    started = start_times(records)
+    runs = {entries[key].run for key in keys}
+    unknown = sorted(runs.difference(started))
+    if unknown:
+        raise LedgerError(
+            f"half_life={half_life!r}: the ledger has no record of run {unknown[0]}, so that its "
+            "age is unknown. Leave half_life out.",
+            parameter="half_life",
+        )
+    newest = max(started[run] for run in runs)
+    halvings = {run: (newest - started[run]) / span for run in runs}
+    return {run: 0.5**n for run, n in halvings.items() if n <= _MAX_HALVINGS}

@@ -127,3 +127,55 @@ def test_the_weekday_of_a_run_without_record_is_unknown(ledger, world):
         ledger.commit(added=world.new("a", "b", "c"))
     with pytest.raises(LedgerError, match="run 1"):
         ledger.drift("ab".__contains__, strata="weekday", level=0.5)
+
+
+@pytest.mark.parametrize("window", [None, 1, "7 days", lambda key: key.endswith("a")])
+def test_the_sketch_of_a_window_is_the_sum_of_its_partitions(nights, window):
+    keys = sorted(nights.entries)
+    if window is not None:
+        keys = window_keys(nights.entries, nights.history(), window, "window")
+    assert nights.window(window).identical(nights.total(keys))
+
+
+def test_a_window_that_moves_reads_what_is_new(tmp_path, feature_map, monkeypatch):
+    ledger = create_ledger(tmp_path / "ledger.zarr", feature_map)
+    rng = np.random.default_rng(0)
+    read, total = [], ledger.total
+
+    def recorded(keys=None, **options):
+        read.append(keys and sorted(keys))
+        return total(keys, **options)
+
+    monkeypatch.setattr(ledger, "total", recorded)
+    sketches = [partial_sketch(rng.normal(size=(20, 2)), feature_map) for _ in range(5)]
+
+    def add(night, version="v0", key=None):
+        start = f"2026-06-{night:02d}T02:00:00+00:00"
+        added = [(Partition(key or f"{night}", version, 20, 100), sketches[night - 1])]
+        with ledger.lock():
+            ledger.commit(added=added, run=RunRecord(night, start, start, "done"))
+
+    for night in (1, 2, 3):
+        add(night)
+    assert ledger.window(2).identical(sketches[1] + sketches[2])
+    add(4)
+    read.clear()
+    assert ledger.window(2).identical(sketches[2] + sketches[3])
+    assert read == [["4"]]
+    add(5, "v1", "3")  # another version of a partition belongs to the run that read it
+    assert ledger.window(2).identical(sketches[3] + sketches[4])
+    with ledger.lock():
+        ledger.forget(["4"])
+    assert ledger.window("9 days").identical(sketches[0] + sketches[1] + sketches[4])
+
+
+def test_weights_decay_with_age(nights):
+    found = nights.window("3 days", half_life="1 day")
+    by_night = [nights.total([f"{night}a", f"{night}b"]) for night in (19, 20, 21)]
+    expected = by_night[0].scale(0.25) + by_night[1].scale(0.5) + by_night[2]
+    assert found.identical(expected)
+    # beyond 32 halvings samples weigh less than any may, and are left out
+    last_two = nights.window(half_life="40 minutes")
+    assert last_two.count == by_night[2].count
+    with pytest.raises(LedgerError, match="half_life='soon'"):
+        nights.window(half_life="soon")
