@@ -29,8 +29,11 @@ SHOWN = {  # part of the output of each
 
 SMALLER = {  # sizes in the tests, in place of those of the notebook
     "01_quickstart": {
-        **{"50_000": "5_000", "100_000": "10_000", "n_components=5": "n_components=3"},
-        **{"n_features=10": "n_features=4", "(5_000, 10)": "(5_000, 4)"},
+        "50_000": "5_000",
+        "(5_000, 10)": "(5_000, 4)",
+        "100_000": "10_000",
+        "n_components=5": "n_components=3",
+        "n_features=10": "n_features=4",
     },
     "04_choosing": {"range(3)": "range(1)", "(1, 1.5, 2, 3, 5)": "(1, 5)", "100_000": "20_000"},
     "08_real_data": {"300_000": "40_000", "(50_000, 3)": "(10_000, 3)", "K = 8": "K = 3"},
