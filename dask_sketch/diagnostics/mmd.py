@@ -247,6 +247,28 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
     )
 
 
+def group_vectors(group: SketchGroup, block: slice = slice(None)) -> Array:
+    """Real and imaginary parts of the sketch vectors of some groups, side by side.
+
+    They are multiplied by the weights of the features, so that squared distances are squared
+    discrepancies of :func:`mmd`, noise included.
+
+    Parameters
+    ----------
+    group
+        Sketches of groups.
+    block
+        Positions of the groups.
+
+    Returns
+    -------
+    vectors
+        Shape (n_groups, 2 * n_frequencies); NaN for a group without weight.
+    """
+    unit = feature_weights(group.feature_map) / np.sqrt(group.feature_map.n_frequencies)
+    return halves(unit * group.characteristic(block))
+
+
 _BLOCK_NUMBERS = 2**22  # numbers in a block of sketch vectors in float64
 
 
@@ -333,8 +355,7 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
             f"sketches: a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than "
             "half of the free memory. select() some of the groups."
         )
-    weights = group.feature_map.feature_weights
-    unit = (np.ones(m) if weights is None else weights) / np.sqrt(m)
+    unit = feature_weights(group.feature_map) / np.sqrt(m)
     step = max(_BLOCK_NUMBERS // (2 * m), 1)
     blocks = [slice(start, min(start + step, n)) for start in range(0, n, step)]
     out = np.empty((n, n))
@@ -342,10 +363,10 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
     energy, noise = np.empty(n), np.full(n, np.nan)
     with one_blas_thread():
         for k, block in enumerate(blocks):
-            mine = _vectors(group, unit, block)
+            mine = group_vectors(group, block)
             energy[block] = np.einsum("ij,ij->i", mine, mine)
             for other in blocks[: k + 1]:
-                theirs = mine if other == block else _vectors(group, unit, other)
+                theirs = mine if other == block else group_vectors(group, other)
                 out[block, other] = mine @ theirs.T
                 out[other, block] = out[block, other].T
     enough = count > 1.0 + 1e-9
@@ -364,9 +385,3 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
         dims,
         name="squared_mmd" if squared else "mmd",
     )
-
-
-def _vectors(group: SketchGroup, unit: Array, block: slice) -> Array:
-    """Real and imaginary parts of the sketch vectors of some groups, side by side."""
-    vectors = unit * group.characteristic(block)
-    return np.concatenate([vectors.real, vectors.imag], axis=1)

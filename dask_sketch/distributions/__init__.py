@@ -1,9 +1,41 @@
-"""Compare and test distributions by their sketches."""
+"""Compare and test distributions by their sketches, and learn from groups of samples."""
 
 from __future__ import annotations
 
-from dask_sketch.distributions.independent_rows import compare_rows
-from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
-from dask_sketch.distributions.two_sample import compare
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["FeatureDifference", "TwoSampleTest", "compare", "compare_rows"]
+if TYPE_CHECKING:
+    from dask_sketch.distributions.embeddings import mean_embedding
+    from dask_sketch.distributions.group_features import DistributionFeatures
+    from dask_sketch.distributions.independent_rows import compare_rows
+    from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+    from dask_sketch.distributions.two_sample import compare
+
+# Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
+_HOME = {
+    "DistributionFeatures": "group_features",
+    "FeatureDifference": "result",
+    "TwoSampleTest": "result",
+    "compare": "two_sample",
+    "compare_rows": "independent_rows",
+    "mean_embedding": "embeddings",
+}
+__all__ = [
+    "DistributionFeatures",
+    "FeatureDifference",
+    "TwoSampleTest",
+    "compare",
+    "compare_rows",
+    "mean_embedding",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

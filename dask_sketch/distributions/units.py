@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.diagnostics.mmd import group_vectors
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
@@ -126,7 +126,7 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     masses = np.concatenate([side.total_weight for side in sides])
     return Units(
         feature_map=first.feature_map,
-        vectors=np.concatenate([_vectors(side) for side in sides]),
+        vectors=np.concatenate([group_vectors(side) for side in sides]),
         means=np.concatenate([side.mean for side in sides]),
         variances=np.concatenate([side.variance for side in sides]),
         masses=masses,
@@ -152,10 +152,3 @@ def _codes(strata: Any, n_units: int) -> NDArray[np.intp]:
     if (codes < 0).any():
         raise InputError(f"strata[{int(np.argmax(codes < 0))}] is missing: give it a label.")
     return np.asarray(codes, dtype=np.intp)
-
-
-def _vectors(group: SketchGroup) -> Array:
-    feature_map = group.feature_map
-    unit = feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies)
-    vectors = unit * group.characteristic()
-    return np.concatenate([vectors.real, vectors.imag], axis=1)

@@ -1,0 +1,209 @@
+"""Random features of groups of samples, for any estimator of scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
+from dask_sketch.distributions.shrinkage import Shrinkage
+from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+KERNELS = ("rbf", "linear")
+_N_GROUPS = 500  # groups whose distances are computed
+
+
+class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Transform groups of samples to features, of which each group is one row.
+
+    The first layer of features is in the sketches: their mean embeddings. The second layer are
+    random Fourier features of these, whose inner products approximate the kernel
+    ``exp(-MMD**2 / (2 bandwidth**2))`` of the maximum mean discrepancy (MMD) of two groups. So
+    linear methods on them learn any smooth function of a distribution.
+
+    Parameters
+    ----------
+    n_frequencies
+        Number of frequencies of the second layer; there are two features for each.
+    kernel
+        ``"rbf"``; or ``"linear"`` for the mean embeddings themselves, without a second layer.
+    bandwidth
+        Bandwidth of the kernel, relative to the median discrepancy of the groups of the fit.
+    shrink
+        Whether to shrink the embeddings toward their mean, each feature by its noise, so that
+        groups of unlike sizes can be compared. It needs sketches, whose sizes are known.
+    random_state
+        Seed, or an instance of ``RandomState``; the same seed gives the same features.
+
+    Attributes
+    ----------
+    bandwidth_
+        Bandwidth in units of the discrepancy.
+    frequencies_
+        Frequencies of the second layer, shape (n_features_in_, n_frequencies).
+    feature_map_
+        Feature map of the sketches; None if the fit was to an array.
+    shrinkage_
+        Center and variances by which embeddings are shrunk, or None.
+    n_features_in_
+        Number of features of the first layer.
+
+    References
+    ----------
+    Sutherland (2016), Scalable, flexible and active learning on distributions, section 4.1.
+    Rahimi and Recht (2007), Random features for large-scale kernel machines.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.svm import SVC
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, speaker = np.random.default_rng(0), np.repeat(np.arange(40), 50)
+    >>> wide = np.arange(40) % 2 == 1
+    >>> x = rng.normal(size=(2000, 2)) * np.where(wide, 1.5, 1.0)[speaker, None]
+    >>> group = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=speaker)
+    >>> model = make_pipeline(DistributionFeatures(), SVC()).fit(group, wide)
+    >>> bool(model.score(group, wide) > 0.9)
+    True
+
+    For cross-validation, give the mean embedding, which can be divided by groups:
+
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from dask_sketch.distributions import mean_embedding
+    >>> search = GridSearchCV(
+    ...     make_pipeline(DistributionFeatures(n_frequencies=50), SVC()),
+    ...     {"distributionfeatures__bandwidth": [0.5, 1.0]},
+    ... )
+    >>> bool(search.fit(mean_embedding(group), wide).best_score_ > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        n_frequencies: int = 500,
+        *,
+        kernel: Literal["rbf", "linear"] = "rbf",
+        bandwidth: float = 0.5,
+        shrink: bool = True,
+        random_state: Any = 0,
+    ):
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.shrink = shrink
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> DistributionFeatures:
+        """Choose the bandwidth and sample the frequencies of the second layer.
+
+        Parameters
+        ----------
+        X
+            Sketches of groups, in memory or lazy, which takes one pass;
+            :func:`mean_embedding`; or any array of shape (n_groups, n_features).
+        y
+            Ignored.
+
+        Returns
+        -------
+        self
+            Fitted transformer.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, or a group has no samples.
+        """
+        return self.fit_opened(embeddings_of(X))
+
+    def fit_opened(self, opened: Embeddings) -> DistributionFeatures:
+        """Fit to embeddings that are open already, see :meth:`fit`."""
+        n_frequencies = require_integer("n_frequencies", self.n_frequencies, 1)
+        relative = require_number("bandwidth", self.bandwidth, 0.0, math.inf, strict=True)
+        if self.kernel not in KERNELS:
+            raise InputError(f"kernel={self.kernel!r}: choose 'rbf' or 'linear'.")
+        values: Array = validate_data(self, opened.values, dtype=np.float64)
+        random = check_random_state(self.random_state)
+        self.feature_map_: FeatureMap | None = opened.feature_map
+        self.shrinkage_: Shrinkage | None = None
+        with one_blas_thread():
+            if self.shrink and opened.sizes is not None and opened.feature_map is not None:
+                self.shrinkage_ = Shrinkage.fit(values, opened.sizes, opened.feature_map)
+            if self.kernel == "linear":
+                self._n_features_out = values.shape[1]
+                return self
+            chosen = np.arange(len(values))
+            if len(values) > _N_GROUPS:
+                chosen = random.choice(len(values), _N_GROUPS, replace=False)
+            sizes = None if opened.sizes is None else opened.sizes[chosen]
+            distances = pdist(self._shrunk(values[chosen], sizes))
+            distances = distances[distances > 0]
+        median = float(np.median(distances)) if len(distances) else 1.0
+        self.bandwidth_ = relative * median
+        directions = random.standard_normal((values.shape[1], n_frequencies))
+        self.frequencies_: Array = directions / self.bandwidth_
+        self._n_features_out = 2 * n_frequencies
+        return self
+
+    def transform(self, X: Any, groups: Any = None) -> Array:
+        """Compute the features of groups.
+
+        Parameters
+        ----------
+        X
+            Groups as for :meth:`fit`; or, with ``groups``, rows in any form that
+            :func:`dask_sketch.sketch` takes, which are sketched in one pass.
+        groups
+            Label of the group of each row: array-like or a name, see
+            :func:`dask_sketch.open_samples`.
+
+        Returns
+        -------
+        features
+            Shape (n_groups, 2 * n_frequencies), in the order of the sorted labels; mean
+            embeddings with the linear kernel.
+
+        Raises
+        ------
+        MergeError
+            If the sketches are of another feature map than those of the fit.
+        """
+        check_is_fitted(self)
+        return self.transformed(embeddings_of(X, groups, self.feature_map_))
+
+    def transformed(self, opened: Embeddings) -> Array:
+        """Compute the features of embeddings that are open already."""
+        values: Array = validate_data(self, opened.values, dtype=np.float64, reset=False)
+        with one_blas_thread():
+            values = self._shrunk(values, opened.sizes)
+            if self.kernel == "linear":
+                return values
+            angles = values @ self.frequencies_
+        n_frequencies = angles.shape[1]
+        features = np.empty((len(angles), 2 * n_frequencies))
+        np.cos(angles, out=features[:, :n_frequencies])
+        np.sin(angles, out=features[:, n_frequencies:])
+        features /= math.sqrt(n_frequencies)
+        return features
+
+    def _shrunk(self, values: Array, sizes: Array | None) -> Array:
+        if self.shrinkage_ is None:
+            return values
+        if sizes is None:
+            raise InputError(
+                "X is an array without the sizes of the groups, by which shrink=True shrinks them: "
+                "give a SketchGroup or its mean_embedding(), as in the fit.",
+                parameter="X",
+            )
+        return self.shrinkage_.apply(values, sizes)

@@ -1,0 +1,100 @@
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.distributions import DistributionFeatures, mean_embedding
+from dask_sketch.errors import InputError
+
+MAP = FeatureMap(2, 40, scale=1.0)
+N = 30
+LABELS = np.repeat(np.arange(N), 40)
+ROWS = np.random.default_rng(0).normal(size=(len(LABELS), 2)) * (1.0 + (LABELS % 2)[:, None])
+GROUP = partial_sketch(ROWS, MAP, groups=LABELS)
+WIDE = np.arange(N) % 2
+
+
+def test_inner_products_approximate_the_kernel_of_the_discrepancy():
+    embedding = mean_embedding(GROUP)
+    found = DistributionFeatures(4000, bandwidth=1.0, shrink=False).fit(embedding)
+    features = found.transform(embedding)
+    distances = ((embedding.to_numpy()[:, None] - embedding.to_numpy()) ** 2).sum(axis=-1)
+    exact = np.exp(-0.5 * distances / found.bandwidth_**2)
+    assert np.abs(features @ features.T - exact).max() < 5 / np.sqrt(2 * 4000)
+    np.testing.assert_allclose((features**2).sum(axis=1), 1.0)
+    median = np.median(np.sqrt(distances[np.triu_indices(N, 1)]))
+    np.testing.assert_allclose(found.bandwidth_, median)
+
+
+def test_all_forms_of_groups_have_the_same_features():
+    found = DistributionFeatures(20).fit(GROUP)
+    expected = found.transform(GROUP)
+    lazy = da.from_array(ROWS, chunks=(170, 2))
+    sketched = ds.sketch(lazy, MAP, groups=LABELS)
+    for given in (mean_embedding(GROUP), sketched):
+        np.testing.assert_array_equal(found.transform(given), expected)
+        np.testing.assert_array_equal(clone(found).fit(given).transform(given), expected)
+    np.testing.assert_array_equal(found.transform(ROWS, groups=LABELS), expected)
+    np.testing.assert_array_equal(found.transform(lazy, groups=LABELS), expected)
+    part = found.transform(GROUP.select([3, 8]))
+    np.testing.assert_allclose(part, expected[[3, 8]], atol=1e-12)
+
+
+def test_features_depend_on_the_seed_alone():
+    one, same, other = (
+        DistributionFeatures(5, random_state=seed).fit_transform(GROUP) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, other)
+
+
+def test_small_groups_are_near_the_others_only_if_they_are_shrunk():
+    sizes = np.where(np.arange(N) < 15, 8, 200)
+    labels = np.repeat(np.arange(N), sizes)
+    x = np.random.default_rng(0).normal(size=(len(labels), 2))
+    x[:, 0] += 0.5 * np.sin(labels)
+    group = partial_sketch(x, MAP, groups=labels)
+    spread = []
+    for shrink in (True, False):
+        made = DistributionFeatures(kernel="linear", shrink=shrink).fit_transform(group)
+        center = made.mean(axis=0)
+        spread.append([((made[part] - center) ** 2).sum() for part in (sizes == 8, sizes == 200)])
+    assert spread[0][0] < 2 * spread[0][1]
+    assert spread[1][0] > 4 * spread[1][1]
+
+
+def test_scikit_learn_divides_embeddings_by_groups():
+    model = make_pipeline(DistributionFeatures(30), LogisticRegression())
+    scores = cross_val_score(
+        model, mean_embedding(GROUP), WIDE, cv=GroupKFold(3), groups=np.arange(N) // 5
+    )
+    assert scores.mean() > 0.9
+    assert model.fit(GROUP, WIDE).score(GROUP, WIDE) > 0.9
+
+
+def test_names_of_features():
+    found = DistributionFeatures(3).fit(GROUP)
+    names = found.get_feature_names_out()
+    assert list(names[:2]) == ["distributionfeatures0", "distributionfeatures1"]
+    assert len(names) == found.transform(GROUP).shape[1] == 6
+    linear = DistributionFeatures(kernel="linear", shrink=False).fit(GROUP)
+    assert len(linear.get_feature_names_out()) == 80
+    np.testing.assert_array_equal(linear.transform(GROUP), mean_embedding(GROUP))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_frequencies": 0}, "n_frequencies=0"),
+        ({"bandwidth": 0.0}, r"bandwidth=0\.0"),
+        ({"kernel": "cosine"}, "kernel='cosine'"),
+    ],
+)
+def test_arguments_are_validated(arguments, message):
+    with pytest.raises(InputError, match=message):
+        DistributionFeatures(**arguments).fit(GROUP)
