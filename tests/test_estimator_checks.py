@@ -7,6 +7,11 @@ import pytest
 pytest.importorskip("sklearn")
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
+from dask_sketch.distributions import (
+    DistributionClassifier,
+    DistributionFeatures,
+    DistributionRegressor,
+)
 from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
 
 PILOT = (
@@ -15,6 +20,11 @@ PILOT = (
 )
 
 OF_WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
+
+DISTANCES = (
+    "bandwidths are relative to the median distance of the points, each of them once, and an error "
+    "without one of several equal points is another one"
+)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -52,4 +62,25 @@ def test_checks_of_mixtures(estimator, check):
     ],
 )
 def test_checks_of_one_component(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks(
+    [DistributionFeatures(20), DistributionRegressor(20)],
+    expected_failed_checks=lambda estimator: (
+        {} if isinstance(estimator, DistributionFeatures) else {OF_WEIGHTS: DISTANCES}
+    ),
+    xfail_strict=True,
+)
+def test_checks_of_learning_on_groups(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow  # it shares most of its code with the regressor
+@parametrize_with_checks(
+    [DistributionClassifier(20)],
+    expected_failed_checks=lambda estimator: {OF_WEIGHTS: DISTANCES},
+    xfail_strict=True,
+)
+def test_checks_of_classifiers_of_groups(estimator, check):
     check(estimator)

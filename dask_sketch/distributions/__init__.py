@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask_sketch.distributions.embeddings import mean_embedding
+    from dask_sketch.distributions.group_estimators import (
+        DistributionClassifier,
+        DistributionRegressor,
+    )
     from dask_sketch.distributions.group_features import DistributionFeatures
     from dask_sketch.distributions.independent_rows import compare_rows
     from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
@@ -14,7 +18,9 @@ if TYPE_CHECKING:
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
+    "DistributionClassifier": "group_estimators",
     "DistributionFeatures": "group_features",
+    "DistributionRegressor": "group_estimators",
     "FeatureDifference": "result",
     "TwoSampleTest": "result",
     "compare": "two_sample",
@@ -22,7 +28,9 @@ _HOME = {
     "mean_embedding": "embeddings",
 }
 __all__ = [
+    "DistributionClassifier",
     "DistributionFeatures",
+    "DistributionRegressor",
     "FeatureDifference",
     "TwoSampleTest",
     "compare",

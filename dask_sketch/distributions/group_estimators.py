@@ -1,0 +1,504 @@
+"""Regression and classification of groups of samples, from their sketches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
+from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.distributions.ridge_selection import (
+    ErrorVariance,
+    SelectedRidge,
+    select_ridge,
+    targets_of,
+)
+from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+BANDWIDTHS = (0.25, 0.5, 1.0)
+ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+_LOSSES = ("squared", "logistic")
+_INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
+_CALIBRATION = 100.0  # inverse penalty of that on the leave-one-out predictions
+_NUMBERS = 2**24  # features in memory at once, in predictions
+
+
+class DistributionEstimator(BaseEstimator):
+    """Base class of the estimators: ridge regression on the random features of groups."""
+
+    n_frequencies: int
+    kernel: Literal["rbf", "linear"]
+    bandwidths: Sequence[float]
+    alphas: Sequence[float]
+    shrink: bool
+    weight_sizes: bool
+    random_state: Any
+
+    features_: DistributionFeatures
+    ridge_: RidgeCV
+
+    def _select(self, opened: Embeddings, targets: Array, sample_weight: Any) -> SelectedRidge:
+        """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
+        features = DistributionFeatures(
+            self.n_frequencies,
+            kernel=self.kernel,
+            shrink=self.shrink,
+            random_state=self.random_state,
+        )
+        found = select_ridge(
+            opened,
+            targets,
+            _group_weights(sample_weight, len(targets)),
+            features,
+            self.bandwidths,
+            self.alphas,
+            weight_sizes=self.weight_sizes,
+        )
+        self.features_, self.ridge_ = found.features, found.ridge
+        self.bandwidth_, self.alpha_ = found.bandwidth, float(found.ridge.alpha_)
+        return found
+
+    def _opened(self, x: Any, groups: Any) -> Embeddings:
+        check_is_fitted(self)
+        opened = embeddings_of(x, groups, self.features_.feature_map_)
+        values = validate_data(self, opened.values, dtype=np.float64, reset=False)
+        return replace(opened, values=values)
+
+    def _predictions(self, opened: Embeddings, model: Any, method: str) -> Array:
+        """Results of a method of a model of the features, in blocks of groups."""
+        step = max(_NUMBERS // len(self.features_.get_feature_names_out()), 1)
+        with one_blas_thread():
+            parts = [
+                getattr(model, method)(
+                    self.features_.transformed(opened.block(slice(start, start + step)))
+                )
+                for start in range(0, len(opened.values), step)
+            ]
+        return np.concatenate(parts)
+
+
+def _group_weights(weights: Any, n_groups: int) -> Array:
+    if weights is None:
+        return np.ones(n_groups)
+    given: Array = check_array(
+        weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
+        ensure_non_negative=True,
+    )  # fmt: skip
+    if given.shape != (n_groups,):
+        raise InputError(
+            f"sample_weight has shape {given.shape} for {n_groups} groups: give one for each."
+        )
+    if not given.any():
+        raise InputError("sample_weight is zero for all groups: give weights above 0.")
+    return given
+
+
+class DistributionRegressor(RegressorMixin, DistributionEstimator):
+    """Regression on groups of samples: each group is one observation, known by its sketch.
+
+    Ridge regression on :class:`DistributionFeatures`, with the bandwidth and the ridge of the
+    smallest leave-one-out error, in closed form. Groups of unlike sizes are weighted by their
+    error variances, ``1 / (constant + per_sample / size)``, which are estimated from the
+    leave-one-out errors. Intervals of predictions follow from the same errors.
+
+    Parameters
+    ----------
+    n_frequencies
+        Number of frequencies of the second layer; there are two features for each. More of them
+        are more accurate for thousands of groups, and the time grows with their square.
+    kernel
+        ``"rbf"``, or ``"linear"`` for a regression on the mean embeddings themselves.
+    bandwidths
+        Bandwidths to choose from, relative to the median discrepancy of the groups.
+    alphas
+        Ridges to choose from; the features of each group have length one.
+    shrink
+        Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
+    weight_sizes
+        Whether to weight groups by their sizes.
+    random_state
+        Seed, or an instance of ``RandomState``; the same seed gives the same result.
+
+    Attributes
+    ----------
+    features_
+        Fitted transformer, a :class:`DistributionFeatures`.
+    ridge_
+        Fitted regression, of scikit-learn.
+    bandwidth_, alpha_
+        Chosen relative bandwidth, and chosen ridge.
+    leave_one_out_
+        Prediction for each group by a fit to all others, shape (n_groups,); NaN for groups of
+        weight zero.
+    error_variance_
+        Error variance of groups of any size, with ``constant`` and ``per_sample``.
+    n_features_in_, feature_names_in_
+        Number and names of the features of the embeddings, as in scikit-learn.
+
+    References
+    ----------
+    Sutherland (2016), Scalable, flexible and active learning on distributions, chapters 2 and 4.
+    Lei, G'Sell, Rinaldo, Tibshirani, Wasserman (2018), Distribution-free predictive inference for
+    regression.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, day = np.random.default_rng(0), np.repeat(np.arange(100), 100)
+    >>> width = rng.uniform(0.5, 2.0, 100)
+    >>> x = rng.normal(size=(10_000, 2)) * width[day, None]
+    >>> group = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=day)
+    >>> early, late = group.select(np.arange(80)), group.select(np.arange(80, 100))
+    >>> model = DistributionRegressor(n_frequencies=100).fit(early, width[:80])
+    >>> bool(model.score(late, width[80:]) > 0.9)
+    True
+    >>> low, high = model.predict_interval(late, level=0.1).T
+    >>> bool(np.mean((low < width[80:]) & (width[80:] < high)) > 0.7)
+    True
+
+    Rows with groups are sketched in one pass:
+
+    >>> bool(np.allclose(model.predict(x, groups=day)[80:], model.predict(late)))
+    True
+    """
+
+    def __init__(
+        self,
+        n_frequencies: int = 500,
+        *,
+        kernel: Literal["rbf", "linear"] = "rbf",
+        bandwidths: Sequence[float] = BANDWIDTHS,
+        alphas: Sequence[float] = ALPHAS,
+        shrink: bool = True,
+        weight_sizes: bool = True,
+        random_state: Any = 0,
+    ):
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.bandwidths = bandwidths
+        self.alphas = alphas
+        self.shrink = shrink
+        self.weight_sizes = weight_sizes
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionRegressor:
+        """Fit to sketches of groups.
+
+        Parameters
+        ----------
+        X
+            Sketches of groups, in memory or lazy, which takes one pass;
+            :func:`mean_embedding`; or any array of shape (n_groups, n_features).
+        y
+            Target of each group: a mapping from labels, a series of pandas with labels as its
+            index, or an array in the order of the sorted labels.
+        sample_weight
+            Non-negative weight of each group.
+
+        Returns
+        -------
+        self
+            Fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, a group has no samples or no target, or there are
+            less than two groups.
+        """
+        opened = embeddings_of(X)
+        values, targets = validate_data(
+            self, opened.values, targets_of(y, opened.labels), dtype=np.float64, y_numeric=True
+        )
+        targets = np.asarray(targets, dtype=np.float64)
+        found = self._select(replace(opened, values=values), targets[:, None], sample_weight)
+        self.leave_one_out_: Array = found.predictions[:, 0]
+        self.error_variance_: ErrorVariance = found.error_variance
+        kept = np.isfinite(self.leave_one_out_)
+        sizes = None if opened.sizes is None else opened.sizes[kept]
+        errors = np.abs(targets[kept] - self.leave_one_out_[kept])
+        self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
+        return self
+
+    def predict(self, X: Any, groups: Any = None) -> Array:
+        """Predict the target of each group.
+
+        Parameters
+        ----------
+        X
+            Groups as for :meth:`fit`, of the same feature map; or, with ``groups``, rows in any
+            form that :func:`dask_sketch.sketch` takes, which are sketched in one pass.
+        groups
+            Label of the group of each row: array-like or a name, see
+            :func:`dask_sketch.open_samples`.
+
+        Returns
+        -------
+        target
+            Shape (n_groups,), in the order of the sorted labels.
+
+        Raises
+        ------
+        MergeError
+            If the sketches are of another feature map than those of the fit.
+        """
+        return self._predictions(self._opened(X, groups), self.ridge_, "predict").reshape(-1)
+
+    def predict_interval(self, X: Any, groups: Any = None, *, level: float = 0.05) -> Array:
+        """Predict an interval for the target of each group.
+
+        The interval of a group is as wide as the leave-one-out errors of groups of its size,
+        by split-conformal quantiles with these errors (the jackknife). It holds for groups drawn
+        like those of the fit, on average over them.
+
+        Parameters
+        ----------
+        X, groups
+            Groups as for :meth:`predict`.
+        level
+            Chance that a target lies outside of its interval, in (0, 1).
+
+        Returns
+        -------
+        interval
+            Lower and upper bounds, shape (n_groups, 2).
+
+        Raises
+        ------
+        InputError
+            If the level is out of range, or needs more groups than the fit had.
+        """
+        level = require_number("level", level, 0.0, 1.0, strict=True)
+        opened = self._opened(X, groups)
+        rank = math.ceil((1.0 - level) * (len(self._scores) + 1))
+        if rank > len(self._scores):
+            raise InputError(
+                f"level={level:g} needs a fit to {math.ceil(1.0 / level) - 1:,} groups or more; "
+                f"this one had {len(self._scores):,}. Give a larger level.",
+                parameter="level",
+            )
+        center = self._predictions(opened, self.ridge_, "predict").reshape(-1)
+        reach = self._scores[rank - 1] * np.sqrt(self.error_variance_.of(opened.sizes))
+        return np.stack([center - reach, center + reach], axis=1)
+
+
+class DistributionClassifier(ClassifierMixin, DistributionEstimator):
+    """Classification of groups of samples: each group is one observation, known by its sketch.
+
+    Ridge regression of the classes on :class:`DistributionFeatures`, with the bandwidth and the
+    ridge of the smallest leave-one-out error, in closed form. A logistic regression on the
+    leave-one-out predictions turns them into probabilities. Groups of unlike sizes are weighted
+    as in :class:`DistributionRegressor`.
+
+    Parameters
+    ----------
+    n_frequencies
+        Number of frequencies of the second layer; there are two features for each.
+    loss
+        ``"squared"``; or ``"logistic"`` for a logistic regression on the features of the chosen
+        bandwidth, with a penalty chosen by cross-validation, which takes much longer.
+    kernel
+        ``"rbf"``, or ``"linear"`` for a regression on the mean embeddings themselves.
+    bandwidths
+        Bandwidths to choose from, relative to the median discrepancy of the groups.
+    alphas
+        Ridges to choose from; the features of each group have length one.
+    shrink
+        Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
+    weight_sizes
+        Whether to weight groups by their sizes.
+    random_state
+        Seed, or an instance of ``RandomState``; the same seed gives the same result.
+
+    Attributes
+    ----------
+    classes_
+        Sorted classes, shape (n_classes,).
+    features_
+        Fitted transformer, a :class:`DistributionFeatures`.
+    ridge_
+        Fitted regression of the classes, of scikit-learn.
+    logistic_
+        Fitted logistic regression, of scikit-learn: on predictions of the ridge regression, or on
+        the features with ``loss="logistic"``.
+    bandwidth_, alpha_
+        Chosen relative bandwidth, and chosen ridge.
+    n_features_in_, feature_names_in_
+        Number and names of the features of the embeddings, as in scikit-learn.
+
+    References
+    ----------
+    Sutherland (2016), Scalable, flexible and active learning on distributions, chapters 2 and 4.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, word = np.random.default_rng(0), np.repeat(np.arange(60), 100)
+    >>> kind = np.array(["narrow", "two", "wide"])[np.arange(60) % 3]
+    >>> x = rng.normal(size=(6000, 1)) * np.where(kind == "wide", 1.5, 1.0)[word, None]
+    >>> x += 1.5 * rng.choice([-1.0, 1.0], (6000, 1)) * (kind == "two")[word, None]
+    >>> group = partial_sketch(x, FeatureMap(1, 50, scale=0.5), groups=word)
+    >>> model = DistributionClassifier(n_frequencies=100).fit(group, dict(enumerate(kind)))
+    >>> new = rng.normal(size=(100, 1))
+    >>> model.predict(new, groups=np.zeros(100))
+    array(['narrow'], dtype='<U6')
+    """
+
+    def __init__(
+        self,
+        n_frequencies: int = 500,
+        *,
+        loss: Literal["squared", "logistic"] = "squared",
+        kernel: Literal["rbf", "linear"] = "rbf",
+        bandwidths: Sequence[float] = BANDWIDTHS,
+        alphas: Sequence[float] = ALPHAS,
+        shrink: bool = True,
+        weight_sizes: bool = True,
+        random_state: Any = 0,
+    ):
+        self.n_frequencies = n_frequencies
+        self.loss = loss
+        self.kernel = kernel
+        self.bandwidths = bandwidths
+        self.alphas = alphas
+        self.shrink = shrink
+        self.weight_sizes = weight_sizes
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionClassifier:
+        """Fit to sketches of groups.
+
+        Parameters
+        ----------
+        X
+            Groups as for :meth:`DistributionRegressor.fit`.
+        y
+            Class of each group: a mapping from labels, a series of pandas with labels as its
+            index, or an array in the order of the sorted labels.
+        sample_weight
+            Non-negative weight of each group.
+
+        Returns
+        -------
+        self
+            Fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, a group has no samples or no class, or there are less
+            than two classes.
+        """
+        if self.loss not in _LOSSES:
+            raise InputError(f"loss={self.loss!r}: choose 'squared' or 'logistic'.")
+        opened = embeddings_of(X)
+        values, given = validate_data(
+            self, opened.values, targets_of(y, opened.labels), dtype=np.float64
+        )
+        check_classification_targets(given)
+        weights = _group_weights(sample_weight, len(given))
+        self.classes_, codes = np.unique(given, return_inverse=True)
+        if len(np.unique(codes[weights > 0])) < 2:
+            raise InputError("y has 1 class: give groups of two classes or more of weight above 0.")
+        targets = np.eye(len(self.classes_))[codes]
+        if len(self.classes_) == 2:
+            targets = targets[:, 1:]
+        opened = replace(opened, values=values)
+        found = self._select(opened, targets, weights)
+        kept = weights > 0
+        with one_blas_thread():
+            if self.loss == "squared":
+                logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
+                logistic.fit(found.predictions[kept], codes[kept], weights[kept])
+            else:
+                used = opened.block(np.flatnonzero(kept))
+                logistic = GridSearchCV(
+                    LogisticRegression(max_iter=1000),
+                    {"C": _INVERSE_PENALTIES},
+                    scoring="neg_log_loss",
+                )
+                logistic.fit(
+                    self.features_.transformed(used),
+                    codes[kept],
+                    sample_weight=found.weights[kept],
+                )
+                logistic = logistic.best_estimator_
+        self.logistic_: LogisticRegression = logistic
+        return self
+
+    def decision_function(self, X: Any, groups: Any = None) -> Array:
+        """Compute the logits of the classes, from which probabilities follow.
+
+        Parameters
+        ----------
+        X, groups
+            Groups as for :meth:`predict`.
+
+        Returns
+        -------
+        logits
+            Shape (n_groups, n_classes); for two classes, that of the second, shape (n_groups,).
+        """
+        return self._of_logistic(X, groups, "decision_function")
+
+    def predict_proba(self, X: Any, groups: Any = None) -> Array:
+        """Compute the probability of each class.
+
+        Parameters
+        ----------
+        X, groups
+            Groups as for :meth:`predict`.
+
+        Returns
+        -------
+        probability
+            Shape (n_groups, n_classes).
+        """
+        return self._of_logistic(X, groups, "predict_proba")
+
+    def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
+        """Predict the class of each group.
+
+        Parameters
+        ----------
+        X
+            Groups as for :meth:`fit`, of the same feature map; or, with ``groups``, rows in any
+            form that :func:`dask_sketch.sketch` takes, which are sketched in one pass.
+        groups
+            Label of the group of each row: array-like or a name, see
+            :func:`dask_sketch.open_samples`.
+
+        Returns
+        -------
+        class
+            Shape (n_groups,), in the order of the sorted labels.
+
+        Raises
+        ------
+        MergeError
+            If the sketches are of another feature map than those of the fit.
+        """
+        codes: Any = self._of_logistic(X, groups, "predict")
+        return np.asarray(self.classes_[codes])
+
+    def _of_logistic(self, x: Any, groups: Any, method: str) -> Array:
+        opened = self._opened(x, groups)
+        if self.loss == "logistic":
+            return self._predictions(opened, self.logistic_, method)
+        predictions = self._predictions(opened, self.ridge_, "predict")
+        predictions = predictions.reshape(len(predictions), -1)
+        return np.asarray(getattr(self.logistic_, method)(predictions))

@@ -1,0 +1,223 @@
+"""Ridge regression on groups: bandwidth and ridge by leave-one-out, weights by sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from sklearn.linear_model import RidgeCV
+
+from dask_sketch.distributions.embeddings import Embeddings
+from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+_STEPS = 5  # of the reweighted fit of variances
+_TINY = 1e-12  # variance relative to the mean square
+
+
+@dataclass(frozen=True)
+class ErrorVariance:
+    """Variance of the errors of predictions: ``constant + per_sample / size`` of a group.
+
+    Attributes
+    ----------
+    constant
+        Variance for a group of infinitely many samples.
+    per_sample
+        Variance because of the finite size, times the size.
+
+    Examples
+    --------
+    >>> rng, sizes = np.random.default_rng(0), np.repeat([10.0, 1000.0], 5000)
+    >>> errors = rng.normal(size=10_000) * np.sqrt(1.0 + 50.0 / sizes)
+    >>> found = ErrorVariance.fit(errors**2, sizes)
+    >>> bool(abs(found.constant - 1.0) < 0.1), bool(abs(found.per_sample - 50.0) < 5.0)
+    (True, True)
+    """
+
+    constant: float
+    per_sample: float
+
+    @classmethod
+    def fit(cls, squared: Array, sizes: Array | None) -> ErrorVariance:
+        """Estimate from squared errors.
+
+        Parameters
+        ----------
+        squared
+            Squared error of each group, shape (n_groups,).
+        sizes
+            Effective number of samples of each group; None where it is unknown.
+        """
+        level = max(float(np.mean(squared)), float(np.finfo(float).tiny) / _TINY)
+        if sizes is None or np.ptp(sizes) == 0:
+            return cls(level, 0.0)
+        columns = np.column_stack([np.ones(len(sizes)), np.min(sizes) / sizes])
+        variance = np.full(len(sizes), level)
+        found = np.array([level, 0.0])
+        for _ in range(_STEPS):  # the deviation of a squared error is in proportion to its mean
+            found, _ = nnls(columns / variance[:, None], squared / variance)
+            variance = np.maximum(columns @ found, _TINY * level)
+        constant = max(float(found[0]), _TINY * level)
+        return cls(constant, float(found[1] * np.min(sizes)))
+
+    def of(self, sizes: Array | None) -> Array | float:
+        """Variances for groups of some sizes."""
+        return self.constant if sizes is None else self.constant + self.per_sample / sizes
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedRidge:
+    """Ridge regression with the smallest leave-one-out error.
+
+    Attributes
+    ----------
+    features
+        Fitted transformer.
+    ridge
+        Fitted regression.
+    bandwidth
+        Chosen relative bandwidth.
+    predictions
+        Prediction for each group by a fit to all others, shape (n_groups, n_targets); NaN for
+        groups of weight zero.
+    weights
+        Weights of the fit, those of the sizes included, shape (n_groups,).
+    error_variance
+        Variance of these predictions around the targets.
+    """
+
+    features: DistributionFeatures
+    ridge: RidgeCV
+    bandwidth: float
+    predictions: Array
+    weights: Array
+    error_variance: ErrorVariance
+
+
+def select_ridge(
+    opened: Embeddings,
+    targets: Array,
+    weights: Array,
+    features: DistributionFeatures,
+    bandwidths: Any,
+    alphas: Any,
+    *,
+    weight_sizes: bool,
+) -> SelectedRidge:
+    """Fit a ridge regression for each bandwidth and ridge, and keep the best.
+
+    Parameters
+    ----------
+    opened
+        Validated points of the groups.
+    targets
+        Targets, shape (n_groups, n_targets).
+    weights
+        Weight of each group, ``>= 0``.
+    features
+        Transformer with its other parameters set.
+    bandwidths, alphas
+        Relative bandwidths and ridges to choose from.
+    weight_sizes
+        Whether groups are weighted by the inverse of their error variance as well.
+    """
+    bandwidths = _positive("bandwidths", bandwidths)
+    alphas = _positive("alphas", alphas)
+    kept = weights > 0
+    if kept.sum() < 2:
+        raise InputError(
+            f"n_samples={int(kept.sum())} is too few: give at least 2 groups of weight above 0."
+        )
+    used = opened if kept.all() else opened.block(np.flatnonzero(kept))
+    y, w = targets[kept], weights[kept] / weights[kept].mean()
+    best: tuple[Any, ...] | None = None
+    for bandwidth in bandwidths if features.kernel == "rbf" else bandwidths[:1]:
+        made = DistributionFeatures(**{**features.get_params(), "bandwidth": bandwidth})
+        values = made.fit_opened(used).transformed(used)
+        ridge, predictions = _ridge(values, y, w, alphas)
+        if best is None or ridge.best_score_ > best[0].best_score_:
+            best = ridge, predictions, made, bandwidth
+    assert best is not None
+    ridge, predictions, made, bandwidth = best
+    variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
+    if weight_sizes and variance.per_sample > 0:
+        w = w / variance.of(used.sizes)
+        w /= w.mean()
+        ridge, predictions = _ridge(made.transformed(used), y, w, alphas)
+        variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
+    everywhere, shares = np.full(targets.shape, np.nan), np.zeros(len(kept))
+    everywhere[kept], shares[kept] = predictions, w
+    return SelectedRidge(made, ridge, float(bandwidth), everywhere, shares, variance)
+
+
+def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[RidgeCV, Array]:
+    """Ridge regression, and its leave-one-out predictions, shape (n_groups, n_targets)."""
+    ridge = RidgeCV(alphas, scoring="neg_mean_squared_error", store_cv_results=True)
+    # without weights where all are equal, which some releases of scikit-learn handle otherwise
+    sample_weight = None if np.ptp(weights) == 0 else weights
+    with one_blas_thread():
+        ridge.fit(values, y, sample_weight=sample_weight)
+    chosen = int(np.flatnonzero(alphas == ridge.alpha_)[0])
+    predictions = np.asarray(ridge.cv_results_)[..., chosen].reshape(y.shape).copy()
+    del ridge.cv_results_
+    return ridge, predictions
+
+
+def _positive(name: str, values: Any) -> Array:
+    given = np.asarray(values)
+    if given.ndim != 1 or not given.size:
+        raise InputError(f"{name}={values!r}: give a list of one or more numbers.", parameter=name)
+    for value in given.tolist():
+        require_number(name, value, 0.0, math.inf, strict=True)
+    return given.astype(np.float64)
+
+
+def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
+    """Targets in the order of the labels of the groups.
+
+    Parameters
+    ----------
+    y
+        Mapping from labels, series of pandas with labels as its index, or array-like in the order
+        of the labels.
+    labels
+        Labels of the groups; None where they are unknown, and the order is that of ``y``.
+
+    Raises
+    ------
+    InputError
+        If a group has no target.
+    """
+    if labels is None or not (isinstance(y, Mapping) or hasattr(y, "reindex")):
+        return y
+    keys: Any = labels if labels.dtype.kind in "mM" else labels.tolist()
+    if isinstance(y, Mapping):
+        missing = [key for key in keys if key not in y]
+        values = [] if missing else [y[key] for key in keys]
+    else:
+        missing = [key for key in keys if key not in y.index]
+        if missing and _is_counted(y.index):
+            return y  # a series without labels
+        values = [] if missing else y.loc[keys].to_numpy()
+    if missing:
+        raise InputError(
+            f"y has no target for the group {missing[0]!s}"
+            + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
+            + ": give one for each label, or an array in the order of the labels.",
+            parameter="y",
+        )
+    return np.asarray(values)
+
+
+def _is_counted(index: Any) -> bool:
+    """Whether an index of pandas only counts the rows."""
+    return type(index).__name__ == "RangeIndex"
