@@ -22,8 +22,8 @@ PILOT = (
 OF_WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
 
 DISTANCES = (
-    "bandwidths are relative to the median distance of the points, each of them once, and an error "
-    "without one of several equal points is another one"
+    "landmarks and bandwidths are chosen from the points, each of them once, and an error without "
+    "one of several equal points is another one"
 )
 
 

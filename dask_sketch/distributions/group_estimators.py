@@ -29,7 +29,7 @@ from dask_sketch.validation.arrays import require_number
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
-BANDWIDTHS = (0.25, 0.5, 1.0)
+BANDWIDTHS = (0.5, 1.0, 2.0)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
@@ -38,10 +38,11 @@ _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
 class DistributionEstimator(BaseEstimator):
-    """Base class of the estimators: ridge regression on the random features of groups."""
+    """Base class of the estimators: ridge regression on features of groups."""
 
-    n_frequencies: int
-    kernel: Literal["rbf", "linear"]
+    size: int
+    kernel: Literal["matern", "rbf", "linear"]
+    layer: Literal["landmarks", "random"]
     bandwidths: Sequence[float]
     alphas: Sequence[float]
     shrink: bool
@@ -54,8 +55,9 @@ class DistributionEstimator(BaseEstimator):
     def _select(self, opened: Embeddings, targets: Array, sample_weight: Any) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
         features = DistributionFeatures(
-            self.n_frequencies,
+            self.size,
             kernel=self.kernel,
+            layer=self.layer,
             shrink=self.shrink,
             random_state=self.random_state,
         )
@@ -117,15 +119,15 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
     Parameters
     ----------
-    n_frequencies
-        Number of frequencies of the second layer; there are two features for each. More of them
-        are more accurate for thousands of groups, and the time grows with their square.
-    kernel
-        ``"rbf"``, or ``"linear"`` for a regression on the mean embeddings themselves.
+    size
+        Number of landmarks, or of random frequencies, of the second layer. With no more groups
+        than landmarks, the kernel is exact; the time grows with the square of their number.
+    kernel, layer
+        Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
         Bandwidths to choose from, relative to the median discrepancy of the groups.
     alphas
-        Ridges to choose from; the features of each group have length one.
+        Ridges to choose from; the features of a group have at most length one.
     shrink
         Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
     weight_sizes
@@ -163,7 +165,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     >>> x = rng.normal(size=(10_000, 2)) * width[day, None]
     >>> group = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=day)
     >>> early, late = group.select(np.arange(80)), group.select(np.arange(80, 100))
-    >>> model = DistributionRegressor(n_frequencies=100).fit(early, width[:80])
+    >>> model = DistributionRegressor(size=100).fit(early, width[:80])
     >>> bool(model.score(late, width[80:]) > 0.9)
     True
     >>> low, high = model.predict_interval(late, level=0.1).T
@@ -178,17 +180,19 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
     def __init__(
         self,
-        n_frequencies: int = 500,
+        size: int = 1000,
         *,
-        kernel: Literal["rbf", "linear"] = "rbf",
+        kernel: Literal["matern", "rbf", "linear"] = "matern",
+        layer: Literal["landmarks", "random"] = "landmarks",
         bandwidths: Sequence[float] = BANDWIDTHS,
         alphas: Sequence[float] = ALPHAS,
         shrink: bool = True,
         weight_sizes: bool = True,
         random_state: Any = 0,
     ):
-        self.n_frequencies = n_frequencies
+        self.size = size
         self.kernel = kernel
+        self.layer = layer
         self.bandwidths = bandwidths
         self.alphas = alphas
         self.shrink = shrink
@@ -306,17 +310,17 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
 
     Parameters
     ----------
-    n_frequencies
-        Number of frequencies of the second layer; there are two features for each.
+    size
+        Number of landmarks, or of random frequencies, of the second layer.
     loss
         ``"squared"``; or ``"logistic"`` for a logistic regression on the features of the chosen
         bandwidth, with a penalty chosen by cross-validation, which takes much longer.
-    kernel
-        ``"rbf"``, or ``"linear"`` for a regression on the mean embeddings themselves.
+    kernel, layer
+        Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
         Bandwidths to choose from, relative to the median discrepancy of the groups.
     alphas
-        Ridges to choose from; the features of each group have length one.
+        Ridges to choose from; the features of a group have at most length one.
     shrink
         Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
     weight_sizes
@@ -352,7 +356,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
     >>> x = rng.normal(size=(6000, 1)) * np.where(kind == "wide", 1.5, 1.0)[word, None]
     >>> x += 1.5 * rng.choice([-1.0, 1.0], (6000, 1)) * (kind == "two")[word, None]
     >>> group = partial_sketch(x, FeatureMap(1, 50, scale=0.5), groups=word)
-    >>> model = DistributionClassifier(n_frequencies=100).fit(group, dict(enumerate(kind)))
+    >>> model = DistributionClassifier(size=100).fit(group, dict(enumerate(kind)))
     >>> new = rng.normal(size=(100, 1))
     >>> model.predict(new, groups=np.zeros(100))
     array(['narrow'], dtype='<U6')
@@ -360,19 +364,21 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
 
     def __init__(
         self,
-        n_frequencies: int = 500,
+        size: int = 1000,
         *,
         loss: Literal["squared", "logistic"] = "squared",
-        kernel: Literal["rbf", "linear"] = "rbf",
+        kernel: Literal["matern", "rbf", "linear"] = "matern",
+        layer: Literal["landmarks", "random"] = "landmarks",
         bandwidths: Sequence[float] = BANDWIDTHS,
         alphas: Sequence[float] = ALPHAS,
         shrink: bool = True,
         weight_sizes: bool = True,
         random_state: Any = 0,
     ):
-        self.n_frequencies = n_frequencies
+        self.size = size
         self.loss = loss
         self.kernel = kernel
+        self.layer = layer
         self.bandwidths = bandwidths
         self.alphas = alphas
         self.shrink = shrink

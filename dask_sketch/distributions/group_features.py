@@ -1,4 +1,4 @@
-"""Random features of groups of samples, for any estimator of scikit-learn."""
+"""Features of groups of samples, for any estimator of scikit-learn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
+from dask_sketch.distributions.second_layer import LandmarkLayer, RandomLayer
 from dask_sketch.distributions.shrinkage import Shrinkage
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
@@ -20,29 +21,36 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
-KERNELS = ("rbf", "linear")
+KERNELS = ("matern", "rbf", "linear")
+LAYERS = ("landmarks", "random")
 _N_GROUPS = 500  # groups whose distances are computed
 
 
 class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Transform groups of samples to features, of which each group is one row.
 
-    The first layer of features is in the sketches: their mean embeddings. The second layer are
-    random Fourier features of these, whose inner products approximate the kernel
-    ``exp(-MMD**2 / (2 bandwidth**2))`` of the maximum mean discrepancy (MMD) of two groups. So
-    linear methods on them learn any smooth function of a distribution.
+    The first layer of features is in the sketches: their mean embeddings. The inner products of
+    the second layer approximate a kernel of the maximum mean discrepancy (MMD) of two groups, so
+    that linear methods on these features learn any smooth function of a distribution.
 
     Parameters
     ----------
-    n_frequencies
-        Number of frequencies of the second layer; there are two features for each.
+    size
+        Number of landmarks, or of random frequencies, of the second layer.
     kernel
-        ``"rbf"``; or ``"linear"`` for the mean embeddings themselves, without a second layer.
+        ``"matern"``, the kernel ``(1 + t) exp(-t)`` with ``t = sqrt(3) MMD / bandwidth``;
+        ``"rbf"``, ``exp(-MMD**2 / (2 bandwidth**2))``; or ``"linear"`` for the mean embeddings
+        themselves, without a second layer.
+    layer
+        ``"landmarks"``, features with the exact kernel to groups that are chosen at random, one
+        feature for each; or ``"random"``, random Fourier features, two for each frequency.
+        Landmarks are more accurate; random features depend on the groups by the bandwidth alone.
     bandwidth
         Bandwidth of the kernel, relative to the median discrepancy of the groups of the fit.
     shrink
         Whether to shrink the embeddings toward their mean, each feature by its noise, so that
-        groups of unlike sizes can be compared. It needs sketches, whose sizes are known.
+        groups of unlike sizes can be compared. It needs sketches, whose sizes are known, and
+        samples of a group that are independent.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same features.
 
@@ -50,8 +58,8 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     ----------
     bandwidth_
         Bandwidth in units of the discrepancy.
-    frequencies_
-        Frequencies of the second layer, shape (n_features_in_, n_frequencies).
+    layer_
+        Second layer, with its landmarks or frequencies; None with the linear kernel.
     feature_map_
         Feature map of the sketches; None if the fit was to an array.
     shrinkage_
@@ -62,7 +70,8 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     References
     ----------
     Sutherland (2016), Scalable, flexible and active learning on distributions, section 4.1.
-    Rahimi and Recht (2007), Random features for large-scale kernel machines.
+    Rahimi and Recht (2007), Random features for large-scale kernel machines. Williams and Seeger
+    (2001), Using the Nyström method to speed up kernel machines.
 
     Examples
     --------
@@ -82,7 +91,7 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     >>> from sklearn.model_selection import GridSearchCV
     >>> from dask_sketch.distributions import mean_embedding
     >>> search = GridSearchCV(
-    ...     make_pipeline(DistributionFeatures(n_frequencies=50), SVC()),
+    ...     make_pipeline(DistributionFeatures(size=20), SVC()),
     ...     {"distributionfeatures__bandwidth": [0.5, 1.0]},
     ... )
     >>> bool(search.fit(mean_embedding(group), wide).best_score_ > 0.8)
@@ -91,21 +100,23 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def __init__(
         self,
-        n_frequencies: int = 500,
+        size: int = 1000,
         *,
-        kernel: Literal["rbf", "linear"] = "rbf",
-        bandwidth: float = 0.5,
+        kernel: Literal["matern", "rbf", "linear"] = "matern",
+        layer: Literal["landmarks", "random"] = "landmarks",
+        bandwidth: float = 1.0,
         shrink: bool = True,
         random_state: Any = 0,
     ):
-        self.n_frequencies = n_frequencies
+        self.size = size
         self.kernel = kernel
+        self.layer = layer
         self.bandwidth = bandwidth
         self.shrink = shrink
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> DistributionFeatures:
-        """Choose the bandwidth and sample the frequencies of the second layer.
+        """Choose the bandwidth, and the landmarks or frequencies of the second layer.
 
         Parameters
         ----------
@@ -129,31 +140,37 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def fit_opened(self, opened: Embeddings) -> DistributionFeatures:
         """Fit to embeddings that are open already, see :meth:`fit`."""
-        n_frequencies = require_integer("n_frequencies", self.n_frequencies, 1)
+        size = require_integer("size", self.size, 1)
         relative = require_number("bandwidth", self.bandwidth, 0.0, math.inf, strict=True)
         if self.kernel not in KERNELS:
-            raise InputError(f"kernel={self.kernel!r}: choose 'rbf' or 'linear'.")
+            raise InputError(f"kernel={self.kernel!r}: choose 'matern', 'rbf' or 'linear'.")
+        if self.layer not in LAYERS:
+            raise InputError(f"layer={self.layer!r}: choose 'landmarks' or 'random'.")
         values: Array = validate_data(self, opened.values, dtype=np.float64)
         random = check_random_state(self.random_state)
         self.feature_map_: FeatureMap | None = opened.feature_map
         self.shrinkage_: Shrinkage | None = None
+        self.layer_: LandmarkLayer | RandomLayer | None = None
+        self._n_features_out = values.shape[1]
         with one_blas_thread():
             if self.shrink and opened.sizes is not None and opened.feature_map is not None:
                 self.shrinkage_ = Shrinkage.fit(values, opened.sizes, opened.feature_map)
             if self.kernel == "linear":
-                self._n_features_out = values.shape[1]
                 return self
-            chosen = np.arange(len(values))
-            if len(values) > _N_GROUPS:
-                chosen = random.choice(len(values), _N_GROUPS, replace=False)
-            sizes = None if opened.sizes is None else opened.sizes[chosen]
-            distances = pdist(self._shrunk(values[chosen], sizes))
+            order = random.permutation(len(values))[: max(size, _N_GROUPS)]
+            sizes = None if opened.sizes is None else opened.sizes[order]
+            points = self._shrunk(values[order], sizes)
+            distances = pdist(points[:_N_GROUPS])
             distances = distances[distances > 0]
-        median = float(np.median(distances)) if len(distances) else 1.0
-        self.bandwidth_ = relative * median
-        directions = random.standard_normal((values.shape[1], n_frequencies))
-        self.frequencies_: Array = directions / self.bandwidth_
-        self._n_features_out = 2 * n_frequencies
+            median = float(np.median(distances)) if len(distances) else 1.0
+            self.bandwidth_ = relative * median
+            if self.layer == "landmarks":
+                self.layer_ = LandmarkLayer.fit(points[:size], self.kernel, self.bandwidth_)
+            else:
+                self.layer_ = RandomLayer.sample(
+                    values.shape[1], size, self.kernel, self.bandwidth_, random
+                )
+        self._n_features_out = self.layer_.n_outputs
         return self
 
     def transform(self, X: Any, groups: Any = None) -> Array:
@@ -171,8 +188,8 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Returns
         -------
         features
-            Shape (n_groups, 2 * n_frequencies), in the order of the sorted labels; mean
-            embeddings with the linear kernel.
+            Shape (n_groups, n_features_out), in the order of the sorted labels; mean embeddings
+            with the linear kernel.
 
         Raises
         ------
@@ -187,15 +204,7 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         values: Array = validate_data(self, opened.values, dtype=np.float64, reset=False)
         with one_blas_thread():
             values = self._shrunk(values, opened.sizes)
-            if self.kernel == "linear":
-                return values
-            angles = values @ self.frequencies_
-        n_frequencies = angles.shape[1]
-        features = np.empty((len(angles), 2 * n_frequencies))
-        np.cos(angles, out=features[:, :n_frequencies])
-        np.sin(angles, out=features[:, n_frequencies:])
-        features /= math.sqrt(n_frequencies)
-        return features
+            return values if self.layer_ is None else self.layer_.apply(values)
 
     def _shrunk(self, values: Array, sizes: Array | None) -> Array:
         if self.shrinkage_ is None:

@@ -140,7 +140,7 @@ def select_ridge(
     used = opened if kept.all() else opened.block(np.flatnonzero(kept))
     y, w = targets[kept], weights[kept] / weights[kept].mean()
     best: tuple[Any, ...] | None = None
-    for bandwidth in bandwidths if features.kernel == "rbf" else bandwidths[:1]:
+    for bandwidth in bandwidths[:1] if features.kernel == "linear" else bandwidths:
         made = DistributionFeatures(**{**features.get_params(), "bandwidth": bandwidth})
         values = made.fit_opened(used).transformed(used)
         ridge, predictions = _ridge(values, y, w, alphas)

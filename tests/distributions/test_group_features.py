@@ -19,16 +19,35 @@ GROUP = partial_sketch(ROWS, MAP, groups=LABELS)
 WIDE = np.arange(N) % 2
 
 
-def test_inner_products_approximate_the_kernel_of_the_discrepancy():
+@pytest.mark.parametrize("kernel", ["matern", "rbf"])
+def test_inner_products_are_the_kernel_of_the_discrepancy(kernel):
     embedding = mean_embedding(GROUP)
-    found = DistributionFeatures(4000, bandwidth=1.0, shrink=False).fit(embedding)
+    settings = {"kernel": kernel, "bandwidth": 0.8, "shrink": False}
+    found = DistributionFeatures(2000, layer="random", **settings).fit(embedding)
+    distances = np.sqrt(((embedding.to_numpy()[:, None] - embedding.to_numpy()) ** 2).sum(axis=-1))
+    np.testing.assert_allclose(found.bandwidth_, 0.8 * np.median(distances[np.triu_indices(N, 1)]))
+    relative = distances / found.bandwidth_
+    t = np.sqrt(3.0) * relative
+    exact = np.exp(-0.5 * relative**2) if kernel == "rbf" else (1.0 + t) * np.exp(-t)
     features = found.transform(embedding)
-    distances = ((embedding.to_numpy()[:, None] - embedding.to_numpy()) ** 2).sum(axis=-1)
-    exact = np.exp(-0.5 * distances / found.bandwidth_**2)
-    assert np.abs(features @ features.T - exact).max() < 5 / np.sqrt(2 * 4000)
     np.testing.assert_allclose((features**2).sum(axis=1), 1.0)
-    median = np.median(np.sqrt(distances[np.triu_indices(N, 1)]))
-    np.testing.assert_allclose(found.bandwidth_, median)
+    assert np.abs(features @ features.T - exact).max() < 5 / np.sqrt(2 * 2000)
+    features = DistributionFeatures(N, **settings).fit_transform(embedding)
+    np.testing.assert_allclose(features @ features.T, exact, atol=1e-8)
+
+
+def test_landmarks_are_exact_and_more_of_them_are_closer_to_the_kernel():
+    exact = DistributionFeatures(N).fit_transform(GROUP)
+    errors = []
+    for size in (5, 15):
+        found = DistributionFeatures(size).fit(GROUP)
+        assert found.layer_.landmarks.shape == (size, 80)
+        features = found.transform(GROUP)
+        products = features @ features.T
+        assert np.isclose(np.diag(products), 1.0).sum() == size
+        assert (np.diag(products) < 1.0 + 1e-9).all()
+        errors.append(np.abs(products - exact @ exact.T).mean())
+    assert errors[1] < 0.5 * errors[0]
 
 
 def test_all_forms_of_groups_have_the_same_features():
@@ -47,10 +66,15 @@ def test_all_forms_of_groups_have_the_same_features():
 
 def test_features_depend_on_the_seed_alone():
     one, same, other = (
-        DistributionFeatures(5, random_state=seed).fit_transform(GROUP) for seed in (1, 1, 2)
+        [
+            DistributionFeatures(5, layer=layer, random_state=seed).fit_transform(GROUP)
+            for layer in ("landmarks", "random")
+        ]
+        for seed in (1, 1, 2)
     )
-    np.testing.assert_array_equal(one, same)
-    assert not np.allclose(one, other)
+    for a, b, c in zip(one, same, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.allclose(a, c)
 
 
 def test_small_groups_are_near_the_others_only_if_they_are_shrunk():
@@ -78,7 +102,7 @@ def test_scikit_learn_divides_embeddings_by_groups():
 
 
 def test_names_of_features():
-    found = DistributionFeatures(3).fit(GROUP)
+    found = DistributionFeatures(3, layer="random").fit(GROUP)
     names = found.get_feature_names_out()
     assert list(names[:2]) == ["distributionfeatures0", "distributionfeatures1"]
     assert len(names) == found.transform(GROUP).shape[1] == 6
@@ -90,7 +114,8 @@ def test_names_of_features():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_frequencies": 0}, "n_frequencies=0"),
+        ({"size": 0}, "size=0"),
+        ({"layer": "deep"}, "layer='deep'"),
         ({"bandwidth": 0.0}, r"bandwidth=0\.0"),
         ({"kernel": "cosine"}, "kernel='cosine'"),
     ],
