@@ -113,9 +113,11 @@ paper: $(READY)  ## tables and figures of the papers: make paper [QUICK=1] [DATA
 accuracy: $(READY)  ## accuracy of the decoders, beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
-distributions: $(READY)  ## level and power of the test of two groups of sketches: make distributions [REPEATS=1000]
+distributions: $(READY)  ## tests of two groups of sketches, and learning from groups: make distributions [REPEATS=1000] [DATA=folder]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.two_sample $(if $(REPEATS),--repeats $(REPEATS))
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.learning $(if $(DATA),--data "$(DATA)")
 
 real: $(READY) $(DATA_SETS)/.ready  ## real data beside EM and k-means: make real [DATA=folder] [QUICK=1] [ONLY="speech mnist"]
 	$(BIN)/python -m tests.benchmarks.real $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)") $(ONLY)

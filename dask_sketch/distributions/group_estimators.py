@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -54,12 +55,14 @@ class DistributionEstimator(BaseEstimator):
 
     def _select(self, opened: Embeddings, targets: Array, sample_weight: Any) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
+        # one seed for all bandwidths, also from an instance of RandomState
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         features = DistributionFeatures(
             self.size,
             kernel=self.kernel,
             layer=self.layer,
             shrink=self.shrink,
-            random_state=self.random_state,
+            random_state=seed,
         )
         found = select_ridge(
             opened,
@@ -426,7 +429,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         opened = replace(opened, values=values)
         found = self._select(opened, targets, weights)
         kept = weights > 0
-        with one_blas_thread():
+        with one_blas_thread(), config_context(enable_metadata_routing=False):
             if self.loss == "squared":
                 logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
                 logistic.fit(found.predictions[kept], codes[kept], weights[kept])

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from sklearn import config_context
 from sklearn.linear_model import RidgeCV
 
 from dask_sketch.distributions.embeddings import Embeddings
 from dask_sketch.distributions.group_features import DistributionFeatures
 from dask_sketch.errors import InputError
-from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
 _STEPS = 5  # of the reweighted fit of variances
+_MAX_SELECTION = 1000  # landmarks or frequencies of the fits that choose the bandwidth
 _TINY = 1e-12  # variance relative to the mean square
 
 
@@ -115,6 +117,9 @@ def select_ridge(
 ) -> SelectedRidge:
     """Fit a ridge regression for each bandwidth and ridge, and keep the best.
 
+    The time grows with the cube of the size of the second layer: bandwidths are compared with a
+    small one.
+
     Parameters
     ----------
     opened
@@ -139,15 +144,21 @@ def select_ridge(
         )
     used = opened if kept.all() else opened.block(np.flatnonzero(kept))
     y, w = targets[kept], weights[kept] / weights[kept].mean()
-    best: tuple[Any, ...] | None = None
-    for bandwidth in bandwidths[:1] if features.kernel == "linear" else bandwidths:
-        made = DistributionFeatures(**{**features.get_params(), "bandwidth": bandwidth})
-        values = made.fit_opened(used).transformed(used)
-        ridge, predictions = _ridge(values, y, w, alphas)
-        if best is None or ridge.best_score_ > best[0].best_score_:
-            best = ridge, predictions, made, bandwidth
-    assert best is not None
-    ridge, predictions, made, bandwidth = best
+    size = require_integer("size", features.size, 1)
+
+    def fitted(bandwidth: float, size: int) -> tuple[DistributionFeatures, RidgeCV, Array]:
+        settings = features.get_params() | {"bandwidth": bandwidth, "size": size}
+        made = DistributionFeatures(**settings).fit_opened(used)
+        return made, *_ridge(made.transformed(used), y, w, alphas)
+
+    if len(bandwidths) == 1 or features.kernel == "linear":
+        bandwidth = float(bandwidths[0])
+        found = fitted(bandwidth, size)
+    else:
+        tried = {one: fitted(one, min(size, _MAX_SELECTION)) for one in bandwidths.tolist()}
+        bandwidth = max(tried, key=lambda one: tried[one][1].best_score_)
+        found = tried[bandwidth] if size <= _MAX_SELECTION else fitted(bandwidth, size)
+    made, ridge, predictions = found
     variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
     if weight_sizes and variance.per_sample > 0:
         w = w / variance.of(used.sizes)
@@ -156,7 +167,7 @@ def select_ridge(
         variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
     everywhere, shares = np.full(targets.shape, np.nan), np.zeros(len(kept))
     everywhere[kept], shares[kept] = predictions, w
-    return SelectedRidge(made, ridge, float(bandwidth), everywhere, shares, variance)
+    return SelectedRidge(made, ridge, bandwidth, everywhere, shares, variance)
 
 
 def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[RidgeCV, Array]:
@@ -164,7 +175,8 @@ def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[Ridg
     ridge = RidgeCV(alphas, scoring="neg_mean_squared_error", store_cv_results=True)
     # without weights where all are equal, which some releases of scikit-learn handle otherwise
     sample_weight = None if np.ptp(weights) == 0 else weights
-    with one_blas_thread():
+    # the scores are weighted without routing, whose requests users have no access to
+    with one_blas_thread(), config_context(enable_metadata_routing=False):
         ridge.fit(values, y, sample_weight=sample_weight)
     chosen = int(np.flatnonzero(alphas == ridge.alpha_)[0])
     predictions = np.asarray(ridge.cv_results_)[..., chosen].reshape(y.shape).copy()

@@ -4,6 +4,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
@@ -70,6 +71,15 @@ def test_all_forms_of_groups_have_the_same_predictions():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(GROUP), expected)
     with pytest.raises(MergeError, match="scale"):
         model.predict(partial_sketch(ROWS, FeatureMap(2, 40, scale=2.0), groups=LABELS))
+
+
+def test_routing_of_metadata_changes_nothing():
+    weights = np.linspace(0.5, 1.5, 80)
+    expected = DistributionRegressor(**SMALL).fit(OLD, WIDTH[:80], weights).predict(NEW)
+    with config_context(enable_metadata_routing=True):
+        model = DistributionRegressor(**SMALL).fit(OLD, WIDTH[:80], weights)
+        np.testing.assert_array_equal(model.predict(NEW), expected)
+        DistributionClassifier(**SMALL, loss="logistic").fit(OLD, KINDS[:80], weights)
 
 
 def test_targets_are_aligned_by_labels():

@@ -1,0 +1,21 @@
+import numpy as np
+
+from tests.benchmarks import learning
+
+
+def test_sketches_count_components_better_than_a_constant():
+    rows = learning.counting(150, 60, (100, 100), 100, criteria=False)
+    errors = {name: float(error) for name, error, *_ in rows}
+    assert errors["sketches"] < 0.9 * errors["constant"]
+    groups, counts = learning.drawn_groups(np.random.default_rng(0), 50, (20, 200))
+    assert {len(group) for group in groups} <= set(range(20, 201))
+    assert set(counts) <= set(range(1, learning.MAX_COMPONENTS + 1))
+    np.testing.assert_allclose((learning.density_roots(groups) ** 2).sum(axis=1), 1.0)
+
+
+def test_digits_are_sets_of_points():
+    rng = np.random.default_rng(0)
+    labels = np.arange(120, dtype=np.uint8) % 2
+    images = rng.integers(0, 2, (120, 8, 8), dtype=np.uint8)
+    images[labels == 1, 2:4] = 255
+    assert learning.digits(images.reshape(120, -1), labels, 20, 50) < 0.1
