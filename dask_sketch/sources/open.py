@@ -113,7 +113,10 @@ def open_samples(
     if isinstance(columns, str):
         raise InputError(f"columns={columns!r}: give a list of names.")
     if columns is not None:
-        given["columns"] = list(columns)
+        names = list(columns)
+        if len(set(names)) < len(names):
+            raise InputError(f"columns={names!r}: give each name once.")
+        given["columns"] = names
     if isinstance(x, Samples):
         _require_effect(given, "samples that are open already", ())
         return x

@@ -367,6 +367,7 @@ BAD = {
         "groups='speaker'",
     ),
     "mixed": (lambda: (X[:2], ["a", 1]), "labels of types int, str"),
+    "with zero bytes": (lambda: (X[:2], ["a", "a\0"]), "groups of .* zero byte"),
     "of no kind": (lambda: (X[:2], [1j, 2j]), "of type complex128|types complex"),
     "bags of other partitions": (
         lambda: (db.from_sequence(X.tolist(), npartitions=3), db.from_sequence([1, 2])),

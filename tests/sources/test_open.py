@@ -536,6 +536,13 @@ def test_options_without_an_effect_are_refused(x, options, name):
         ds.open_samples(x, **options)
 
 
+@pytest.mark.parametrize("x", [pd.DataFrame(X, columns=NAMES), dict.fromkeys(NAMES, X[:, 0])])
+def test_a_column_is_chosen_once(x):
+    x = x if isinstance(x, pd.DataFrame) else xr.Dataset({k: ("t", v) for k, v in x.items()})
+    with pytest.raises(InputError, match=r"columns=\['a', 'b', 'a'\]"):
+        ds.open_samples(x, columns=["a", "b", "a"])
+
+
 @pytest.mark.parametrize("function", [ds.sketch, ds.plan, ds.design])
 def test_unknown_options_are_refused_in_the_name_of_the_function(function):
     with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.* columns, "):
