@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.distributions.bands import bands
 from dask_sketch.distributions.effect import Effect
-from dask_sketch.distributions.permutations import adjusted_p_values, combined_p_value, p_values
+from dask_sketch.distributions.permutations import (
+    adjusted_p_values,
+    combined_p_value,
+    default_number,
+    p_values,
+    require_memory,
+)
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.row_sample import RowSample
@@ -24,7 +30,8 @@ _MAX_BAND = 128  # frequencies of a band that is whitened
 _MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated,
 _MIN_ROWS = 200
 _NUMBERS = 2**25  # features of these rows in memory at once
-_DRAWS = 5  # multiplied by 1 / level: p-values near the level have little noise then
+_COPIES = 3  # of the simulated features of a draw
+_ROUNDING = 1e-13  # difference, relative to the values, that is rounding
 
 
 def compare_rows(
@@ -91,7 +98,7 @@ def compare_rows(
     level = require_number("level", level, 0.0, 1.0, strict=True)
     tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
     if n_draws is None:
-        n_draws = max(999, math.ceil(_DRAWS / level))
+        n_draws = default_number(level)
     n_draws = require_integer("n_draws", n_draws, 1)
     seed = require_integer("seed", seed, 0)
     if 1.0 / (n_draws + 1) > level:
@@ -141,6 +148,8 @@ def _tested(
     noise = _centred(np.concatenate([features.real, features.imag], axis=1), masses)
     gap = unit * (first.characteristic - second.characteristic)
     difference = np.concatenate([gap.real, gap.imag])
+    difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
+    require_memory("n_draws", n_draws, 8 * (len(rows) + _COPIES * 2 * m))
     draws = np.random.default_rng(seed).standard_normal((n_draws, len(rows)))
 
     statistics: list[Array] = []
@@ -151,7 +160,8 @@ def _tested(
         if len(band) <= 2 * _MAX_BAND:
             values, basis = np.linalg.eigh(noise[:, band].T @ noise[:, band])
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
-            statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
+            if values[-1] > 0.0:
+                statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
     effect = _effect(difference, noise, 1.0 / scale**2)
     return TwoSampleTest(
         p_value=combined_p_value(np.array(statistics)),
@@ -179,7 +189,9 @@ def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
 
 def _centred(features: Array, masses: Array) -> Array:
     """Rows minus their mean, times roots of their weights: their squares sum to the covariance."""
-    return np.asarray(np.sqrt(masses)[:, None] * (features - masses @ features))
+    out = features - masses @ features
+    out[np.abs(out) < _ROUNDING * np.abs(features).max(axis=0)] = 0.0
+    return np.asarray(np.sqrt(masses)[:, None] * out)
 
 
 def _effect(difference: Array, noise: Array, factor: float) -> Effect:

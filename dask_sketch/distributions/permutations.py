@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
+
+from dask_sketch.errors import InputError
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # relative difference of statistics that are equal but for rounding
+_PER_LEVEL, _LARGEST = 5.0, 1e18  # default number, multiplied by the level, and its bound
+_BYTES, _STATISTICS_BYTES = 25, 2048  # of an assignment: of each unit, and of all statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,11 @@ def permutations_of(
     seed
         Seed of the permutations, ``>= 0``.
 
+    Raises
+    ------
+    InputError
+        If they do not fit into the free memory.
+
     Examples
     --------
     >>> two_and_two = np.array([True, True, False, False])
@@ -61,6 +71,8 @@ def permutations_of(
     """
     members, taken = _sizes(first, strata)
     total = _n_assignments(members, taken)
+    n = min(total, n_permutations + 1)
+    require_memory("n_permutations", n, _BYTES * len(first) + _STATISTICS_BYTES)
     smallest = smallest_p_value(first, strata)
     if total <= n_permutations + 1:
         sides = np.array(list(_assignments(members, taken, len(first))))
@@ -72,6 +84,47 @@ def permutations_of(
     for rows in members:
         sides[1:, rows] = rng.permuted(sides[1:, rows], axis=1)
     return Permutations(sides, False, max(smallest, 1.0 / (n_permutations + 1)))
+
+
+def default_number(level: float) -> int:
+    """Number of permutations or draws, such that p-values near a level have little noise.
+
+    Parameters
+    ----------
+    level
+        Level of the test, in (0, 1).
+
+    Examples
+    --------
+    >>> default_number(0.05), default_number(0.001)
+    (999, 5000)
+    """
+    return max(999, math.ceil(min(_PER_LEVEL / level, _LARGEST)))
+
+
+def require_memory(name: str, number: int, n_bytes: int) -> None:
+    """Raise if permutations or draws do not fit into the free memory.
+
+    Parameters
+    ----------
+    name
+        Name of the argument that is their number.
+    number
+        Number of them.
+    n_bytes
+        Number of bytes of each.
+
+    Raises
+    ------
+    InputError
+        If they do not fit.
+    """
+    if number * n_bytes > psutil.virtual_memory().available:
+        raise InputError(
+            f"{name}={number:,}: they take {number * n_bytes / 1e9:.3g} GB, more than the free "
+            "memory. Give a smaller number, or a larger level, from which the default follows.",
+            parameter=name,
+        )
 
 
 def smallest_p_value(first: NDArray[np.bool_], strata: NDArray[np.intp]) -> float:

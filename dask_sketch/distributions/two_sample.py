@@ -16,6 +16,7 @@ from dask_sketch.distributions.permutations import (
     adjusted_p_values,
     combined_p_value,
     contrasts,
+    default_number,
     p_values,
     permutations_of,
 )
@@ -40,7 +41,6 @@ _ROW_RIDGES = (0.1, 0.01, 0.001)
 _MAX_BAND = 128  # frequencies of a band whose covariance is computed
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
-_PERMUTATIONS = 5  # multiplied by 1 / level: p-values near the level have little noise then
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -123,7 +123,7 @@ def compare(
     level = require_number("level", level, 0.0, 1.0, strict=True)
     tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
     if n_permutations is None:
-        n_permutations = max(999, math.ceil(_PERMUTATIONS / level))
+        n_permutations = default_number(level)
     n_permutations = require_integer("n_permutations", n_permutations, 1)
     seed = require_integer("seed", seed, 0)
     with one_blas_thread():

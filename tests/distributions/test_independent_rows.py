@@ -61,6 +61,13 @@ def test_equal_data_is_not_different():
     assert [one.p_value for one in found.features] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(("value", "p_value"), [(1.7, 1.0), (1.8, 0.001)])
+def test_rows_that_are_all_alike(value, p_value):
+    first = ds.sketch(np.full((300, 2), 1.7), MAP)
+    found = compare_rows(first, ds.sketch(np.full((777, 2), value), MAP, position=300))
+    assert found.p_value == p_value
+
+
 def test_sketches_without_rows_are_refused():
     rng = np.random.default_rng(0)
     sketch = sketch_of(rng)
@@ -82,6 +89,7 @@ def test_sketches_without_rows_are_refused():
         ({"tolerance": 3}, "tolerance=3"),
         ({"n_draws": 0}, "n_draws=0"),
         ({"n_draws": 10}, "n_draws=10"),
+        ({"level": 1e-12}, r"n_draws=5,000,000,000,000: .* GB"),
         ({"seed": 0.5}, r"seed=0\.5"),
     ],
 )

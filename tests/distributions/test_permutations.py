@@ -7,9 +7,11 @@ from dask_sketch.distributions.permutations import (
     adjusted_p_values,
     combined_p_value,
     contrasts,
+    default_number,
     p_values,
     permutations_of,
 )
+from dask_sketch.errors import InputError
 
 
 def sides_of(*counts):
@@ -44,6 +46,13 @@ def test_random_ones_keep_the_strata_and_depend_on_the_seed_alone():
     np.testing.assert_array_equal(found.sides, permutations_of(first, strata, 99, seed=1).sides)
     assert (found.sides != permutations_of(first, strata, 99, seed=2).sides).any()
     assert found.smallest == 0.01
+
+
+@pytest.mark.parametrize("level", [1e-12, 5e-324])
+def test_more_permutations_than_the_memory_holds_are_refused(level):
+    first, strata = sides_of((40, 40))
+    with pytest.raises(InputError, match=r"n_permutations=\d.* GB"):
+        permutations_of(first, strata, default_number(level), seed=0)
 
 
 def test_contrasts_are_scaled_differences_of_means():
