@@ -189,8 +189,11 @@ def _runs_or_keys(
         span = _span(window, name)
         started = start_times(records)
         times = {run: started[run] for run in runs if run in started}
-        newest = max(times.values(), default=None)
-        return {run for run, time in times.items() if newest is not None and newest - time < span}
+        if not times:
+            return set()
+        # the run of the highest number: the clock may have been wrong in an earlier one
+        newest = times[max(times)]
+        return {run for run, time in times.items() if abs(newest - time) < span}
     raise LedgerError(
         f'{name}={window!r}: give a number of runs, a span of time such as "7 days", or a function '
         "of the key of a partition.",
@@ -326,6 +329,6 @@ def decayed_weights(
             "age is unknown. Leave half_life out.",
             parameter="half_life",
         )
-    newest = max(started[run] for run in runs)
-    halvings = {run: (newest - started[run]) / span for run in runs}
+    newest = started[max(runs)]  # the clock may have been wrong in an earlier one
+    halvings = {run: abs(newest - started[run]) / span for run in runs}
     return {run: 0.5**n for run, n in halvings.items() if n <= _MAX_HALVINGS}

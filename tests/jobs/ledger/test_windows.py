@@ -169,6 +169,19 @@ def test_a_window_that_moves_reads_what_is_new(tmp_path, feature_map, monkeypatc
     assert ledger.window("9 days").identical(sketches[0] + sketches[1] + sketches[4])
 
 
+def test_a_clock_that_was_wrong_in_one_run(tmp_path, feature_map):
+    ledger = create_ledger(tmp_path / "ledger.zarr", feature_map)
+    parts = [partial_sketch(np.full((n, 2), 0.1 * n), feature_map) for n in (1, 2, 4)]
+    days = ("2026-06-01", "2099-01-01", "2026-06-02")
+    with ledger.lock():
+        for n, (day, part) in enumerate(zip(days, parts, strict=True), 1):
+            start = f"{day}T02:00:00+00:00"
+            run = RunRecord(n, start, start, "done")
+            ledger.commit(added=[(Partition(str(n), "v0", 1, 1), part)], run=run)
+    assert ledger.window("7 days").identical(parts[0] + parts[2])
+    assert ledger.window(half_life="1 day").identical(parts[0].scale(0.5) + parts[2])
+
+
 def test_weights_decay_with_age(nights):
     found = nights.window("3 days", half_life="1 day")
     by_night = [nights.total([f"{night}a", f"{night}b"]) for night in (19, 20, 21)]
