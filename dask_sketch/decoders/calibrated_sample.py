@@ -263,6 +263,8 @@ def calibrate(sketch: Sketch, *, seed: int = 0) -> CalibratedSample:
     >>> bool(np.abs(sample.weights @ sample.rows - x.mean(axis=0)).max() < 1e-3)
     True
     """
+    if not isinstance(sketch, Sketch):
+        raise InputError(f"sketch of type {type(sketch).__name__}: give a Sketch with random rows.")
     sample = sketch.sample
     if sample is None or not len(sample):
         raise InputError(

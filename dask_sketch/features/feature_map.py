@@ -366,7 +366,14 @@ class FeatureMap:
 
     def with_pilot(self, pilot: Pilot | None) -> FeatureMap:
         """The same map with another record of pilot rows."""
-        out = replace(self, pilot=pilot)
+        return self._with(pilot=pilot)
+
+    def without_records(self) -> FeatureMap:
+        """The same map without what :func:`~dask_sketch.design` recorded of the data."""
+        return self._with(pilot=None, scale_fit=None)
+
+    def _with(self, **records: Any) -> FeatureMap:
+        out = replace(self, **records)
         for name in ("_sampled", "digest"):
             if name in self.__dict__:
                 out.__dict__[name] = self.__dict__[name]

@@ -113,6 +113,10 @@ def privatise(
     >>> abs(private.total_weight - 5000) < 100, private.privacy.mechanism
     (True, 'gaussian')
     """
+    if not isinstance(sketch, Sketch):
+        raise InputError(
+            f"sketch of type {type(sketch).__name__}: give one Sketch; of a group, group[label]."
+        )
     if sketch.privacy is not None:
         raise InputError("sketch is private already: privatise the sketch of the data once.")
     weight = require_parameters(epsilon, delta, max_weight, group_size, seed)
@@ -132,8 +136,8 @@ def privatise(
     nothing = FixedPoint.zeros(sketch.feature_map.n_features)
     return replace(
         sketch,
-        # the record of the pilot and the rows of the sample are the data itself
-        feature_map=sketch.feature_map.with_pilot(None),
+        # records of the design, such as sums of the pilot rows, and the sample are the data itself
+        feature_map=sketch.feature_map.without_records(),
         sample=None,
         moment_quanta=FixedPoint.from_integers(moments),
         weight_quanta=total,

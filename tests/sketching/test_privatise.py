@@ -97,6 +97,21 @@ def test_nothing_else_of_the_data_remains():
         assert str(value)[:8] not in text
 
 
+def test_nothing_that_design_recorded_of_the_data_is_released():
+    x = TRUTH.sample(500, seed=1)
+    private = ds.privatise(ds.partial_sketch(x, ds.design(x, n_components=3)), 1.0)
+    assert private.feature_map.pilot is None
+    assert private.feature_map.scale_fit is None
+
+
+@pytest.mark.parametrize("other", [None, MAP])
+def test_what_is_no_sketch(other):
+    with pytest.raises(InputError, match="sketch of type"):
+        ds.privatise(other, 1.0)
+    with pytest.raises(InputError, match="sketch of type"):
+        ds.calibrate(other)
+
+
 def test_bounds_without_bounds_are_those_of_the_map():
     fm = ds.FeatureMap(2, 20, covariances=[4.0, 9.0], center=[1.0, -1.0])
     private = ds.privatise(ds.partial_sketch(np.zeros((10, 2)), fm), 1.0)
