@@ -302,11 +302,14 @@ def ledger_of(job: Job) -> Ledger | None:
 
 def _exists(path: str, options: dict[str, Any] | None) -> bool:
     """Whether there is a ledger, not only the folder of a run that was killed while creating it."""
-    fs, root = fsspec.core.url_to_fs(path, **(options or {}))
     try:
+        fs, root = fsspec.core.url_to_fs(path, **(options or {}))
         return bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
-    except OSError as error:
-        raise LedgerError(f"{path} cannot be reached: {type(error).__name__}: {error}") from error
+    except (OSError, ImportError, ValueError, TypeError) as error:
+        raise LedgerError(
+            f"job.ledger: {path} cannot be reached: {type(error).__name__}: {error}. Check the "
+            "path, and job.storage_options for a URL."
+        ) from error
 
 
 def _require_map(job: Job, feature_map: FeatureMap) -> None:

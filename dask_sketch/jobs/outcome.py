@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.distributions.result import TwoSampleTest
-from dask_sketch.errors import ArtifactError
+from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
 
@@ -215,10 +215,17 @@ def require_outputs(job: Job) -> None:
     ------
     ArtifactError
         If there is such an output; the message names the key of the job file.
+    JobError
+        If two outputs, or an output and the ledger, have one path, or one lies in the other.
     """
     total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
     artifacts += [("model", path, options) for _, path, options in model_paths(job)]
+    places = [("job.ledger", job.place(job.job.ledger))]
+    places += [(f"outputs.{key}", path) for key, path, _ in artifacts]
+    if job.outputs.report is not None:
+        places.append(("outputs.report", job.place(job.outputs.report)))
+    _require_apart(places)
     for key, path, options in artifacts:
         with _named(key):
             require_writable(path, overwrite=True, storage_options=options)
@@ -227,6 +234,22 @@ def require_outputs(job: Job) -> None:
         assert page is not None  # job files accept no URL for the report
         with _named("report"):
             require_writable_page(page)
+
+
+def _require_apart(places: Sequence[tuple[str, str]]) -> None:
+    """Refuse a path that is, or lies in, the path of another key: it would be replaced."""
+    keys: dict[str, str] = {}
+    for key, path in places:
+        local = local_path(path)
+        folder = path.rstrip("/") if local is None else str(local.resolve())
+        if folder in keys:
+            raise JobError(f"{key} = {path!r}: is also that of {keys[folder]}: give another path.")
+        keys[folder] = key
+    for path, key in keys.items():
+        folder = path
+        while folder := folder.rpartition("/")[0]:
+            if folder in keys:
+                raise JobError(f"{key} = {path!r}: lies in {keys[folder]}: give another path.")
 
 
 @contextlib.contextmanager

@@ -126,6 +126,12 @@ def _window(value: Any) -> int | str:
     raise ValueError('should be a number of runs, or a span of time such as "7 days"')
 
 
+def _positive(value: float) -> float:
+    if not 1e-300 <= value <= 1e300:
+        raise ValueError("should be above 0, from 1e-300 to 1e300")
+    return value
+
+
 def _ordered(values: tuple[int, int]) -> tuple[int, int]:
     if values[0] > values[1]:
         raise ValueError("should be the lowest and the highest number")
@@ -142,7 +148,7 @@ Names = Annotated[list[Text], Field(min_length=1, max_length=MAX_NAMES), AfterVa
 Size = Annotated[int, BeforeValidator(_size)]
 Location = Annotated[Text, AfterValidator(_location)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Positive = Annotated[float, Field(ge=1e-300, le=1e300)]
+Positive = Annotated[float, AfterValidator(_positive)]
 Frequencies = Annotated[int, Field(ge=1, le=MAX_FREQUENCIES)]
 PilotSize = Annotated[int, Field(ge=2, le=MAX_PILOT)]
 Variances = Annotated[list[Positive], Field(min_length=1, max_length=MAX_NAMES)]

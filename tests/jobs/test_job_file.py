@@ -174,7 +174,7 @@ ONE = {
     "limits.rows = [3, 2]": ("limits.rows = [...]:", "lowest"),
     "limits.rows = [-3, 2]": ("limits.rows[0] = -3:", "0"),
     "limits.rows = [0.5, 2]": ("limits.rows[0] = 0.5:", "integer"),
-    "limits.range = 0": ("limits.range = 0:", "greater"),
+    "limits.range = 0": ("limits.range = 0:", "above 0"),
     "limits.attempt = 3": ("limits.attempt:", "attempts"),
     "limit.attempts = 3": ("limit:", "limits"),
     "drift.groups = 'yes'": ('drift.groups = "yes":', "boolean"),

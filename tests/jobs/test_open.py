@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from dask_sketch import FeatureMap
 from dask_sketch.errors import (
     ChunkError,
     InputError,
+    LedgerError,
     SketchError,
 )
 from dask_sketch.jobs import open as inputs
@@ -121,6 +123,17 @@ def test_a_run_killed_while_it_made_the_ledger_is_no_obstacle(make_place: Make) 
     (other.folder / "ledger.zarr/letters.txt").touch()
     with pytest.raises(SketchError, match=r"ledger\.zarr"):
         other.run()
+
+
+def test_a_ledger_on_a_file_system_without_its_package(
+    make_place: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "adlfs", None)  # as if it were not installed
+    place = make_place(3)
+    text = place.file.read_text().replace('"ledger.zarr"', '"adl://account/ledger"')
+    place.file.write_text(text)
+    with pytest.raises(LedgerError, match=r"job\.ledger: adl://account/ledger"):
+        place.run()
 
 
 def test_other_ways_to_read_a_store_make_other_partitions_and_count_once(make_place: Make) -> None:

@@ -19,6 +19,7 @@ from dask_sketch.errors import (
     ArtifactError,
     ChunkError,
     InputError,
+    JobError,
     LedgerLocked,
     PlanError,
 )
@@ -372,6 +373,25 @@ def test_workers_give_the_bits_of_threads(make_place: Make, forked_workers: None
     place.write(DECODE)  # and on with threads
     assert place.run().new == 1
     assert place.ledger().total().identical(place.scratch())
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ({"model": "m.zarr", "sketch": "./m.zarr"}, r"outputs\.model.*outputs\.sketch"),
+        ({"model": "m.zarr", "report": "m.zarr/r.html"}, r"outputs\.report.*outputs\.model"),
+        ({"model": "ledger.zarr"}, r"outputs\.model.*job\.ledger"),
+    ],
+)
+def test_outputs_that_would_replace_each_other_are_refused_first(
+    make_place: Make, paths: dict[str, str], message: str
+) -> None:
+    place = make_place(3)
+    outputs = "".join(f'{key} = "{path}"\n' for key, path in paths.items())
+    place.write(f"{DECODE}[outputs]\n{outputs}")
+    with pytest.raises(JobError, match=message):
+        place.run()
+    assert not (place.folder / "ledger.zarr").exists()
 
 
 @pytest.mark.parametrize("key", ["model", "sketch", "report"])
