@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,8 +167,8 @@ def select_model(
     >>> select_model([decode(sketch, k) for k in (1, 2, 3)], heldout).model.n_components
     2
     """
-    if isinstance(models, (GaussianMixture, Centroids)):
-        raise InputError("models is a single model: give a list of models.")
+    if isinstance(models, (GaussianMixture, Centroids)) or not isinstance(models, Iterable):
+        raise InputError(f"models of type {type(models).__name__}: give a list of models.")
     candidates = list(models)
     if not candidates:
         raise InputError("models=[]: give at least one model.")

@@ -10,9 +10,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.storage.regular_files import read_regular_file
 from dask_sketch.storage.replace import replacing
 
-MAX_TEXT = 2**26  # characters: a whitening matrix of 1800 features
+MAX_TEXT = 2**26  # bytes: a whitening matrix of 1800 features
 
 
 def write_feature_map(
@@ -73,17 +74,22 @@ def open_feature_map(path: str, storage_options: dict[str, Any] | None = None) -
     True
     """
     try:
-        with fsspec.open(path, "rt", encoding="utf-8", **(storage_options or {})) as file:
-            text = file.read(MAX_TEXT + 1)
-    except (OSError, UnicodeDecodeError) as error:
+        fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        if isinstance(fs, LocalFileSystem):
+            content = read_regular_file(Path(place), MAX_TEXT + 1)
+        else:
+            with fs.open(place, "rb") as file:
+                content = file.read(MAX_TEXT + 1)
+        text = "" if len(content) > MAX_TEXT else content.decode("utf-8")
+    except (OSError, ImportError, ValueError) as error:  # of the file system, or of the text
         raise InputError(
-            f"feature map {path!r} cannot be read ({type(error).__name__}); make one with "
+            f"feature map {path!r} cannot be read ({type(error).__name__}: {error}); make one with "
             "`dask-sketch design`."
         ) from error
-    if len(text) > MAX_TEXT:
+    if len(content) > MAX_TEXT:
         raise ArtifactError(
-            f"{path} has over {MAX_TEXT:,} characters, more than any feature map: give the path of "
-            "a file that `dask-sketch design` wrote."
+            f"{path} has over {MAX_TEXT:,} bytes, more than any feature map: give the path of a "
+            "file that `dask-sketch design` wrote."
         )
     try:
         return FeatureMap.from_json(text)

@@ -20,6 +20,7 @@ from dask_sketch.sketching.arguments import (
     require_device,
     require_feature_map,
     require_nan_policy,
+    require_position,
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import prepare_groups
@@ -29,7 +30,6 @@ from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.positions import Positions
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer
 
 
 def sketch(
@@ -122,7 +122,7 @@ def sketch(
         )
     require_feature_map(feature_map)
     size = sample_size(sample, feature_map.n_features, grouped=groups is not None)
-    position = require_integer("position", position, 0)
+    position = require_position(position)
     samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )

@@ -394,6 +394,7 @@ class Polishing:
 
 
 _BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB
+_LARGEST = 1e150  # value whose square is a float64
 
 
 def in_memory(x: Any) -> bool:
@@ -435,14 +436,14 @@ def row_blocks(
     step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)
-        finite = np.isfinite(block).all(axis=1)
-        if not finite.all():
-            bad = int(np.argmin(finite))
-            feature = int(np.argmin(np.isfinite(block[bad])))
+        usable = (np.abs(block) <= _LARGEST).all(axis=1)
+        if not usable.all():
+            bad = int(np.argmin(usable))
+            feature = int(np.argmin(np.abs(block[bad]) <= _LARGEST))
             raise InputError(
                 f"row {start + bad} of x has {block[bad, feature]} in "
-                f"{feature_title(feature, names or named)}; x may have no NaN or infinite values. "
-                "Remove the row."
+                f"{feature_title(feature, names or named)}; x may have no NaN, infinite values or "
+                "values above 1e150, whose squares no float64 holds. Remove the row."
             )
         yield block
 

@@ -11,7 +11,7 @@ from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, is_weight
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
-from dask_sketch.validation.arrays import require_memory, require_unmasked
+from dask_sketch.validation.arrays import require_integer, require_memory, require_unmasked
 from dask_sketch.validation.device import device_array, on_device
 from dask_sketch.validation.tables import feature_title
 
@@ -19,6 +19,7 @@ NanPolicy = Literal["raise", "omit"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
 Device = Literal["cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
+MAX_POSITION = 2**62  # leaves room for as many rows after it
 
 
 def require_nan_policy(nan_policy: object) -> None:
@@ -33,6 +34,14 @@ def require_feature_map(feature_map: object) -> None:
         raise InputError(
             f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."
         )
+
+
+def require_position(position: object) -> int:
+    """Raise InputError unless ``position`` is the number of a row that 64 bits hold."""
+    found = require_integer("position", position, 0)
+    if found > MAX_POSITION:
+        raise InputError(f"position={found}: give an integer of at most 2**62.")
+    return found
 
 
 def require_device(device: object) -> None:

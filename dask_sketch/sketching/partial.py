@@ -22,6 +22,7 @@ from dask_sketch.sketching.arguments import (
     refuse_row,
     require_device,
     require_nan_policy,
+    require_position,
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import sketch_groups
@@ -196,7 +197,7 @@ def partial_sketch(
     if sample is None:
         return found
     size = require_integer("sample", sample, 1)
-    start = require_integer("position", position, 0)
+    start = require_position(position)
     sampling = Sampling.of(size, feature_map, None, weighted=w is not None)
     return add_sample(found, x, w, sampling, start=start)
 

@@ -83,6 +83,8 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
         return None
     if sample is None or sample is True:
         return default_size(n_features)
+    if sample == 0:
+        raise InputError("sample=0: give False for no rows, or an integer of at least 1.")
     return require_integer("sample", sample, 1)
 
 

@@ -61,11 +61,17 @@ def write_dataset(
     dataset = dataset.assign_attrs(checksum=checksum(dataset))
     require_writable(store, overwrite=overwrite, storage_options=storage_options)
     path = local_path(store)
-    if path is None:
-        _write(dataset, store, "w" if overwrite else "w-", storage_options)
-        return
-    with replacing(path) as new:
-        _write(dataset, str(new), "w", None)
+    try:
+        if path is None:
+            _write(dataset, store, "w" if overwrite else "w-", storage_options)
+            return
+        with replacing(path) as new:
+            _write(dataset, str(new), "w", None)
+    except OSError as error:
+        raise ArtifactError(
+            f"store={str(store)!r} cannot be written: {error.strerror or first_line(error)} "
+            f"({type(error).__name__}). Free space there, or choose another path."
+        ) from error
 
 
 def _write(

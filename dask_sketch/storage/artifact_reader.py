@@ -59,6 +59,8 @@ def read_dataset(
         truncated or edited; the message says which.
     """
     path = local_path(store)
+    if path is not None and "\0" in str(path):
+        raise ArtifactError(f"store={str(store)!r} does not exist: no file has a zero byte in it.")
     for _ in range(_ATTEMPTS):
         before = _identity(path)
         try:
@@ -114,16 +116,16 @@ def _read(
             f"store={str(store)!r} {state}, expected a {noun} ({first_line(error)}). Check the "
             "path or the URL."
         ) from error
-    if schema not in versions:
+    if not isinstance(schema, str) or schema not in versions:
         raise ArtifactError(
             f"store={str(store)!r} is not a {noun}: schema={schema!r}, expected "
             f"{' or '.join(map(repr, versions))}. "
             + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
         )
-    if version != versions[str(schema)]:
+    if version != versions[schema]:
         raise ArtifactError(
-            f"store={str(store)!r} is a {_noun(str(schema))} of schema_version={version!r}; this "
-            f"version of dask-sketch reads {versions[str(schema)]}. Upgrade the older side."
+            f"store={str(store)!r} is a {_noun(schema)} of schema_version={version!r}; this "
+            f"version of dask-sketch reads {versions[schema]}. Upgrade the older side."
         )
     try:
         dataset = _load(store, source, group, max_bytes)
@@ -131,12 +133,12 @@ def _read(
         raise
     except Exception as error:  # damaged bytes surface as errors of many types
         raise ArtifactError(
-            f"store={str(store)!r}: the {_noun(str(schema))} is truncated or damaged "
+            f"store={str(store)!r}: the {_noun(schema)} is truncated or damaged "
             f"({first_line(error)}). Restore it from a copy, or make it again."
         ) from error
     if dataset.attrs.pop("checksum", None) != checksum(dataset):
         raise ArtifactError(
-            f"store={str(store)!r}: the {_noun(str(schema))} does not match its checksum; it was "
+            f"store={str(store)!r}: the {_noun(schema)} does not match its checksum; it was "
             "truncated or edited. Restore it from a copy, or make it again."
         )
     return dataset

@@ -273,7 +273,7 @@ def test_bad_input() -> None:
         (lambda m, s: diagnose(s, m), "model of type Sketch: give a model"),
         (lambda m, s: diagnose(m, "sk.zarr"), "sketch of type str"),
         (lambda m, s: diagnose(m, s, heldout=3), "heldout of type int"),
-        (lambda m, s: select_model(m, s), "models is a single model"),
+        (lambda m, s: select_model(m, s), "models of type GaussianMixture"),
         (lambda m, s: select_model({4: m}, s), r"models\[0\] of type int"),
         (lambda m, s: select_model([m], None), "heldout of type NoneType"),
         (

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.errors import ArtifactError
+from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.artifact import open_feature_map, write_feature_map
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -103,6 +103,13 @@ def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):
     (tmp_path / "map.json").write_text(" " * 1001)
     with pytest.raises(ArtifactError, match="1,000"):
         ds.open(tmp_path / "map.json")
+
+
+@pytest.mark.parametrize("name", ["pipe.json", "/dev/zero", "gopher://host/map.json", "a\0.json"])
+def test_what_is_no_file(name, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")  # reading it would wait for a writer
+    with pytest.raises(InputError, match="feature map .* cannot be read"):
+        open_feature_map(str(tmp_path / name) if name == "pipe.json" else name)
 
 
 def test_a_huge_feature_map_takes_no_memory():

@@ -93,6 +93,7 @@ def test_weighted_score(mixture):
         (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 3\)"),
         (np.array([["a", "b", "c"]]), "not real numbers"),
         (np.array([[0, 0, 0], [0, np.nan, 0.0]]), "row 1 of x"),
+        (np.array([[0, 0, 0], [0, 0, 1e200]]), "row 1 of x has 1e"),
     ],
 )
 def test_refuses_bad_samples(mixture, x, message):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dask_sketch import FeatureMap, merge, partial_sketch, privatise
 from dask_sketch import open as open_artifact
+from dask_sketch import sketch as sketch_of
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.design import design_from_pilot
 from dask_sketch.sketching.open import sketch_from_dataset
@@ -168,10 +169,13 @@ def test_scaled_weights_keep_the_rows():
     assert sketch.scale(4.0).sample.row_weights[0] == 4.0
 
 
-@pytest.mark.parametrize(("argument", "value"), [("sample", 0), ("sample", 1.5), ("position", -1)])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("sample", 0), ("sample", 1.5), ("position", -1), ("position", 2**63)]
+)
 def test_wrong_sizes_are_refused(argument, value):
-    with pytest.raises(InputError, match=f"{argument}={value}"):
-        partial_sketch(X, MAP, **({"sample": 10} | {argument: value}))
+    for function in (partial_sketch, sketch_of):
+        with pytest.raises(InputError, match=f"{argument}={value}"):
+            function(X, MAP, **({"sample": 10} | {argument: value}))
 
 
 def test_groups_carry_no_rows():

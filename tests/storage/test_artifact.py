@@ -62,7 +62,7 @@ def test_a_failed_write_keeps_what_was_there(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(xr.Dataset, "to_zarr", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ArtifactError, match=r"store='.*/d' cannot be written: disk full"):
         write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
     assert read_dataset(place, {"test/thing": 1})["a"].values.tolist() == [1.0] * 3
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
@@ -136,7 +136,7 @@ def test_a_failed_move_keeps_what_was_there(tmp_path, monkeypatch):
         return honest(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="device busy"):
+    with pytest.raises(ArtifactError, match="device busy"):
         write_dataset(dataset(2.0), place, "test/thing", 1, overwrite=True)
     assert read_dataset(place, {"test/thing": 1})["a"].values.tolist() == [1.0] * 3
 
@@ -157,6 +157,11 @@ def test_relative_paths(tmp_path, monkeypatch):
 def test_nowhere_is_not_a_place():
     with pytest.raises(ArtifactError, match="store=None: give a path"):
         write_dataset(dataset(), None, "test/thing", 1)
+
+
+def test_a_path_that_looks_like_a_chain_of_urls(tmp_path):
+    with pytest.raises(ArtifactError, match="a::b.*cannot be written"):
+        write_dataset(dataset(), f"{tmp_path}/a::b.zarr", "test/thing", 1)
 
 
 def test_a_url_of_an_unknown_kind():

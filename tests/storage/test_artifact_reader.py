@@ -119,6 +119,18 @@ def test_sketches_of_others(change, message, stored):
         ds.open(stored)
 
 
+@pytest.mark.parametrize("schema", [["dask-sketch/sketch"], {}, None, 3])
+def test_a_schema_that_is_no_text(schema, stored):
+    edit(stored / "zarr.json", lambda d: d["attributes"].update(schema=schema))
+    with pytest.raises(ArtifactError, match="schema="):
+        ds.open(stored)
+
+
+def test_a_name_that_no_file_has():
+    with pytest.raises(ArtifactError, match="store='a.*does not exist"):
+        ds.open("a\0b")
+
+
 def test_more_than_half_of_the_memory_is_not_asked_for(stored, monkeypatch):
     class Little:
         available = 100
