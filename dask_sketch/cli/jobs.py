@@ -182,7 +182,8 @@ def forget(
 
     The total has the bits of a total without these partitions. Their sketches are removed, and so
     are earlier totals that contain them. Earlier models and reports stay until the next run makes
-    new ones. The data itself is not touched. Random rows of the partitions are removed too.
+    new ones. The data itself is not touched. Random rows of the partitions are removed too. A file
+    that is renamed, moved or copied is another one, and is read.
     """
     from dask_sketch.jobs.verify import open_named
 

@@ -21,7 +21,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
-    from dask_sketch.jobs.job_file import DecodeTable, Job
+    from dask_sketch.jobs.job_file import DecodeTable, GroupsTable, Job
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
 
@@ -389,6 +389,14 @@ def _last_folder(ledger: Ledger, name: str) -> dict[str, str]:
     return {name: folders[-1]} if folders else {}
 
 
+def _no_groups(table: GroupsTable, ledger: Ledger) -> str:
+    pattern = None if table.pattern is None else table.pattern.pattern
+    return (
+        f"groups.pattern = {pattern!r}: matches the key of no partition, so there are no groups; "
+        f"keys look like {min(ledger.entries)!r}."
+    )
+
+
 def digest_of(sketch: Sketch) -> str:
     """Digest of the sums of a sketch, which distinguishes sketches of one feature map."""
     total = hashlib.sha256(f"{sketch.count} {sketch.total_weight!r}".encode())
@@ -434,6 +442,8 @@ def make_results(
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)
+            if ledger.entries and not keys:
+                log(_no_groups(job.groups, ledger))
             with_rows = any(table.groups for table in job.decode)  # of models of groups
             results.groups = {
                 name: ledger.total(those, sample=with_rows) for name, those in keys.items()

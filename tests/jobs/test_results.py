@@ -15,6 +15,7 @@ from dask_sketch.errors import (
 )
 from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.results import CAME, STATE
+from dask_sketch.jobs.run import run_job
 
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
@@ -37,6 +38,10 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
     outcome = place.run()
     names = {name for pair in outcome.between for name in pair.split(" against ")}
     assert {"1", "2", "4", "6", "8", "0"} == names
+    place.write("[groups]\npattern = 'z/(.)'\n", sources=sources)
+    lines: list[str] = []
+    run_job(place.file, log=lines.append)
+    assert [line for line in lines if line.startswith("groups.pattern = 'z/(.)'")]
     place.write("[groups]\npattern = 'x/\\[(\\d+)'\nmost = 3\n", sources=sources)
     with pytest.raises(JobError, match=r"groups\.most = 3: .*10"):
         place.run()

@@ -253,7 +253,8 @@ class Ledger(LedgerReader):
         """Erase partitions at once, and never read them again.
 
         The erasure is that of the rows: partitions that hold any of them are erased, or are not
-        read, under every key, if a file is divided otherwise or a source is renamed.
+        read, under every key, if a file is divided otherwise or a source is renamed. A file that
+        is renamed, moved or copied is another one, and is read.
 
         Their sketches are subtracted from the total and removed from all objects of the ledger, and
         so are the random rows that it keeps of them: batches that contain them are rewritten, and
