@@ -30,6 +30,7 @@ _DESIGNED = 200  # groups whose rows choose the feature map
 _NODES, _REACH, _SMOOTHING = 40, 10.0, 1.5  # of the densities on nodes
 _EM_GROUPS = 200  # tested groups to which mixtures are fitted
 _TUNED, _TUNED_SIZE = 10_000, 1000  # images and landmarks that choose bandwidth and ridge
+_DIGIT_LANDMARKS = 3000
 _SCALE, _FREQUENCIES = 2.0, 300  # of the feature map of images, in pixels
 
 
@@ -96,19 +97,32 @@ def root_mean_square(errors: Array) -> float:
 
 
 def counting(
-    n_train: int, n_test: int, sizes: tuple[int, int], landmarks: int, *, criteria: bool
+    n_train: int, n_test: int, sizes: tuple[int, int], landmarks: int, only: str = ""
 ) -> list[tuple[str, ...]]:
-    """Errors of the predicted numbers of components, one row for each method."""
+    """Errors of the predicted numbers of components, one row for each method.
+
+    Parameters
+    ----------
+    n_train, n_test
+        Numbers of groups to learn from, and to be predicted.
+    sizes
+        Least and largest number of samples in a group.
+    landmarks
+        Number of landmarks.
+    only
+        Beginning of the names of the methods that run.
+    """
     old, y = drawn_groups(np.random.default_rng(5), n_train, sizes)
     new, truth = drawn_groups(np.random.default_rng(6), n_test, sizes)
     rows = [("constant", f"{root_mean_square(truth - y.mean()):.2f}", "", "")]
-    for name, found in by_criteria(new[:_EM_GROUPS]).items() if criteria else ():
+    criteria = by_criteria(new[:_EM_GROUPS]) if not only and sizes[0] == sizes[1] else {}
+    for name, found in criteria.items():
         error = root_mean_square(found - truth[: len(found)])
         rows.append((f"{name} of EM, {len(found)} groups", f"{error:.2f}", "", ""))
 
     def ours(**how: object) -> tuple[Array, Array]:
         feature_map = design(np.concatenate(old[:_DESIGNED]), task="comparison", seed=5)
-        model = DistributionRegressor(landmarks, **how)  # type: ignore[arg-type]
+        model = DistributionRegressor(**{"size": landmarks, **how})  # type: ignore[arg-type]
         model.fit(sketched(old, feature_map), y)
         group = sketched(new, feature_map)
         return model.predict(group), model.predict_interval(group, level=LEVEL)
@@ -122,7 +136,9 @@ def counting(
         "means and covariances": lambda: of_points(moments),
         "densities on 1,600 nodes (Hellinger)": lambda: of_points(density_roots),
         "sketches": ours,
-        "sketches, Gaussian kernel, random features": lambda: ours(kernel="rbf", layer="random"),
+        "sketches, Gaussian kernel, random features": lambda: ours(
+            size=landmarks // 2, kernel="rbf", layer="random"
+        ),
     }
     if sizes[0] < sizes[1]:
         methods["sketches, without weights"] = lambda: ours(weight_sizes=False)
@@ -130,6 +146,8 @@ def counting(
             weight_sizes=False, shrink=False
         )
     for name, method in methods.items():
+        if not name.startswith(only):
+            continue
         start = time.process_time()
         found, interval = method()
         spent = time.process_time() - start
@@ -175,14 +193,13 @@ def main() -> None:
     parser.add_argument("--landmarks", type=int, default=1000)
     parser.add_argument("--data", type=Path, help="folder with mnist.npz")
     parser.add_argument("--images", type=int, default=60_000, help="images to learn from")
+    parser.add_argument("--method", default="", help="beginning of the names of the methods")
     parser.add_argument("--only", choices=("even", "uneven", "digits"))
     chosen = parser.parse_args()
     header = ("method", "root mean square error", f"inside of {1 - LEVEL:.0%} intervals", "CPU s")
     for name, sizes in (("even", (200, 200)), ("uneven", (20, 2000))):
         if chosen.only in (None, name):
-            rows = counting(
-                chosen.train, chosen.test, sizes, chosen.landmarks, criteria=name == "even"
-            )
+            rows = counting(chosen.train, chosen.test, sizes, chosen.landmarks, chosen.method)
             click.echo(f"components of groups of {sizes[0]} to {sizes[1]} samples")
             click.echo(text_table(rows, header=header))
     if chosen.data is not None and chosen.only in (None, "digits"):
@@ -191,7 +208,7 @@ def main() -> None:
         # the images are sorted by their digits in some copies
         order = np.random.default_rng(0).permutation(len(images))[: chosen.images + 10_000]
         start = time.process_time()
-        error = digits(images[order], labels[order], 10_000, chosen.landmarks)
+        error = digits(images[order], labels[order], 10_000, _DIGIT_LANDMARKS)
         spent = time.process_time() - start
         click.echo(
             f"digits as sets of points, {chosen.images:,} images: {error:.2%} ({spent:.0f} s)"

@@ -4,7 +4,7 @@ from tests.benchmarks import learning
 
 
 def test_sketches_count_components_better_than_a_constant():
-    rows = learning.counting(150, 60, (100, 100), 100, criteria=False)
+    rows = learning.counting(150, 60, (100, 100), 100, only="sk")
     errors = {name: float(error) for name, error, *_ in rows}
     assert errors["sketches"] < 0.9 * errors["constant"]
     groups, counts = learning.drawn_groups(np.random.default_rng(0), 50, (20, 200))
