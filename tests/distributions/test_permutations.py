@@ -84,6 +84,15 @@ def test_combined_and_adjusted_p_values_keep_their_level():
     assert abs(np.mean(adjusted) - 0.1) < 0.052
 
 
+def test_a_difference_that_one_statistic_sees_is_found_at_a_small_level():
+    statistics = np.random.default_rng(0).chisquare(3.0, size=(16, 1826))
+    assert combined_p_value(statistics) > 0.01
+    statistics[3, 0] = 100.0
+    assert combined_p_value(statistics) == 1 / 1826
+    alike = np.concatenate([statistics, statistics * (1.0 + 1e-12)], axis=1)  # sides exchanged
+    assert combined_p_value(alike) == 2 / (2 * 1826)
+
+
 def test_adjusted_p_values_step_down():
     # the second hypothesis is compared with itself alone, once the first one is found
     p = np.array([[0.25, 0.5, 0.75, 1.0], [0.5, 0.25, 1.0, 0.75]])
