@@ -81,7 +81,7 @@ def open_feature_map(path: str, storage_options: dict[str, Any] | None = None) -
             with fs.open(place, "rb") as file:
                 content = file.read(MAX_TEXT + 1)
         text = "" if len(content) > MAX_TEXT else content.decode("utf-8")
-    except (OSError, ImportError, ValueError) as error:  # of the file system, or of the text
+    except Exception as error:  # file systems fail in many ways
         raise InputError(
             f"feature map {path!r} cannot be read ({type(error).__name__}: {error}); make one with "
             "`dask-sketch design`."

@@ -304,8 +304,9 @@ def _exists(path: str, options: dict[str, Any] | None) -> bool:
     """Whether there is a ledger, not only the folder of a run that was killed while creating it."""
     try:
         fs, root = fsspec.core.url_to_fs(path, **(options or {}))
+        fs.invalidate_cache()
         return bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
-    except (OSError, ImportError, ValueError, TypeError) as error:
+    except Exception as error:  # file systems fail in many ways
         raise LedgerError(
             f"job.ledger: {path} cannot be reached: {type(error).__name__}: {error}. Check the "
             "path, and job.storage_options for a URL."

@@ -16,7 +16,8 @@ from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples, as_array, memory_samples
 from dask_sketch.sources.bag import bag_samples
 from dask_sketch.sources.dataframe import column_or_values, frame_samples, pandas_samples
-from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
+from dask_sketch.sources.parquet import parquet_samples
+from dask_sketch.sources.parquet_files import SUFFIXES, is_glob
 from dask_sketch.sources.samples import Samples
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
@@ -264,14 +265,15 @@ def _has_parquet(path: str, storage_options: dict[str, Any] | None) -> bool:
     """Whether a path without a known suffix is a glob, or a directory of Parquet files."""
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        fs.invalidate_cache()
         if is_glob(fs, found):
             return True
         if not fs.exists(found):
             raise InputError(f"x={path!r} does not exist. Check the path.")
         names = [name.rsplit("/", 1)[-1] for name in fs.ls(found, detail=False)]
-    except (OSError, ImportError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except Exception as error:  # file systems fail in many ways
         raise InputError(
             f"x={path!r} could not be listed: {type(error).__name__}: {error}. Check the path, and "
             "storage_options for a URL."

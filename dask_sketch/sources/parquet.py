@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import fsspec
-from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ChunkError, InputError, install_command
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
+from dask_sketch.sources.parquet_files import SUFFIXES, list_parquet_files
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
 from dask_sketch.validation.tables import common_dtype, require_numeric
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUFFIXES = (".parquet", ".parq", ".pq")
 # Largest size of the rows of one part in bytes: a few bytes on disk can state any number of rows.
 MAX_BYTES = 2**32
 # Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
@@ -156,10 +154,10 @@ def parquet_samples(
         raise InputError(f"x={path!r} needs pyarrow: {install_command('parquet')}.") from error
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
-        sizes = _files(fs, found)
+        sizes = list_parquet_files(fs, found)
     except InputError:
         raise
-    except (OSError, ImportError, ValueError) as error:
+    except Exception as error:  # file systems fail in many ways
         raise InputError(
             f"x={path!r} has no Parquet data: {type(error).__name__}: {error}. Check the path, and "
             "storage_options for a URL."
@@ -214,54 +212,6 @@ def parquet_samples(
         origin=StoredFiles(fs, found, tuple(parts), needed),
         copies=4,  # bytes of the file, columns of Arrow, columns of pandas and the block
     )
-
-
-def is_glob(fs: Any, found: str) -> bool:
-    """Whether a path is a pattern, not the name of a file with such characters."""
-    return any(sign in found for sign in "*?[") and not fs.exists(found)
-
-
-def _files(fs: Any, found: str) -> dict[str, int]:
-    """Sizes of the Parquet files at a path, sorted by path.
-
-    Raises
-    ------
-    InputError
-        If there is a symbolic link or a special file among them, which listings leave out.
-    """
-    left_out: list[str] = []
-    if is_glob(fs, found):
-        listed = fs.glob(found, detail=True)
-        if isinstance(fs, LocalFileSystem):  # unlike fsspec, this follows links to folders
-            left_out += set(glob.glob(found, recursive=True)) - set(listed)  # noqa: PTH207
-    elif fs.isdir(found):
-        listed = fs.find(found, detail=True)
-    else:
-        return {found: int(fs.info(found)["size"])}
-    other = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
-    left_out = [name for name in left_out if _is_data(name)]
-    left_out += [
-        name for name in other if _is_data(name) or (not _is_hidden(name) and fs.isdir(name))
-    ]
-    if left_out:
-        raise InputError(
-            f"x={found!r}: {min(left_out)} is, or lies below, a symbolic link or a special file, "
-            f"{len(left_out):,} in all, and these are not followed: put the files themselves "
-            "there, or give the folder to which the link leads."
-        )
-    return {
-        name: int(info["size"])
-        for name, info in sorted(listed.items())
-        if info["type"] == "file" and _is_data(name)
-    }
-
-
-def _is_hidden(name: str) -> bool:
-    return name.rsplit("/", 1)[-1].startswith(("_", "."))
-
-
-def _is_data(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
 
 
 def _row_bytes(meta: pd.DataFrame, chosen: Sequence[str], labelled: bool) -> int:

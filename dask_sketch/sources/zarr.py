@@ -390,7 +390,7 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
             (store.path, store.store) if is_open else ("", guarded(store, storage_options))
         )
         return zarr.open(CompleteStore(found) if complete else found, path=path, mode="r")
-    except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # file systems and damaged metadata fail in many ways
         raise InputError(
             f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path, "
             "and storage_options for a URL."

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import numpy as np
+from zarr.storage import MemoryStore
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.overwrite import local_path, require_writable
@@ -15,6 +18,8 @@ from dask_sketch.storage.replace import replacing
 
 if TYPE_CHECKING:
     import xarray as xr
+
+_ROOT = "zarr.json"  # metadata of a group
 
 
 def write_dataset(
@@ -30,7 +35,8 @@ def write_dataset(
 
     On a local path the group is written to a temporary folder beside the path, and then takes its
     place at once. Readers that began with the old group begin again, see
-    :func:`~dask_sketch.storage.artifact_reader.read_dataset`.
+    :func:`~dask_sketch.storage.artifact_reader.read_dataset`. At a URL objects are replaced one by
+    one. If that fails, readers find a damaged artifact, which can be overwritten.
 
     Parameters
     ----------
@@ -62,11 +68,16 @@ def write_dataset(
     require_writable(store, overwrite=overwrite, storage_options=storage_options)
     path = local_path(store)
     try:
-        if path is None:
-            _write(dataset, store, "w" if overwrite else "w-", storage_options)
-            return
-        with replacing(path) as new:
-            _write(dataset, str(new), "w", None)
+        if path is not None:
+            with replacing(path) as new:
+                _write(dataset, str(new), "w")
+        elif isinstance(store, str):
+            objects: dict[str, Any] = {}
+            _write(dataset, MemoryStore(objects), "w")
+            contents = {key: value.to_bytes() for key, value in objects.items()}
+            _write_objects(contents, store, overwrite, storage_options or {})
+        else:
+            _write(dataset, store, "w" if overwrite else "w-")
     except OSError as error:
         raise ArtifactError(
             f"store={str(store)!r} cannot be written: {error.strerror or first_line(error)} "
@@ -74,9 +85,7 @@ def write_dataset(
         ) from error
 
 
-def _write(
-    dataset: xr.Dataset, store: Any, mode: str, storage_options: dict[str, Any] | None
-) -> None:
+def _write(dataset: xr.Dataset, store: Any, mode: str) -> None:
     from zarr.errors import ContainsGroupError
 
     # one chunk for each variable: an artifact is small and read as a whole
@@ -88,18 +97,73 @@ def _write(
             encoding=encoding,
             zarr_format=3,
             consolidated=False,
-            storage_options=storage_options,
         )
     except (ContainsGroupError, FileExistsError) as error:
+        raise _exists(store) from error
+
+
+def _write_objects(
+    contents: dict[str, bytes], url: str, overwrite: bool, storage_options: dict[str, Any]
+) -> None:
+    """Write the objects of a group to a URL.
+
+    The metadata of the group is the first object. After a failure in between, the URL still holds
+    an artifact, although a damaged one, and not a folder of unknown files, which would never be
+    overwritten.
+    """
+    try:
+        if "://" not in url:  # fsspec would write to a part of it
+            raise ValueError("a path with :: is taken for a chain of URLs")
+        fs, root = fsspec.core.url_to_fs(url, **storage_options)
+        root = root.rstrip("/")
+        objects = {f"{root}/{key}": value for key, value in contents.items()}
+        first = f"{root}/{_ROOT}"
+        fs.invalidate_cache()
+        _make_folders(fs, [first])
+        if overwrite:
+            fs.pipe_file(first, objects[first])
+        else:
+            _create(fs, first, objects[first], url)
+        for name in fs.ls(root, detail=False):
+            array = name.rstrip("/").rpartition("/")[2]
+            if not any(key.split("/")[0] == array for key in contents):  # of an earlier artifact
+                fs.rm(f"{root}/{array}", recursive=True)
+        rest = {name: value for name, value in objects.items() if name != first}
+        _make_folders(fs, rest)
+        fs.pipe(rest)
+    except ArtifactError:
+        raise
+    except Exception as error:  # file systems fail in many ways
         raise ArtifactError(
-            f"{store} exists: choose another path, or pass overwrite=True.", parameter="overwrite"
+            f"store={url!r} cannot be written: {type(error).__name__}: {first_line(error)}. Check "
+            "the URL, and that the package for it is installed; write again with overwrite=True."
         ) from error
-    except (ImportError, ValueError) as error:  # fsspec does not know the protocol
-        raise ArtifactError(
-            f"store={str(store)!r} cannot be written: {first_line(error)}. Check the URL, and "
-            f"that the "
-            "package for it is installed."
-        ) from error
+
+
+def _make_folders(fs: fsspec.AbstractFileSystem, names: Iterable[str]) -> None:
+    """Make the folders of objects, where the file system has folders."""
+    if not fs.async_impl:  # an object store
+        for folder in {name.rpartition("/")[0] for name in names}:
+            fs.makedirs(folder, exist_ok=True)
+
+
+def _create(fs: fsspec.AbstractFileSystem, name: str, content: bytes, url: str) -> None:
+    """Write an object that must not exist yet."""
+    try:
+        fs.pipe_file(name, content, mode="create")
+    except Exception as error:  # file systems raise many types if the object exists
+        fs.invalidate_cache()
+        if not fs.exists(name):
+            raise
+        # a request may have been sent twice, or its answer lost
+        if fs.cat_file(name, end=len(content) + 1) != content:
+            raise _exists(url) from error
+
+
+def _exists(store: Any) -> ArtifactError:
+    return ArtifactError(
+        f"{store} exists: choose another path, or pass overwrite=True.", parameter="overwrite"
+    )
 
 
 def checksum(dataset: xr.Dataset) -> str:

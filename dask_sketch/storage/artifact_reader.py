@@ -109,7 +109,7 @@ def _read(
         raise ArtifactError(
             f"store={str(store)!r} holds an array, not a {noun}. Use sketch() for samples."
         ) from error
-    except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # file systems and damaged metadata fail in many ways
         path = local_path(store)
         state = "does not exist" if path is not None and not path.exists() else "cannot be read"
         raise ArtifactError(

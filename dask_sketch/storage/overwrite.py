@@ -119,6 +119,7 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
 
     try:
         fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
+        fs.invalidate_cache()
         if not fs.exists(root):
             return
         if not overwrite:
@@ -131,7 +132,9 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
             document = fs.cat_file(f"{root.rstrip('/')}/zarr.json", end=_MAX_METADATA)
         except (FileNotFoundError, NotADirectoryError):
             document = b""
-    except (OSError, ImportError, ValueError) as error:
+    except ArtifactError:
+        raise
+    except Exception as error:  # file systems fail in many ways
         raise ArtifactError(
             f"store={url!r} cannot be written: {error} ({type(error).__name__}). Check the URL, "
             "and that the package for it is installed."

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import zarr
+from fsspec.implementations.memory import MemoryFileSystem
 from jobs.places import ROWS, Place, rows_of
 
 from dask_sketch import FeatureMap
@@ -144,6 +145,21 @@ def test_other_ways_to_read_a_store_make_other_partitions_and_count_once(make_pl
     outcome = place.run()
     assert (outcome.new, outcome.deleted, outcome.samples) == (5, 10, 200)
     assert place.ledger().total().identical(place.scratch())
+
+
+def test_a_ledger_that_cannot_be_reached_is_not_taken_for_a_missing_one(
+    make_place: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(self: MemoryFileSystem, path: str) -> bool:
+        raise RuntimeError("no route to host")  # of clients of servers, which is no OSError
+
+    place = make_place(3)
+    url = "memory://unreachable/ledger"
+    place.file.write_text(place.file.read_text().replace("ledger.zarr", url))
+    assert plan_job(place.file).first
+    monkeypatch.setattr(MemoryFileSystem, "exists", unreachable)
+    with pytest.raises(LedgerError, match=f"{url}.*no route to host"):
+        plan_job(place.file)
 
 
 def test_no_source_no_start(make_place: Make) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch import open_samples
 from dask_sketch.errors import ChunkError, InputError
@@ -178,6 +179,18 @@ def test_urls(tmp_path):
         assert changed(before, partitions_of(samples)) == ["[0:10]"]
     finally:
         fsspec.filesystem("memory").rm("/dask-sketch-partitions", recursive=True)
+
+
+def test_a_store_that_can_no_longer_be_reached(tmp_path, monkeypatch):
+    write(tmp_path / "x.zarr", "v3")
+    samples = open_samples(tmp_path / "x.zarr", **STEP)
+
+    def unreachable(self, path):
+        raise RuntimeError("no route to host")  # of clients of servers, which is no OSError
+
+    monkeypatch.setattr(LocalFileSystem, "exists", unreachable)
+    with pytest.raises(ChunkError, match=r"x\.zarr.*no route to host"):
+        partitions_of(samples)
 
 
 def test_entity_tags_come_before_times(tmp_path, monkeypatch):

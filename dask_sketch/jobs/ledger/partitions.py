@@ -300,7 +300,13 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     folders = [f"{root}/{array.path}".rstrip("/") for array in origin.arrays]
     for folder in folders:
         # otherwise all chunks would be missing, which Zarr accepts, and would seem to have changed
-        if not any(fs.exists(f"{folder}/{name}") for name in ("zarr.json", ".zarray")):
+        try:
+            found = any(fs.exists(f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
+        except Exception as error:  # file systems fail in many ways
+            raise ChunkError(
+                f"the array {folder} cannot be reached: {type(error).__name__}: {error}"
+            ) from error
+        if not found:
             raise ChunkError(
                 f"the array {folder} cannot be found: check that its store can be reached."
             )
