@@ -1,0 +1,64 @@
+"""Print digests of feature maps and checksums of sketches, as this processor computes them.
+
+Variables of the environment choose the processor for which code is compiled, and the loops of
+NumPy and OpenBLAS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import dask_sketch as ds
+from dask_sketch.features.kernels.dense import vector_bits
+from dask_sketch.validation.choices import DISTRIBUTIONS
+
+WHITENING = [[2.0, 0.0, 0.0], [0.3, 1.0, 0.0], [-0.1, 0.2, 0.7]]
+SIZES = [(3, name) for name in DISTRIBUTIONS] + [(20, "adapted-radius")]
+
+
+def data(n_features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, weights and labels."""
+    rng = np.random.default_rng(n_features)
+    x = rng.integers(-(2**20), 2**20, size=(700, n_features)).astype(np.float32) / 2**18
+    return x, rng.random(700), rng.integers(0, 5, 700)
+
+
+def checksum(sketch: ds.Sketch | ds.SketchGroup) -> str:
+    """SHA-256 of all arrays that a sketch stores."""
+    total = hashlib.sha256()
+    with tempfile.TemporaryDirectory() as folder:
+        sketch.to_zarr(Path(folder) / "s.zarr")
+        for name, array in sorted(zarr.open_group(f"{folder}/s.zarr", mode="r").arrays()):
+            total.update(name.encode() + np.ascontiguousarray(array[...]).tobytes())
+    return total.hexdigest()
+
+
+def results() -> dict[str, str | int]:
+    """Width of vectors, digests and checksums, by what they belong to."""
+    out: dict[str, str | int] = {"vector bits": vector_bits()}
+    for n_features, name in SIZES:
+        feature_map = ds.FeatureMap(n_features, 70, scale=1.5, distribution=name, seed=5)
+        x, weights, labels = data(n_features)
+        key = f"{name} of {n_features} features"
+        out[f"{key}: digest"] = feature_map.digest
+        out[f"{key}: sums"] = checksum(ds.partial_sketch(x, feature_map))
+        out[f"{key}: weighted sums"] = checksum(ds.partial_sketch(x, feature_map, weights))
+        if n_features == 20:
+            groups = ds.sketch(x, feature_map, groups=labels)
+            groups = groups if isinstance(groups, ds.SketchGroup) else groups.compute()
+            out[f"{key}: sums of groups"] = checksum(groups)
+    whitened = ds.FeatureMap(3, 70, scale=1.5, whitening=WHITENING, seed=5)
+    out["whitening: digest"] = whitened.digest
+    out["whitening: sums"] = checksum(ds.partial_sketch(data(3)[0], whitened))
+    return out
+
+
+if __name__ == "__main__":
+    json.dump(results(), sys.stdout)
