@@ -41,19 +41,31 @@ _NUMBERS = 2**24  # features in memory at once, in predictions
 class DistributionEstimator(BaseEstimator):
     """Base class of the estimators: ridge regression on features of groups."""
 
-    size: int
-    kernel: Literal["matern", "rbf", "linear"]
-    layer: Literal["landmarks", "random"]
-    bandwidths: Sequence[float]
-    alphas: Sequence[float]
-    shrink: bool
-    weight_sizes: bool
-    random_state: Any
-
     features_: DistributionFeatures
     ridge_: RidgeCV
 
-    def _select(self, opened: Embeddings, targets: Array, sample_weight: Any) -> SelectedRidge:
+    def __init__(
+        self,
+        size: int = 1000,
+        *,
+        kernel: Literal["matern", "rbf", "linear"] = "matern",
+        layer: Literal["landmarks", "random"] = "landmarks",
+        bandwidths: Sequence[float] = BANDWIDTHS,
+        alphas: Sequence[float] = ALPHAS,
+        shrink: bool = True,
+        weight_sizes: bool = True,
+        random_state: Any = 0,
+    ):
+        self.size = size
+        self.kernel = kernel
+        self.layer = layer
+        self.bandwidths = bandwidths
+        self.alphas = alphas
+        self.shrink = shrink
+        self.weight_sizes = weight_sizes
+        self.random_state = random_state
+
+    def _select(self, opened: Embeddings, targets: Array, weights: Array) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
         # one seed for all bandwidths, also from an instance of RandomState
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -67,7 +79,7 @@ class DistributionEstimator(BaseEstimator):
         found = select_ridge(
             opened,
             targets,
-            _group_weights(sample_weight, len(targets)),
+            weights,
             features,
             self.bandwidths,
             self.alphas,
@@ -181,27 +193,6 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     True
     """
 
-    def __init__(
-        self,
-        size: int = 1000,
-        *,
-        kernel: Literal["matern", "rbf", "linear"] = "matern",
-        layer: Literal["landmarks", "random"] = "landmarks",
-        bandwidths: Sequence[float] = BANDWIDTHS,
-        alphas: Sequence[float] = ALPHAS,
-        shrink: bool = True,
-        weight_sizes: bool = True,
-        random_state: Any = 0,
-    ):
-        self.size = size
-        self.kernel = kernel
-        self.layer = layer
-        self.bandwidths = bandwidths
-        self.alphas = alphas
-        self.shrink = shrink
-        self.weight_sizes = weight_sizes
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionRegressor:
         """Fit to sketches of groups.
 
@@ -232,7 +223,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             self, opened.values, targets_of(y, opened.labels), dtype=np.float64, y_numeric=True
         )
         targets = np.asarray(targets, dtype=np.float64)
-        found = self._select(replace(opened, values=values), targets[:, None], sample_weight)
+        weights = _group_weights(sample_weight, len(targets))
+        found = self._select(replace(opened, values=values), targets[:, None], weights)
         self.leave_one_out_: Array = found.predictions[:, 0]
         self.error_variance_: ErrorVariance = found.error_variance
         kept = np.isfinite(self.leave_one_out_)
@@ -378,15 +370,17 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         weight_sizes: bool = True,
         random_state: Any = 0,
     ):
-        self.size = size
+        super().__init__(
+            size,
+            kernel=kernel,
+            layer=layer,
+            bandwidths=bandwidths,
+            alphas=alphas,
+            shrink=shrink,
+            weight_sizes=weight_sizes,
+            random_state=random_state,
+        )
         self.loss = loss
-        self.kernel = kernel
-        self.layer = layer
-        self.bandwidths = bandwidths
-        self.alphas = alphas
-        self.shrink = shrink
-        self.weight_sizes = weight_sizes
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionClassifier:
         """Fit to sketches of groups.
