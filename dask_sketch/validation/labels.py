@@ -185,12 +185,13 @@ def _of_one_kind(found: Labels, name: str) -> Labels:
     if len(kinds) > 1 or kinds & {"O", "c", "V"}:
         types = sorted({type(label).__name__ for label in found})
         raise InputError(f"groups of {name} hold labels of types {', '.join(types)}. {_OFFER}")
-    if any(label[-1:] in ("\0", b"\0") for label in found if kinds & set("US")):
+    texts = bool(kinds & set("US"))
+    if texts and any(label[-1:] in ("\0", b"\0") for label in found):
         raise InputError(
             f"groups of {name} hold labels that end in a zero byte, which NumPy leaves out, so "
             "that different labels would be one: remove it."
         )
-    labels = np.array(found.tolist() if kinds & set("US") else list(found))
+    labels = np.array(found.tolist() if texts else list(found))
     if kinds == {"i"} and labels.dtype.kind == "f":  # NumPy converts -1 and 2**63 to floats
         raise _too_large(name)
     return labels
