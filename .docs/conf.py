@@ -98,7 +98,7 @@ PACKAGES = {
     "dask_sketch.features": "Feature maps: frequencies, their distributions and their scale.",
     "dask_sketch.models": "Decoded models and simulated mixtures.",
     "dask_sketch.diagnostics": "Quality of a fit and model selection.",
-    "dask_sketch.distributions": "Tests of distributions, and learning from groups of samples.",
+    "dask_sketch.distributions": "Tests and divergences of distributions; learning from groups.",
     "dask_sketch.speech": "Speaker verification. Needs the extra ``speech`` to read recordings.",
     "dask_sketch.jobs": "The nightly job.",
     "dask_sketch.jobs.ledger": "The ledger: one stored sketch for each partition of the data.",

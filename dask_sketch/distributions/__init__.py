@@ -6,6 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dask_sketch.distributions.density_features import (
+        DensityFeatures,
+        DensityNodes,
+        SpectralMeasure,
+        trigonometric_features,
+    )
+    from dask_sketch.distributions.divergences import Divergence, divergence, divergence_matrix
     from dask_sketch.distributions.embeddings import mean_embedding
     from dask_sketch.distributions.group_estimators import (
         DistributionClassifier,
@@ -18,24 +25,38 @@ if TYPE_CHECKING:
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
+    "DensityFeatures": "density_features",
+    "DensityNodes": "density_features",
     "DistributionClassifier": "group_estimators",
     "DistributionFeatures": "group_features",
     "DistributionRegressor": "group_estimators",
+    "Divergence": "divergences",
     "FeatureDifference": "result",
+    "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
     "compare": "two_sample",
     "compare_rows": "independent_rows",
+    "divergence": "divergences",
+    "divergence_matrix": "divergences",
     "mean_embedding": "embeddings",
+    "trigonometric_features": "density_features",
 }
 __all__ = [
+    "DensityFeatures",
+    "DensityNodes",
     "DistributionClassifier",
     "DistributionFeatures",
     "DistributionRegressor",
+    "Divergence",
     "FeatureDifference",
+    "SpectralMeasure",
     "TwoSampleTest",
     "compare",
     "compare_rows",
+    "divergence",
+    "divergence_matrix",
     "mean_embedding",
+    "trigonometric_features",
 ]
 
 

@@ -1,0 +1,512 @@
+"""Divergences of two distributions, with their errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from dask_sketch.display.html import card
+from dask_sketch.display.text import describe, one_line
+from dask_sketch.distributions.nearest_neighbors import (
+    NeighborEstimate,
+    Neighbors,
+    checked_rows,
+    neighbor_divergence,
+    require_neighbors,
+)
+from dask_sketch.distributions.parameter_noise import parameter_covariance, scores
+from dask_sketch.errors import InputError
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.arrays import require_integer, require_memory, require_number
+from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.warn import warn_user
+
+Array = NDArray[np.float64]
+Kind = Literal["kl", "js", "tv", "squared-hellinger", "renyi", "alpha"]
+KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
+SYMMETRIC = ("js", "tv", "squared-hellinger")
+_N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
+_MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
+_NUMBERS = 2**21  # scores in memory at once
+_NARROW = 1e-12  # deviation of a relative density that is none
+_DOMINANT = 0.05  # share of the estimate that one pair of draws may have
+
+
+@dataclass(frozen=True, repr=False)
+class Divergence:
+    """Divergence of two distributions; the result of :func:`divergence`.
+
+    Attributes
+    ----------
+    kind
+        Kind of the divergence.
+    value
+        Divergence of the two mixtures as they are, or estimate from rows.
+    bias
+        Expected excess of the value over the divergence of the true distributions, because the
+        parameters are estimates; 0 where that is unknown.
+    standard_error
+        Standard error of the value, of all causes that are known; NaN for few rows.
+    simulation_error
+        Standard error because the number of draws is finite; None for rows.
+    parameter_error
+        Standard error because the parameters are estimates; None if neither mixture has standard
+        errors, and for rows.
+    interval
+        Confidence interval of the divergence of the true distributions.
+    level
+        Probability that the interval misses it.
+    alpha
+        Order of ``"renyi"`` and ``"alpha"``, else None.
+    method
+        ``"simulation"`` or ``"nearest neighbors"``.
+    """
+
+    kind: str
+    value: float
+    bias: float
+    standard_error: float
+    simulation_error: float | None
+    parameter_error: float | None
+    interval: tuple[float, float]
+    level: float
+    alpha: float | None
+    method: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<Divergence: {one_line(self._fields())}>"
+
+    def _repr_html_(self) -> str:
+        low, high = self.interval
+        summary = f"{self.kind} {self.value:.4g}, within [{low:.4g}, {high:.4g}]"
+        return card("Divergence", describe(self._fields()), summary=summary)
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: value for name, value in self.as_dict().items() if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """Integrand of a divergence at draws of the mean of both mixtures, and its derivatives.
+
+    The divergence is the integral of a convex function ``k(p, q)`` of two densities, homogeneous of
+    degree one, from which a linear function with integral zero is subtracted, so that it is zero
+    and flat at ``p = q``: no draw then has a negative term, and noise vanishes as fast as the
+    divergence itself.
+
+    Attributes
+    ----------
+    values
+        ``k(p, q) / m`` with the density ``m = (p + q) / 2``.
+    first
+        ``p k_p / m``; by homogeneity ``q k_q / m`` is ``values - first``.
+    curvature
+        ``p**2 k_pp / m``, equal to ``q**2 k_qq / m`` and ``-p q k_pq / m``; None for total
+        variation.
+    """
+
+    values: Array
+    first: Array
+    curvature: Array | None
+
+
+def _terms(kind: str, log_ratio: Array, alpha: float) -> _Terms:
+    p, q = 2.0 * special.expit(log_ratio), 2.0 * special.expit(-log_ratio)
+    if kind == "kl":
+        return _Terms(p * log_ratio - p + q, p * log_ratio, p)
+    if kind == "tv":
+        sign = 0.5 * np.sign(log_ratio)
+        return _Terms(sign * (p - q), sign * p, None)
+    log_p = math.log(2.0) - np.logaddexp(0.0, -log_ratio)
+    log_q = math.log(2.0) - np.logaddexp(0.0, log_ratio)
+    if kind == "js":
+        first = 0.5 * p * log_p
+        return _Terms(np.maximum(first + 0.5 * q * log_q, 0.0), first, 0.25 * p * q)
+    if kind == "squared-hellinger":
+        root = np.exp(0.5 * (log_p + log_q))
+        return _Terms(0.5 * (p + q) - root, 0.5 * (p - root), 0.25 * root)
+    power = np.exp(alpha * log_p + (1.0 - alpha) * log_q)
+    first, second = (p - power) / (1.0 - alpha), (q - power) / alpha
+    return _Terms(np.maximum(first + second, 0.0), first, power)
+
+
+def _largest(kind: str, alpha: float) -> float:
+    """Largest value of a divergence."""
+    if kind in ("renyi", "alpha") and 0.0 < alpha < 1.0:
+        return 1.0 / (alpha * (1.0 - alpha))
+    return {"js": math.log(2.0), "tv": 1.0, "squared-hellinger": 1.0}.get(kind, math.inf)
+
+
+def _renyi(value: float, alpha: float) -> float:
+    """Rényi divergence for an alpha divergence."""
+    integral = 1.0 - alpha * (1.0 - alpha) * value
+    return math.log(integral) / (alpha - 1.0) if integral > 0.0 else math.inf
+
+
+def divergence(
+    first: GaussianMixture | ArrayLike,
+    second: GaussianMixture | ArrayLike,
+    kind: Kind = "kl",
+    *,
+    alpha: float = 0.5,
+    n_draws: int = 100_000,
+    n_neighbors: int = 5,
+    level: float = 0.05,
+    seed: int = 0,
+) -> Divergence:
+    """Estimate a divergence of two mixtures, or of two sets of rows, with its error.
+
+    Between mixtures, the integral is a mean over draws of both. The same seed gives the same random
+    numbers, so that divergences of similar mixtures can be compared. If the mixtures have standard
+    errors (``decode(..., refine="efficient")``), the error contains those of their parameters, by
+    the delta method of second order.
+
+    Between rows, distances to nearest neighbours replace the densities. They need no model, but
+    all rows in memory, and have a bias of the order ``n**(-1 / n_features)`` beside their standard
+    error.
+
+    Parameters
+    ----------
+    first, second
+        Two mixtures, such as those that :func:`dask_sketch.decode` returns; or two arrays of rows,
+        shape (n_samples, n_features).
+    kind
+        With densities ``p`` of ``first`` and ``q`` of ``second``:
+
+        - ``"kl"``, Kullback and Leibler: the integral of ``p log(p / q)``, in nats;
+        - ``"js"``, Jensen and Shannon: half of ``KL(p, m) + KL(q, m)`` with ``m = (p + q) / 2``,
+          at most ``log(2)``. Its root is a metric;
+        - ``"tv"``, total variation: half of the integral of ``|p - q|``, at most 1. Not for rows;
+        - ``"squared-hellinger"``: half of the integral of ``(sqrt(p) - sqrt(q))**2``, at most 1.
+          Its root is a metric;
+        - ``"renyi"``: ``log(c) / (alpha - 1)`` with ``c`` the integral of
+          ``p**alpha q**(1 - alpha)``, in nats;
+        - ``"alpha"``: ``(1 - c) / (alpha (1 - alpha))``. With ``alpha = 1 / 2`` it is four times
+          the squared Hellinger distance.
+    alpha
+        Order of ``"renyi"`` and ``"alpha"``, above 0 and not 1, the order of ``"kl"``. Integrals of
+        orders above 1 may be infinite.
+    n_draws
+        Number of draws from both mixtures together, ``>= 100``.
+    n_neighbors
+        Number of the neighbour of a row whose distance is taken, ``>= 1``.
+    level
+        Probability that the interval misses the divergence, in (0, 1).
+    seed
+        Seed of the draws, or of the order of rows, ``>= 0``.
+
+    Returns
+    -------
+    divergence
+        Value, standard error and interval.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, the numbers of features differ, or rows are repeated.
+
+    Warns
+    -----
+    UserWarning
+        If a few draws decide the value, as for orders above 1.
+
+    References
+    ----------
+    Sutherland (2016), sections 2.1 and 2.2. Wang, Kulkarni, Verdú (2009), Divergence estimation
+    for multidimensional densities via k-nearest-neighbor distances. Póczos, Xiong, Sutherland,
+    Schneider (2012), Nonparametric kernel estimators for image classification. Kozachenko,
+    Leonenko (1987), for the entropies of ``"js"``.
+
+    Examples
+    --------
+    >>> p = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    >>> q = GaussianMixture([1.0], [[1.0]], [[1.0]])
+    >>> found = divergence(p, q)  # exactly 0.5
+    >>> abs(found.value - 0.5) < 4 * found.standard_error
+    True
+    >>> x, y = p.sample(2000, seed=0), q.sample(2000, seed=1)
+    >>> round(divergence(x, y).value, 1)
+    0.5
+    """
+    alpha = _checked(kind, alpha)
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    seed = require_integer("seed", seed, 0)
+    if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
+        n_pairs = require_integer("n_draws", n_draws, 100) // 2
+        _require_same_features(first, second)
+        with one_blas_thread():
+            return _simulated(first, second, kind, alpha, n_pairs, level, seed)
+    x, y = _rows("first", first), _rows("second", second)
+    found = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
+    return _from_rows(found, kind, alpha, level)
+
+
+def _checked(kind: str, alpha: float) -> float:
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
+    if kind not in ("renyi", "alpha"):
+        return 0.5
+    alpha = require_number("alpha", alpha, 0.0, math.inf, strict=True)
+    if alpha == 1.0:
+        raise InputError("alpha=1: this limit is kind='kl'.")
+    return alpha
+
+
+def _rows(name: str, given: Any) -> Array:
+    require_memory(given, name, "Give rows in memory, or decode a sketch of it.")
+    return checked_rows(name, given)
+
+
+def _require_same_features(first: GaussianMixture, second: GaussianMixture) -> None:
+    if first.n_features != second.n_features:
+        raise InputError(
+            f"first has {first.n_features} features, second {second.n_features}: give two mixtures "
+            "of the same features."
+        )
+
+
+def _draws(mixture: GaussianMixture, n: int, seed: int) -> Array:
+    return mixture.sample(n, seed=seed)
+
+
+def _simulated(
+    first: GaussianMixture,
+    second: GaussianMixture,
+    kind: str,
+    alpha: float,
+    n_pairs: int,
+    level: float,
+    seed: int,
+) -> Divergence:
+    points = [_draws(mixture, n_pairs, seed) for mixture in (first, second)]
+    log_ratio = np.stack([first.logpdf(x) - second.logpdf(x) for x in points])
+    # the two draws of a pair have the same random numbers, so that only pairs are independent
+    values = _terms(kind, log_ratio, alpha).values.mean(axis=0)
+    value = float(values.mean())
+    _warn_of_dominant(values, kind)
+    simulation = float(values.std(ddof=1)) / math.sqrt(n_pairs)
+    noise = _parameter_noise(first, second, kind, alpha, points, log_ratio)
+    bias, parameters = (0.0, 0.0) if noise is None else noise
+    total = math.hypot(simulation, parameters)
+    reach = float(special.ndtri(1.0 - 0.5 * level)) * total
+    ends = np.clip([value - bias - reach, value - bias + reach], 0.0, _largest(kind, alpha))
+    if kind == "renyi":
+        integral = 1.0 - alpha * (1.0 - alpha) * value
+        slope = alpha / integral if integral > 0.0 else math.inf
+        value, ends = _renyi(value, alpha), np.array([_renyi(end, alpha) for end in ends])
+        bias, total, simulation = slope * bias, slope * total, slope * simulation
+        parameters *= slope
+    return Divergence(
+        kind=kind,
+        value=value,
+        bias=bias,
+        standard_error=total,
+        simulation_error=simulation,
+        parameter_error=None if noise is None else parameters,
+        interval=(float(ends[0]), float(ends[1])),
+        level=level,
+        alpha=alpha if kind in ("renyi", "alpha") else None,
+        method="simulation",
+    )
+
+
+def _warn_of_dominant(values: Array, kind: str) -> None:
+    total = float(values.sum())
+    largest = float(values.max())
+    if total > 0.0 and largest > _DOMINANT * total:
+        warn_user(
+            f"kind={kind!r}: one of {len(values):,} pairs of draws makes up {largest / total:.0%} "
+            "of the estimate, so that its standard error cannot be trusted. Give a larger n_draws, "
+            "an alpha below 1, or kind='js', whose terms are bounded."
+        )
+
+
+def _parameter_noise(
+    first: GaussianMixture,
+    second: GaussianMixture,
+    kind: str,
+    alpha: float,
+    points: Sequence[Array],
+    log_ratio: Array,
+) -> tuple[float, float] | None:
+    """Bias and standard error because of the estimated parameters of either mixture.
+
+    The first derivative of the divergence by a parameter is the mean of ``first`` times its score,
+    and the second one that of ``curvature`` times products of scores, if second derivatives of the
+    densities are left out: they are multiplied by a derivative that vanishes at ``p = q``.
+    """
+    kept = min(_N_SCORED, len(points[0]))
+    x = np.concatenate([side[:kept] for side in points])
+    ratio = log_ratio[:, :kept].ravel()
+    terms = _terms(kind, ratio, alpha)
+    masses = [2.0 * special.expit(ratio), 2.0 * special.expit(-ratio)]
+    sides = zip((first, second), masses, (terms.first, terms.values - terms.first), strict=True)
+    known = [side for side in sides if side[0].stderr is not None]
+    if not known:
+        return None
+    scored = [_scored(mixture, x, mass) for mixture, mass, _ in known]
+    bias, variance = 0.0, 0.0
+    for (_, _, slope), noise in zip(known, scored, strict=True):
+        variance += float(np.sum((slope @ noise) ** 2)) / len(x) ** 2
+    if terms.curvature is None:  # the mean of an absolute value of a normal variable
+        pairs = zip(known, scored, strict=True)
+        spread = [side[1] ** 2 * np.einsum("ij,ij->i", noise, noise) for side, noise in pairs]
+        deviation = np.sqrt(np.sum(spread, axis=0))
+        return _folded_bias(masses[0] - masses[1], deviation), math.sqrt(variance)
+    curved = [noise * terms.curvature[:, None] for noise in scored]
+    for noise, bent in zip(scored, curved, strict=True):
+        square = noise.T @ bent / len(x)
+        bias += 0.5 * float(np.trace(square))
+        variance += 0.5 * float(np.sum(square**2))
+    if len(scored) == 2:
+        variance += float(np.sum((scored[0].T @ curved[1] / len(x)) ** 2))
+    return bias, math.sqrt(variance)
+
+
+def _scored(mixture: GaussianMixture, x: Array, masses: Array) -> Array:
+    """Scores times a root of the covariance of the parameters, shape (n, rank)."""
+    step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
+    blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
+    made = np.concatenate(blocks)
+    small = made.shape[1] <= _MAX_PARAMETERS
+    information = (masses[:, None] * made).T @ made / len(x) if small else None
+    covariance = parameter_covariance(mixture, information)
+    if not small:
+        return np.asarray(made * np.sqrt(np.diag(covariance)))
+    values, basis = np.linalg.eigh(covariance)
+    return np.asarray(made @ (basis * np.sqrt(np.maximum(values, 0.0))))
+
+
+def _folded_bias(gap: Array, spread: Array) -> float:
+    """Mean excess of ``|gap + spread Z|`` over ``|gap|``, halved, with normal ``Z``.
+
+    The square of the gap is taken without its noise, which else hides most of the bias of equals.
+    """
+    wide = spread > _NARROW
+    ratio = np.divide(np.abs(gap), spread, out=np.full_like(gap, 1.0 / _NARROW), where=wide)
+    ratio = np.sqrt(np.maximum(ratio**2 - 1.0, 0.0))
+    # spread (phi(t) - t Phi(-t)) with t = |gap| / spread
+    density = np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
+    return float(np.mean(spread * (density - ratio * special.ndtr(-ratio))))
+
+
+def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -> Divergence:
+    largest = _largest(kind, alpha)
+    if kind == "renyi" and alpha < 1.0:
+        largest = math.inf
+    reach = float(special.ndtri(1.0 - 0.5 * level)) * found.standard_error
+    low, high = np.clip([found.value - reach, found.value + reach], 0.0, largest)
+    return Divergence(
+        kind=kind,
+        value=found.value,
+        bias=0.0,
+        standard_error=found.standard_error,
+        simulation_error=None,
+        parameter_error=None,
+        interval=(float(low), float(high)),
+        level=level,
+        alpha=alpha if kind in ("renyi", "alpha") else None,
+        method="nearest neighbors",
+    )
+
+
+def divergence_matrix(
+    distributions: Sequence[GaussianMixture] | Sequence[ArrayLike],
+    kind: Kind = "js",
+    *,
+    alpha: float = 0.5,
+    n_draws: int = 2000,
+    n_neighbors: int = 5,
+    seed: int = 0,
+) -> Array:
+    """Estimate the divergences of every two of many mixtures, or of many sets of rows.
+
+    All pairs are compared on the same draws of each mixture.
+
+    Parameters
+    ----------
+    distributions
+        Mixtures, or arrays of rows, at least two.
+    kind, alpha, n_neighbors
+        Arguments of :func:`divergence`.
+    n_draws
+        Number of draws from each mixture, ``>= 100``.
+    seed
+        Seed of the draws, or of the order of rows, ``>= 0``.
+
+    Returns
+    -------
+    matrix
+        Divergence of the row's distribution from that of the column, shape (n, n), with zeros on
+        the diagonal; symmetric for the kinds that are.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or the distributions are not of one kind.
+
+    Examples
+    --------
+    >>> mixtures = [GaussianMixture([1.0], [[m]], [[1.0]]) for m in (0.0, 0.1, 3.0)]
+    >>> divergence_matrix(mixtures, "tv").round(1)
+    array([[0. , 0. , 0.9],
+           [0. , 0. , 0.9],
+           [0.9, 0.9, 0. ]])
+    """
+    alpha = _checked(kind, alpha)
+    seed = require_integer("seed", seed, 0)
+    n_draws = require_integer("n_draws", n_draws, 100)
+    given = list(distributions)
+    if len(given) < 2:
+        raise InputError(f"distributions has {len(given)} elements: give two or more.")
+    mixtures = [one for one in given if isinstance(one, GaussianMixture)]
+    if len(mixtures) == len(given):
+        with one_blas_thread():
+            return _matrix_of_mixtures(mixtures, kind, alpha, n_draws, seed)
+    if mixtures:
+        raise InputError(
+            f"distributions has {len(mixtures)} mixtures and {len(given) - len(mixtures)} others: "
+            "give mixtures only, or rows only."
+        )
+    rows = [_rows(f"distributions[{k}]", one) for k, one in enumerate(given)]
+    require_neighbors(rows, kind, alpha, n_neighbors)
+    rng = np.random.default_rng(seed)
+    sides = [Neighbors.of(x[rng.permutation(len(x))], n_neighbors) for x in rows]
+    out = np.zeros((len(sides), len(sides)))
+    for i, x in enumerate(sides):
+        for j, y in enumerate(sides):
+            if i != j and not (j < i and kind in SYMMETRIC):
+                out[i, j] = x.divergence(y, kind, alpha)
+    return out + np.triu(out).T if kind in SYMMETRIC else out
+
+
+def _matrix_of_mixtures(
+    mixtures: list[GaussianMixture], kind: str, alpha: float, n_draws: int, seed: int
+) -> Array:
+    for other in mixtures[1:]:
+        _require_same_features(mixtures[0], other)
+    densities = [mixture.density() for mixture in mixtures]
+    logs = np.empty((len(mixtures), len(mixtures), n_draws))  # draws of the first, density of next
+    for i, mixture in enumerate(mixtures):
+        x = _draws(mixture, n_draws, seed)
+        for j, density in enumerate(densities):
+            logs[i, j] = density.log_total(x)
+    out = np.zeros((len(mixtures), len(mixtures)))
+    for i in range(len(mixtures)):
+        for j in range(len(mixtures)):
+            if i == j or (j < i and kind in SYMMETRIC):
+                continue
+            ratio = np.stack([logs[k, i] - logs[k, j] for k in (i, j)])
+            value = float(_terms(kind, ratio, alpha).values.mean())
+            out[i, j] = _renyi(value, alpha) if kind == "renyi" else value
+    return out + np.triu(out).T if kind in SYMMETRIC else out

@@ -1,0 +1,238 @@
+"""Divergences of rows by the distances to their nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from scipy.spatial import KDTree
+
+from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import require_integer
+
+Array = NDArray[np.float64]
+_FOLDS = 10
+_PER_NEIGHBOR = 3  # rows of a fold for each neighbour
+
+
+@dataclass(frozen=True)
+class NeighborEstimate:
+    """Estimate from nearest neighbours.
+
+    Attributes
+    ----------
+    value
+        Estimate; may be negative.
+    standard_error
+        Standard error, from disjoint parts of the rows; NaN if the rows are too few.
+    """
+
+    value: float
+    standard_error: float
+
+
+def checked_rows(name: str, given: Any) -> Array:
+    """Validate rows in memory.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    given
+        Array-like, shape (n_samples, n_features).
+
+    Raises
+    ------
+    InputError
+        If there are no finite real numbers in that shape.
+    """
+    try:
+        rows = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name} of type {type(given).__name__}: give a mixture, as dask_sketch.decode returns "
+            "it, or rows of shape (n_samples, n_features); the other argument must be of the same "
+            "kind.",
+            parameter=name,
+        ) from None
+    if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
+        raise InputError(
+            f"{name} has shape {rows.shape}: give finite rows, (n_samples, n_features).",
+            parameter=name,
+        )
+    return rows
+
+
+def neighbor_divergence(
+    x: Array,
+    y: Array,
+    kind: str,
+    alpha: float,
+    n_neighbors: int,
+    seed: int,
+    folds: int = _FOLDS,
+) -> NeighborEstimate:
+    """Estimate a divergence by distances to nearest neighbours.
+
+    Consistent for any fixed number of neighbours. The standard error is that of a mean over
+    disjoint parts of the rows, whose order is random.
+
+    Parameters
+    ----------
+    x, y
+        Rows of the two distributions, shape (n_samples, n_features).
+    kind
+        Kind of the divergence; all but ``"tv"``.
+    alpha
+        Order of ``"renyi"`` and ``"alpha"``.
+    n_neighbors
+        Number of the neighbour whose distance is taken, ``>= 1``.
+    seed
+        Seed of the order of the rows.
+    folds
+        Number of parts for the standard error; 0 for none.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows, or rows are repeated.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(2, 500, 1))
+    >>> abs(neighbor_divergence(x, y, "kl", 0.5, 5, seed=0).value) < 0.2
+    True
+    """
+    require_neighbors([x, y], kind, alpha, n_neighbors)
+    rng = np.random.default_rng(seed)
+    x, y = x[rng.permutation(len(x))], y[rng.permutation(len(y))]
+
+    def estimate(one: Array, other: Array) -> float:
+        sides = [Neighbors.of(side, n_neighbors) for side in (one, other)]
+        return sides[0].divergence(sides[1], kind, alpha)
+
+    value = estimate(x, y)
+    if not folds or min(len(x), len(y)) < folds * _PER_NEIGHBOR * (n_neighbors + 1):
+        return NeighborEstimate(value, math.nan)
+    parts = [estimate(x[f::folds], y[f::folds]) for f in range(folds)]
+    return NeighborEstimate(value, float(np.std(parts, ddof=1)) / math.sqrt(folds))
+
+
+def require_neighbors(rows: Sequence[Array], kind: str, alpha: float, n_neighbors: int) -> None:
+    """Refuse kinds, orders and rows that nearest neighbours cannot estimate.
+
+    Parameters
+    ----------
+    rows
+        Rows of each distribution.
+    kind, alpha, n_neighbors
+        Arguments of :func:`neighbor_divergence`.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, there are too few rows, or their features differ.
+    """
+    k = require_integer("n_neighbors", n_neighbors, 1)
+    if kind == "tv":
+        raise InputError(
+            "kind='tv': nearest neighbours estimate no total variation. Give mixtures, or "
+            "kind='squared-hellinger', which bounds it from both sides."
+        )
+    if kind in ("renyi", "alpha") and k <= abs(alpha - 1.0):
+        raise InputError(
+            f"n_neighbors={k} with alpha={alpha:g}: give more than {abs(alpha - 1.0):g}."
+        )
+    for other in rows[1:]:
+        if other.shape[1] != rows[0].shape[1]:
+            raise InputError(
+                f"first has {rows[0].shape[1]} features, another array {other.shape[1]}: give rows "
+                "of the same features."
+            )
+    fewest = min(map(len, rows))
+    if fewest < k + 1:
+        raise InputError(
+            f"n_neighbors={k} with {fewest:,} rows: give more rows, or fewer neighbours."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbors:
+    """Rows with the distances to their own nearest neighbours.
+
+    Attributes
+    ----------
+    rows
+        Rows in random order, shape (n_samples, n_features).
+    tree
+        Tree of the rows.
+    n_neighbors
+        Number of the neighbour.
+    log_distances
+        Logarithm of the distance of each row to that neighbour, shape (n_samples,).
+    """
+
+    rows: Array
+    tree: KDTree
+    n_neighbors: int
+    log_distances: Array
+
+    @classmethod
+    def of(cls, rows: Array, n_neighbors: int) -> Neighbors:
+        """Find the neighbours of each row among the others."""
+        tree = KDTree(rows)
+        return cls(rows, tree, n_neighbors, _log_distances(tree, rows, n_neighbors, 1))
+
+    def divergence(self, other: Neighbors, kind: str, alpha: float) -> float:
+        """Divergence of these rows from others.
+
+        Parameters
+        ----------
+        other
+            Rows of the second distribution.
+        kind, alpha
+            Arguments of :func:`neighbor_divergence`.
+        """
+        (n, d), m, k = self.rows.shape, len(other.rows), self.n_neighbors
+        if kind == "js":  # entropies of both, and of as many rows of either together
+            n = min(n, m)
+            pooled = Neighbors.of(np.concatenate([self.rows[:n], other.rows[:n]]), k)
+            return pooled._entropy - 0.5 * (self._entropy + other._entropy)
+        log_other = _log_distances(other.tree, self.rows, k, 0)
+        if kind == "kl":  # Wang et al. (2009)
+            return d * float(np.mean(log_other - self.log_distances)) + math.log(m / (n - 1))
+        # the integral of p**order q**(1 - order), Póczos et al. (2012)
+        order = 0.5 if kind == "squared-hellinger" else alpha
+        ratios = np.exp(d * (1.0 - order) * (self.log_distances - log_other))
+        constant = 2.0 * special.gammaln(k) + (1.0 - order) * math.log((n - 1) / m)
+        constant -= special.gammaln(k + 1.0 - order) + special.gammaln(k - 1.0 + order)
+        integral = math.exp(constant) * float(np.mean(ratios))
+        if kind == "renyi":
+            return math.log(integral) / (order - 1.0)
+        lost = 1.0 - integral
+        return lost if kind == "squared-hellinger" else lost / (order * (1.0 - order))
+
+    @property
+    def _entropy(self) -> float:
+        """Entropy by Kozachenko and Leonenko, but for the volume of the ball, which cancels."""
+        n, d = self.rows.shape
+        scale = float(special.digamma(n) - special.digamma(self.n_neighbors))
+        return scale + d * float(np.mean(self.log_distances))
+
+
+def _log_distances(tree: KDTree, x: Array, k: int, omitted: int) -> Array:
+    """Logarithms of the distances to the k-th neighbours, after the row itself is omitted."""
+    distances = np.asarray(tree.query(x, k=[k + omitted])[0])[:, 0]
+    repeated = int(np.sum(distances == 0.0))
+    if repeated:
+        raise InputError(
+            f"n_neighbors={k}: {repeated:,} rows have as many copies, at distance 0. Remove the "
+            "copies, add a little noise, or take more neighbours."
+        )
+    return np.asarray(np.log(distances))

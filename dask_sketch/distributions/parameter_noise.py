@@ -1,0 +1,117 @@
+"""First-order noise of the parameters of a mixture: scores, information and covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import null_space, pinvh
+
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+
+Array = NDArray[np.float64]
+
+
+def scores(mixture: GaussianMixture, x: Array) -> Array:
+    """Derivatives of the log-density by the parameters.
+
+    Parameters
+    ----------
+    mixture
+        Mixture.
+    x
+        Points, shape (n, n_features).
+
+    Returns
+    -------
+    scores
+        Shape (n, n_parameters): weights, of which the sum is kept at one; means; and covariances in
+        the layout of the mixture, of matrices the lower triangles.
+
+    Examples
+    --------
+    >>> normal = GaussianMixture([1.0], [[0.0]], [[4.0]])
+    >>> scores(normal, np.array([[2.0], [4.0]]))
+    array([[0.   , 0.5  , 0.   ],
+           [0.   , 1.   , 0.375]])
+    """
+    posterior = mixture.density().posterior(x)
+    heavy = np.maximum(mixture.weights, np.finfo(float).tiny)
+    columns = [posterior / heavy - 1.0]
+    means, covariances = zip(*_component_scores(mixture, x, posterior), strict=True)
+    columns += means
+    if mixture.covariance_type == "tied":
+        columns.append(np.sum(covariances, axis=0))
+    else:
+        columns += covariances
+    return np.concatenate(columns, axis=1)
+
+
+def _component_scores(
+    mixture: GaussianMixture, x: Array, posterior: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Scores of the mean and of the covariance of each component."""
+    d, kind = mixture.n_features, mixture.covariance_type
+    if kind in ("full", "tied"):
+        rows, columns = np.tril_indices(d)
+        twice = np.where(rows == columns, 0.5, 1.0)  # an entry beside the diagonal is there twice
+        precisions = np.linalg.inv(mixture.covariance_matrices)
+    for k in range(mixture.n_components):
+        share, gap = posterior[:, k, None], x - mixture.means[k]
+        if kind in ("full", "tied"):
+            pull = gap @ precisions[k]
+            square = pull[:, rows] * pull[:, columns] - precisions[k][rows, columns]
+            yield share * pull, share * twice * square
+            continue
+        variances = mixture.variances[k]
+        pull = gap / variances
+        square = 0.5 * (pull**2 - 1.0 / variances)
+        if kind == "spherical":
+            square = square.sum(axis=1, keepdims=True)
+        yield share * pull, share * square
+
+
+def standard_errors(mixture: GaussianMixture) -> Array | None:
+    """Standard errors of the parameters in the order of :func:`scores`; None if there are none."""
+    errors = mixture.stderr
+    if errors is None:
+        return None
+    covariances = errors.covariances
+    if mixture.covariance_type in ("full", "tied"):
+        rows, columns = np.tril_indices(mixture.n_features)
+        covariances = covariances[..., rows, columns]
+    return np.concatenate([errors.weights, errors.means.ravel(), covariances.ravel()])
+
+
+def parameter_covariance(mixture: GaussianMixture, information: Array | None) -> Array:
+    """Covariance of the estimated parameters.
+
+    The deviations are the standard errors of the mixture. The correlations are those of maximum
+    likelihood, from the Fisher information: standard errors say nothing of correlations, and those
+    of the parameters of components that overlap are large.
+
+    Parameters
+    ----------
+    mixture
+        Mixture with standard errors.
+    information
+        Fisher information of one sample in the order of :func:`scores`, shape (n_parameters,
+        n_parameters); None to take the parameters for uncorrelated.
+
+    Returns
+    -------
+    covariance
+        Shape (n_parameters, n_parameters).
+    """
+    errors = standard_errors(mixture)
+    assert errors is not None
+    if information is None:
+        return np.diag(errors**2)
+    k = mixture.n_components
+    basis = np.eye(len(errors))[:, 1:]
+    basis[:k, : k - 1] = null_space(np.ones((1, k)))  # changes of weights sum to zero
+    free = basis @ pinvh(basis.T @ information @ basis) @ basis.T
+    deviations = np.sqrt(np.maximum(np.diag(free), 0.0))
+    scale = np.divide(errors, deviations, out=np.zeros_like(errors), where=deviations > 0)
+    return np.asarray(scale[:, None] * free * scale)

@@ -1,0 +1,220 @@
+"""Divergences: against quadrature and closed forms, with errors that are right."""
+
+import numpy as np
+import pytest
+
+from dask_sketch import GaussianMixture
+from dask_sketch.distributions import divergence, divergence_matrix
+from dask_sketch.errors import InputError
+from dask_sketch.models import StandardErrors, random_mixture
+
+KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
+P, Q = random_mixture(3, 2, seed=0), random_mixture(4, 2, seed=1)
+
+
+def normal(mean=0.0, variance=1.0, mean_error=None, variance_error=0.0):
+    errors = None
+    if mean_error is not None:
+        errors = StandardErrors([0.0], [[mean_error]], [[variance_error]])
+    return GaussianMixture([1.0], [[mean]], [[variance]], stderr=errors)
+
+
+def by_quadrature(p, q, kind, alpha, cell):
+    if kind == "kl":
+        return np.sum(p * np.log(p / q)) * cell
+    if kind == "tv":
+        return 0.5 * np.sum(np.abs(p - q)) * cell
+    if kind == "js":
+        m = 0.5 * (p + q)
+        return 0.5 * np.sum(p * np.log(p / m) + q * np.log(q / m)) * cell
+    if kind == "squared-hellinger":
+        return 0.5 * np.sum((np.sqrt(p) - np.sqrt(q)) ** 2) * cell
+    integral = np.sum(p**alpha * q ** (1 - alpha)) * cell
+    if kind == "renyi":
+        return np.log(integral) / (alpha - 1)
+    return (1 - integral) / (alpha * (1 - alpha))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", [0.3, 1.5])
+def test_simulation_agrees_with_quadrature(kind, alpha):
+    axis = np.linspace(-10, 10, 300)
+    points = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    densities = [np.exp(mixture.logpdf(points)) for mixture in (P, Q)]
+    exact = by_quadrature(*densities, kind, alpha, (axis[1] - axis[0]) ** 2)
+    found = divergence(P, Q, kind, alpha=alpha, n_draws=20_000, seed=1)
+    assert found.value == pytest.approx(exact, abs=4 * found.standard_error)
+    assert found.standard_error < 0.05 * exact
+    assert found.parameter_error is None
+    assert found.interval[0] < found.value < found.interval[1]
+
+
+def test_closed_form_of_gaussians_with_covariance_matrices():
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(2, 3, 3))
+    first, second = factors @ factors.swapaxes(1, 2) + np.eye(3)
+    mean = np.array([0.3, -0.2, 0.5])
+    p = GaussianMixture([1.0], [mean], [first], covariance_type="full")
+    q = GaussianMixture([1.0], np.zeros((1, 3)), [second], covariance_type="full")
+    inverse = np.linalg.inv(second)
+    exact = np.trace(inverse @ first) - 3 + mean @ inverse @ mean
+    exact = 0.5 * (exact - np.log(np.linalg.det(inverse @ first)))
+    found = divergence(p, q, n_draws=20_000)
+    assert found.value == pytest.approx(exact, abs=4 * found.standard_error)
+
+
+def test_identities_of_the_kinds():
+    same = {"n_draws": 1000, "seed": 2}
+    hellinger = divergence(P, Q, "squared-hellinger", **same)
+    half = divergence(P, Q, "alpha", alpha=0.5, **same)
+    assert half.value == pytest.approx(4 * hellinger.value)
+    assert half.standard_error == pytest.approx(4 * hellinger.standard_error)
+    renyi = divergence(P, Q, "renyi", alpha=0.5, **same)
+    assert renyi.value == pytest.approx(-2 * np.log(1 - hellinger.value))
+    assert renyi.interval[1] == pytest.approx(-2 * np.log(1 - hellinger.interval[1]))
+    near = divergence(P, Q, "renyi", alpha=1.0 - 1e-6, **same)
+    assert near.value == pytest.approx(divergence(P, Q, **same).value, rel=0.1)
+    tv = divergence(P, Q, "tv", **same).value
+    assert hellinger.value <= tv <= np.sqrt(2 * hellinger.value)  # for the draws as well
+
+
+def test_the_same_seed_gives_the_same_random_numbers():
+    close = GaussianMixture(P.weights, P.means + 1e-3, P.covariances)
+    values = [divergence(one, Q, n_draws=1000, seed=3) for one in (P, close)]
+    assert abs(values[0].value - values[1].value) < 0.1 * values[0].standard_error
+    assert values[0] == divergence(P, Q, n_draws=1000, seed=3)
+    assert values[0].value != divergence(P, Q, n_draws=1000, seed=4).value
+
+
+def test_far_and_equal_distributions():
+    far = normal(1000.0)
+    assert divergence(normal(), far, "js", n_draws=100).value == pytest.approx(np.log(2))
+    assert divergence(normal(), far, "tv", n_draws=100).value == pytest.approx(1.0)
+    assert divergence(normal(), far, n_draws=100).value == pytest.approx(5e5, rel=0.01)
+    for kind in KINDS:
+        assert divergence(P, P, kind, n_draws=100).value == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_error_of_parameters_is_that_of_the_delta_method():
+    # KL = (v + m**2 - 1 - log v) / 2
+    m, v, mean_error, variance_error = 0.8, 2.0, 0.01, 0.02
+    p = normal(m, v, mean_error, variance_error)
+    found = divergence(p, normal())
+    exact = np.hypot(m * mean_error, 0.5 * (1 - 1 / v) * variance_error)
+    assert found.parameter_error == pytest.approx(exact, rel=0.05)
+    total = np.hypot(found.simulation_error, found.parameter_error)
+    assert found.standard_error == pytest.approx(total)
+    other = divergence(normal(), normal(m, 1.0, mean_error))
+    assert other.parameter_error == pytest.approx(m * mean_error, rel=0.05)
+    renyi = divergence(p, normal(0.0, 2.0), "renyi", alpha=0.5)  # m**2 / 8
+    exact = np.hypot(m * mean_error / 4, 0.0)
+    assert renyi.parameter_error == pytest.approx(exact, rel=0.05)
+
+
+def test_errors_of_weights():
+    # far components: the divergence is that of the weights
+    far, w, v = np.array([[0.0], [50.0]]), np.array([0.3, 0.7]), np.array([0.5, 0.5])
+    errors = StandardErrors([0.01, 0.01], np.zeros((2, 1)), np.zeros((2, 1)))
+    p = GaussianMixture(w, far, np.ones((2, 1)), stderr=errors)
+    found = divergence(p, GaussianMixture(v, far, np.ones((2, 1))))
+    slope = np.log(w[0] / v[0]) - np.log(w[1] / v[1])
+    assert found.value == pytest.approx(np.sum(w * np.log(w / v)), rel=0.02)
+    assert found.parameter_error == pytest.approx(abs(slope) * 0.01, rel=0.05)
+
+
+def test_bias_of_equal_distributions():
+    mean_error, variance_error = 0.02, 0.03
+    p = normal(0.0, 1.0, mean_error, variance_error)
+    expected = 0.5 * (mean_error**2 + variance_error**2 / 2)  # half of a mean of chi squared
+    assert divergence(p, normal()).bias == pytest.approx(expected, rel=0.05)
+    assert divergence(p, p).bias == pytest.approx(2 * expected, rel=0.05)
+    assert divergence(p, normal(), "js").bias == pytest.approx(expected / 4, rel=0.05)
+    assert divergence(p, normal(), "squared-hellinger").bias == pytest.approx(
+        expected / 4, rel=0.05
+    )
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize("kind", ["kl", "js", "tv"])
+def test_intervals_cover_the_truth(kind, gap):
+    rng, error = np.random.default_rng(5), 0.02
+    truth = divergence(normal(), normal(gap), kind, n_draws=200_000).value
+    inside = []
+    for seed in range(60):
+        means = np.array([0.0, gap]) + error * rng.normal(size=2)
+        p, q = (normal(mean, 1.0, error) for mean in means)
+        low, high = divergence(p, q, kind, n_draws=4000, seed=seed).interval
+        inside.append(low <= truth <= high)
+    assert np.mean(inside) >= 0.88  # 2.5 standard errors below 0.95
+
+
+def test_orders_above_one_warn_where_few_draws_decide():
+    with pytest.warns(UserWarning, match="kind='alpha'"):
+        divergence(normal(0.0, 9.0), normal(4.0), "alpha", alpha=3.0, n_draws=2000)
+
+
+def test_rows():
+    x, y = P.sample(3000, seed=0), Q.sample(2000, seed=1)
+    for kind in ("kl", "js", "squared-hellinger", "renyi", "alpha"):
+        found, exact = divergence(x, y, kind), divergence(P, Q, kind).value
+        assert found.method == "nearest neighbors"
+        assert found.value == pytest.approx(exact, abs=4 * found.standard_error + 0.05 * exact)
+    few = divergence(x[:20], y[:20])
+    assert np.isnan(few.standard_error)
+    assert np.isfinite(few.value)
+
+
+def test_matrices():
+    mixtures = [random_mixture(2, 2, seed=seed) for seed in range(3)]
+    for kind in KINDS:
+        matrix = divergence_matrix(mixtures, kind, n_draws=1000, seed=4)
+        single = divergence(mixtures[0], mixtures[2], kind, n_draws=2000, seed=4).value
+        assert matrix[0, 2] == pytest.approx(single)
+        assert not np.diag(matrix).any()
+        assert (matrix[0, 2] == matrix[2, 0]) == (kind in ("js", "tv", "squared-hellinger")) or (
+            kind in ("renyi", "alpha")
+        )
+    rows = [mixture.sample(200, seed=k) for k, mixture in enumerate(mixtures)]
+    matrix = divergence_matrix(rows, "kl", n_neighbors=3)
+    assert matrix[2, 1] == pytest.approx(divergence(rows[2], rows[1], n_neighbors=3).value)
+    assert matrix[2, 1] != matrix[1, 2]
+    np.testing.assert_array_equal(
+        divergence_matrix(rows, "js"), np.transpose(divergence_matrix(rows, "js"))
+    )
+
+
+def test_description():
+    found = divergence(P, Q, n_draws=4000)
+    assert "kl" in repr(found)
+    assert "within" in found._repr_html_()
+    assert found.as_dict()["value"] == found.value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"kind": "wasserstein"}, "kind='wasserstein'"),
+        ({"kind": "renyi", "alpha": 1.0}, "alpha=1"),
+        ({"kind": "alpha", "alpha": -1.0}, "alpha=-1.0"),
+        ({"n_draws": 10}, "n_draws=10"),
+        ({"level": 1.0}, "level=1.0"),
+    ],
+)
+def test_bad_arguments(arguments, match):
+    with pytest.raises(InputError, match=match):
+        divergence(P, Q, **arguments)
+
+
+def test_bad_distributions():
+    with pytest.raises(InputError, match="2 features, second 3"):
+        divergence(P, random_mixture(2, 3))
+    with pytest.raises(InputError, match="first of type GaussianMixture"):
+        divergence(P, P.sample(10))
+    with pytest.raises(InputError, match="kind='tv'"):
+        divergence(P.sample(10), P.sample(10), "tv")
+    with pytest.raises(InputError, match=r"shape \(3,\)"):
+        divergence([1.0, 2.0, 3.0], P.sample(10))
+    with pytest.raises(InputError, match="1 mixtures and 1 others"):
+        divergence_matrix([P, P.sample(10)])
+    with pytest.raises(InputError, match="1 elements"):
+        divergence_matrix([P])

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from dask_sketch import GaussianMixture
+from dask_sketch.distributions.parameter_noise import parameter_covariance, scores
+from dask_sketch.models import StandardErrors
+
+WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.0, 1.0], [1.5, -0.5]])
+FULL = np.array([[[1.0, 0.3], [0.3, 0.8]], [[0.7, -0.2], [-0.2, 1.2]]])
+COVARIANCES = {
+    "diag": np.array([[1.0, 0.5], [0.7, 1.4]]),
+    "spherical": np.array([0.8, 1.3]),
+    "tied": FULL[0],
+    "full": FULL,
+}
+
+
+def moved(mixture, name, index, step):
+    """Mixture with one parameter changed; matrices stay symmetric, weights sum to one."""
+    values = {n: getattr(mixture, n).copy() for n in ("weights", "means", "covariances")}
+    values[name][index] += step
+    if name == "covariances" and mixture.covariance_type in ("full", "tied"):
+        *first, i, j = index
+        if i != j:
+            values[name][(*first, j, i)] += step
+    values["weights"] /= values["weights"].sum()
+    return GaussianMixture(**values, covariance_type=mixture.covariance_type)
+
+
+@pytest.mark.parametrize("kind", COVARIANCES)
+def test_scores_are_derivatives_of_the_log_density(kind):
+    mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES[kind], covariance_type=kind)
+    x = mixture.sample(20, seed=0)
+    indices = [("weights", (k,)) for k in range(2)]
+    indices += [("means", index) for index in np.ndindex(2, 2)]
+    lower = [
+        index
+        for index in np.ndindex(COVARIANCES[kind].shape)
+        if kind not in ("full", "tied") or index[-2] >= index[-1]
+    ]
+    indices += [("covariances", index) for index in lower]
+    step = 1e-6
+    expected = [
+        (moved(mixture, *index, step).logpdf(x) - moved(mixture, *index, -step).logpdf(x))
+        / (2 * step)
+        for index in indices
+    ]
+    np.testing.assert_allclose(scores(mixture, x), np.transpose(expected), atol=1e-7)
+
+
+def test_the_covariance_of_maximum_likelihood_is_found_again():
+    n = 1000
+    plain = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"])
+    x = plain.sample(20_000, seed=1)
+    made = scores(plain, x)
+    information = made.T @ made / len(x)
+    basis = np.eye(10)[:, 1:]
+    basis[0, 0] = -1.0  # one weight less, the other more
+    basis[1, 0] = 1.0
+    exact = basis @ np.linalg.inv(basis.T @ information @ basis) @ basis.T / n
+    deviations = np.sqrt(np.diag(exact))
+    errors = StandardErrors(
+        deviations[:2], deviations[2:6].reshape(2, 2), deviations[6:].reshape(2, 2)
+    )
+    mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
+    np.testing.assert_allclose(parameter_covariance(mixture, information), exact, atol=1e-12)
+    np.testing.assert_allclose(parameter_covariance(mixture, None), np.diag(deviations**2))
+
+
+def test_parameters_at_a_bound_have_no_noise():
+    errors = StandardErrors([0.1, 0.1], [[0.1, 0.0], [0.1, 0.1]], np.full((2, 2), 0.1))
+    mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
+    made = scores(mixture, mixture.sample(2000, seed=0))
+    covariance = parameter_covariance(mixture, made.T @ made / len(made))
+    assert not covariance[3].any()
+    assert np.diag(covariance)[2] == pytest.approx(0.01)
