@@ -20,7 +20,7 @@ from sklearn.base import (
     DensityMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.decode import decode
@@ -34,7 +34,11 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer, require_unmasked
+from dask_sketch.validation.arrays import (
+    require_integer,
+    require_random_state,
+    require_unmasked,
+)
 from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import names_of, require_columns
@@ -136,7 +140,7 @@ class SketchEstimator(BaseEstimator, ABC):
             # with names, so that lazy tables are compared with them later
             names = names_of(getattr(self, "feature_names_in_", []))
             samples = replace(open_samples(rows, weights=share), feature_names=names)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(require_random_state(self.random_state).randint(2**31 - 1))
         if fresh:
             self.feature_map_ = design(
                 samples, n_frequencies=self.n_frequencies, n_components=n_components,
@@ -560,7 +564,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
             Samples, shape (n_samples, n_features), and the most probable component of each.
         """
         check_is_fitted(self)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(require_random_state(self.random_state).randint(2**31 - 1))
         drawn = self.model_.sample(n_samples, seed=seed)
         return drawn, self.model_.predict(drawn)
 

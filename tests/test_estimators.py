@@ -251,6 +251,13 @@ def test_bad_arguments(estimator, rows, message):
         estimator.fit(rows)
 
 
+@pytest.mark.parametrize("estimator", [SketchKMeans, SketchGaussianMixture])
+@pytest.mark.parametrize("state", [-1, 2**32, "one"])
+def test_a_random_state_that_is_none(state, estimator):
+    with pytest.raises(InputError, match=f"random_state={state!r}"):
+        estimator(2, random_state=state).fit(np.eye(10))
+
+
 def test_weights_of_another_length():
     with pytest.raises(InputError, match="sample_weight has shape"):
         SketchKMeans(3).fit(X, sample_weight=np.ones(3))

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
@@ -17,7 +16,7 @@ from dask_sketch.distributions.second_layer import LandmarkLayer, RandomLayer
 from dask_sketch.distributions.shrinkage import Shrinkage
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -147,7 +146,7 @@ class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if self.layer not in LAYERS:
             raise InputError(f"layer={self.layer!r}: choose 'landmarks' or 'random'.")
         values: Array = validate_data(self, opened.values, dtype=np.float64)
-        random = check_random_state(self.random_state)
+        random = require_random_state(self.random_state)
         self.feature_map_: FeatureMap | None = opened.feature_map
         self.shrinkage_: Shrinkage | None = None
         self.layer_: LandmarkLayer | RandomLayer | None = None

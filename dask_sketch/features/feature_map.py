@@ -380,13 +380,15 @@ class FeatureMap:
         return out
 
     def to_json(self) -> str:
-        """Specification and digest as JSON text, the content of a feature map's file."""
-        return json.dumps(
-            {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
-            | {"spec": json.loads(self.spec)}
-            | ({} if self.pilot is None else {"pilot": self.pilot.as_dict()}),
-            indent=2,
-        )
+        """Specification and digest as JSON text, the content of a feature map's file.
+
+        The record of pilot rows, if there is one, has a checksum of its own.
+        """
+        found = {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
+        found["spec"] = json.loads(self.spec)
+        if self.pilot is not None:
+            found |= {"pilot": self.pilot.as_dict(), "pilot_checksum": self.pilot.checksum}
+        return json.dumps(found, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> FeatureMap:
@@ -407,6 +409,11 @@ class FeatureMap:
             feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
             if found.get("pilot") is not None:
                 pilot = Pilot.from_dict(found["pilot"], feature_map.n_features)
+                if found.get("pilot_checksum") != pilot.checksum:
+                    raise ArtifactError(
+                        "pilot does not match pilot_checksum: the file was edited. Restore it, or "
+                        "write it again with `dask-sketch design`."
+                    )
                 object.__setattr__(feature_map, "pilot", pilot)
             _ = feature_map.frequencies
         except (KeyError, InputError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +92,11 @@ class Pilot:
                 "score": found.score,
             },
         }
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of all values, 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], n_features: int) -> Pilot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -25,7 +24,7 @@ from dask_sketch.decoders.names import MethodName, ModelName, RefinementName
 from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.secrets import Secrets, revealed
-from dask_sketch.jobs.table import Table, Wrong, table_errors
+from dask_sketch.jobs.table import MAX_SHOWN, Table, Wrong, cut, key_path, shown_value, table_errors
 from dask_sketch.jobs.values import (
     Components,
     Expected,
@@ -43,13 +42,13 @@ from dask_sketch.jobs.values import (
     Variances,
     Window,
 )
+from dask_sketch.storage.overwrite import local_path
 from dask_sketch.validation.choices import CovarianceType, Distribution, Task
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
 MAX_TABLES = 64  # of one name
 MAX_ERRORS = 50
-MAX_SHOWN = 60  # characters of a key or a value in a message
 # Options of a cluster that only name a queue or a size: others run code.
 CLUSTER_OPTIONS = (
     "account", "interface", "name", "namespace", "queue", "resources", "walltime",
@@ -110,6 +109,13 @@ def _unpermitted(options: Mapping[str, Any], *locations: str) -> Iterator[tuple[
         yield "storage_options", str(error)
 
 
+def _in_memory(table: Table, *keys: str) -> Iterator[tuple[str, str]]:
+    """Key and remedy of locations that are lost at the end of the run."""
+    for key in keys:
+        if str(getattr(table, key)).lower().startswith("memory:"):
+            yield key, "should be on a disk or in an object store: memory ends with the run"
+
+
 class JobTable(Table):
     """``[job]``: the name of the job and its ledger.
 
@@ -138,6 +144,7 @@ class JobTable(Table):
     sample: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
 
     def _wrong(self) -> Iterator[tuple[str, str]]:
+        yield from _in_memory(self, "ledger")
         yield from _unpermitted(self.storage_options, self.ledger)
 
 
@@ -149,7 +156,8 @@ class DataTable(Table):
     path
         Zarr store, or file, folder or glob of Parquet; a path is relative to the job file.
     array, columns, weights, storage_options
-        Arguments of ``open_samples``.
+        Arguments of ``open_samples``. The columns are those of the feature map by default, once
+        there is one.
     chunk_size
         Number of bytes of one partition.
     missing_chunks
@@ -373,6 +381,7 @@ class OutputsTable(Table):
             path = getattr(self, key)
             if path is not None and not path.rstrip("/").endswith(".zarr"):
                 yield key, "should be a path or URL that ends in .zarr"
+        yield from _in_memory(self, "model", "sketch")
         yield from _unpermitted(self.storage_options, self.model or "", self.sketch or "")
 
 
@@ -518,10 +527,14 @@ class Job(Table):
         return self.model_copy(update={"job": self.job.model_copy(update={"sample": sample})})
 
     def place(self, location: str) -> str:
-        """Return a URL of the job file, or the absolute form of a path."""
-        if "://" in location:
+        """Return a URL of the job file, or the absolute form of a path.
+
+        ``~`` at the beginning of a path is the home of the user.
+        """
+        path = local_path(location)
+        if path is None or "://" in location:
             return location
-        return str((self.path.parent / location).absolute())
+        return str((self.path.parent / path).absolute())
 
     def options(self, given: Mapping[str, Any], location: str) -> dict[str, Any] | None:
         """Return the options of a file system with their secrets, ``None`` for a local path."""
@@ -570,7 +583,8 @@ def read_job(path: str | Path) -> Job:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        text = content.decode() if len(content) <= MAX_BYTES else ""
+        # editors of Windows begin a file with a byte order mark
+        text = content.decode("utf-8-sig") if len(content) <= MAX_BYTES else ""
     except (OSError, ValueError) as error:  # no UTF-8; no file can have this name
         raise JobError(
             f"{path}: the job file cannot be read ({type(error).__name__}): give the path of a "
@@ -607,6 +621,12 @@ def parse_job(text: str, path: Path) -> Job:
         # not chained, because the text of pydantic's error shows values, which may be secret
         raise JobError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
     job._path, job._secrets = path, secrets
+    ledger = job.place(job.job.ledger)
+    if "://" not in ledger and path.resolve().is_relative_to(Path(ledger).resolve()):
+        raise JobError(
+            f"{path}: job.ledger = {shown_value(job.job.ledger)}: is a folder of the job file: "
+            'should be a folder of its own, such as "nightly.ledger"'
+        )
     return job
 
 
@@ -619,7 +639,7 @@ def _large_integers(document: dict[str, Any]) -> Iterator[str]:
             items = value.items() if isinstance(value, dict) else enumerate(value)
             left += [((*loc, key), item) for key, item in items]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            yield _key_path(loc)
+            yield key_path(loc)
 
 
 def _repeated(tables: tuple[Any, ...], key: Callable[[Any], Hashable]) -> Iterator[int]:
@@ -649,8 +669,8 @@ def _lines(error: ValidationError) -> Iterator[str]:
             tables = f" of tables [[{loc[-1]}]]" if len(loc) == 1 else ", such as [0, 100]"
             remedy = f"should be a list{tables}"
         remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)
-        shown = "" if value is None or "storage_options" in loc else f" = {_shown(value)}"
-        yield f"{_key_path(loc)}{shown}: {_cut(remedy, 8 * MAX_SHOWN)}"
+        shown = "" if value is None or "storage_options" in loc else f" = {shown_value(value)}"
+        yield f"{key_path(loc)}{shown}: {cut(remedy, 8 * MAX_SHOWN)}"
     if len(found) > MAX_ERRORS:
         yield f"and {len(found) - MAX_ERRORS} more"
 
@@ -670,29 +690,3 @@ def _unknown(key: str, known: list[str]) -> str:
     close = difflib.get_close_matches(key[:100], known, n=1)
     remedy = f"did you mean {close[0]}?" if close else f"the known keys are {', '.join(known)}"
     return f"unknown key: {remedy}"
-
-
-def _key_path(loc: tuple[str | int, ...]) -> str:
-    path = ""
-    for part in loc:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            bare = re.fullmatch(r"[A-Za-z0-9_-]+", part)
-            path += ("." if path else "") + (part if bare else json.dumps(part))
-    return _cut(path, MAX_SHOWN)
-
-
-def _shown(value: Any) -> str:
-    """Show a value of a job file, unless it may contain a secret."""
-    if isinstance(value, (dict, list, tuple)):
-        return "{...}" if isinstance(value, dict) else "[...]"
-    if isinstance(value, re.Pattern):
-        value = value.pattern
-    if isinstance(value, str) and "://" in value and set(value) & set("@?"):
-        value = f"{value.partition('://')[0][:20]}://..."
-    return _cut(json.dumps(value, default=str), MAX_SHOWN)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."

@@ -20,12 +20,12 @@ from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
-from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.open import is_parquet, open_samples
 from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.jobs.job_file import GroupsTable, Job, SourceTable
+    from dask_sketch.jobs.job_file import DataTable, GroupsTable, Job, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
     from dask_sketch.sketching.sketch import Sketch
 
@@ -54,9 +54,44 @@ class OpenSource:
     partitions: tuple[Partition, ...]
 
 
-def open_sources(job: Job) -> list[OpenSource]:
-    """Open all sources and list their partitions. Samples are read for checksums only."""
-    return [open_source(job, table) for table in job.sources]
+def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
+    """Open all sources and list their partitions. Samples are read for checksums only.
+
+    Parameters
+    ----------
+    job
+        Job with the sources. If a source of Parquet files has no ``columns``, they are those of
+        the feature map, once there is one.
+    ledger
+        Ledger with the feature map; without a ledger, that of ``feature_map.file``.
+    """
+    names = None
+    if ledger is not None:
+        names = ledger.feature_map.feature_names
+    elif job.feature_map.file is not None:
+        names = open_feature_map(job.place(job.feature_map.file)).feature_names
+    return [
+        open_source(job, table.model_copy(update={"columns": columns_of(job, table, names)}))
+        for table in job.sources
+    ]
+
+
+def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[str] | None:
+    """Columns of a table of the job file, else the names that a feature map or a model knows.
+
+    Parameters
+    ----------
+    job
+        Job of the table.
+    table
+        Table of a source, or of the samples to score.
+    names
+        Names of the features, None if there are none. Only Parquet files have columns.
+    """
+    if table.columns is not None or names is None:
+        return table.columns
+    options = job.options(table.storage_options, table.path)
+    return list(names) if is_parquet(job.place(table.path), options) else None
 
 
 def open_source(job: Job, table: SourceTable) -> OpenSource:

@@ -15,7 +15,7 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.checks import data_breaches, model_breaches
-from dask_sketch.jobs.open import group_keys
+from dask_sketch.jobs.open import columns_of, group_keys
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
@@ -368,7 +368,7 @@ class Results:
                 "inertia" if points else "score",
                 self.job.place(table.path),
                 array=table.array,
-                columns=table.columns,
+                columns=columns_of(self.job, table, found.model.feature_names),
                 weights=table.weights,
                 chunk_size=table.chunk_size,
                 missing_chunks=table.missing_chunks,

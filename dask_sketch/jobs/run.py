@@ -76,7 +76,7 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     with job.secrets.hidden():
         require_outputs(job)
         ledger = ledger_of(job)
-        sources = open_sources(job)
+        sources = open_sources(job, ledger)
         return plan_run(job, sources, _compare(sources, ledger), ledger)
 
 
@@ -162,8 +162,8 @@ class _Run:
     def outcome(self) -> Outcome:
         started = _now()
         with self._step("list"):
-            sources = open_sources(self.job)
             ledger = ledger_of(self.job)
+            sources = open_sources(self.job, ledger)
             # refuse the run before a feature map is designed, which reads samples
             plan_run(self.job, sources, _compare(sources, ledger), ledger)
         if ledger is None:

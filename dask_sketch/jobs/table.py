@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+MAX_SHOWN = 60  # characters of a key or a value in a message
 Wrong = tuple[tuple[str | int, ...], Any, str]  # key path, value (None is not shown) and remedy
 
 
@@ -39,3 +42,43 @@ class Table(BaseModel):
     def _wrong(self) -> Iterator[tuple[str, str]]:
         """Key and remedy of each setting that contradicts another one."""
         return iter(())
+
+
+def key_path(loc: tuple[str | int, ...]) -> str:
+    """Path of a key, such as ``sources[1].path``.
+
+    Parameters
+    ----------
+    loc
+        Keys and indices, from the outermost one.
+    """
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            bare = re.fullmatch(r"[A-Za-z0-9_-]+", part)
+            path += ("." if path else "") + (part if bare else json.dumps(part))
+    return cut(path, MAX_SHOWN)
+
+
+def shown_value(value: Any) -> str:
+    """Show a value of a job file, unless it may contain a secret.
+
+    Parameters
+    ----------
+    value
+        Value of any type.
+    """
+    if isinstance(value, (dict, list, tuple)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    if isinstance(value, re.Pattern):
+        value = value.pattern
+    if isinstance(value, str) and "://" in value and set(value) & set("@?"):
+        value = f"{value.partition('://')[0][:20]}://..."
+    return cut(json.dumps(value, default=str), MAX_SHOWN)
+
+
+def cut(text: str, length: int) -> str:
+    """Shorten a text to a number of characters."""
+    return text if len(text) <= length else text[: length - 3] + "..."

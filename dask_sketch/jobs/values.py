@@ -63,8 +63,10 @@ def _size(value: Any) -> int:
 def _location(value: str) -> str:
     if "::" in value:
         raise ValueError("should be the URL of the data itself, not of chained file systems")
-    scheme, separator, _ = value.partition("://")
+    scheme, separator, place = value.partition("://")
     if separator:
+        if not place.strip("/"):
+            raise ValueError("should name a bucket or a folder after ://")
         if scheme.lower() not in SCHEMES:
             raise ValueError(f"should be a path, or a URL that starts with {', '.join(SCHEMES)}")
         require_no_secret(value)

@@ -120,7 +120,7 @@ def verify_job(
             raise LedgerError(
                 f"there is no ledger at {job.place(job.job.ledger)}: run the job first."
             )
-        sources = open_sources(job)
+        sources = open_sources(job, ledger)
         partitions = [part for source in sources for part in source.partitions]
         changes = ledger.compare(partitions)
         same, lost = {part.key for part in changes.same}, frozenset(changes.lost)

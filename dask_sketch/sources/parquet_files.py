@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
 from dask_sketch.errors import InputError
+from dask_sketch.validation.warn import warn_user
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 _READERS = 16  # folders that are listed at once
@@ -32,6 +33,10 @@ def is_glob(fs: Any, found: str) -> bool:
 
 def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     """Sizes of the Parquet files at a path, sorted by path.
+
+    Below a folder, files whose names or folders begin with a dot or an underscore are left out
+    with a warning: other programs keep unfinished and removed files there. A pattern with a step
+    that begins like that finds them, and folders such as ``_day=1`` are no such folders.
 
     Parameters
     ----------
@@ -57,7 +62,10 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     """
     fs.invalidate_cache()  # object stores keep listings, of which each call needs a new one
     left_out: list[str] = []
+    root, marks = found, {".", "_"}
     if is_glob(fs, found):
+        root = _folder_of(found, fs.root_marker)
+        marks -= {step[:1] for step in found.removeprefix(root).split("/")}
         listed = _matching(fs, found)
         if isinstance(fs, LocalFileSystem):  # this follows links to folders
             left_out += set(glob.glob(found, recursive=True)) - set(listed)  # noqa: PTH207
@@ -65,37 +73,55 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
         listed = _below(fs, found)
     else:
         return {found: int(fs.info(found)["size"])}
+    hidden = {name for name in (*listed, *left_out) if _is_hidden(name, root, marks)}
     other = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
     left_out = [name for name in left_out if _is_data(name)]
-    left_out += [
-        name for name in other if _is_data(name) or (not _is_hidden(name) and fs.isdir(name))
-    ]
+    left_out += [name for name in other if _is_data(name) or fs.isdir(name)]
+    left_out = [name for name in left_out if name not in hidden]
     if left_out:
         raise InputError(
             f"x={found!r}: {min(left_out)} is, or lies below, a symbolic link or a special file, "
             f"{len(left_out):,} in all, and these are not followed: put the files themselves "
             "there, or give the folder to which the link leads."
         )
-    return {
+    files = {
         name: int(info["size"])
         for name, info in sorted(listed.items())
         if info["type"] == "file" and _is_data(name)
     }
+    skipped = [name for name in files if name in hidden]
+    if skipped:
+        warn_user(
+            f"x={found!r}: {len(skipped):,} of {len(files):,} Parquet files are left out, because "
+            f"their names or folders begin with a dot or an underscore: {skipped[0]}. If they are "
+            "data, rename them, or give a pattern that begins like that."
+        )
+    return {name: size for name, size in files.items() if name not in hidden}
 
 
 def _matching(fs: Any, pattern: str) -> Infos:
     """Files and folders that match a pattern; only folders that match its steps are listed."""
-    steps = pattern.split("/")
-    plain = next(i for i, step in enumerate(steps) if set(step) & set("*?["))
-    root = "/".join(steps[:plain]) or fs.root_marker
+    root = _folder_of(pattern, fs.root_marker)
     if "**" in pattern:
         return {name: info for name, info in _below(fs, root).items() if _matches(pattern)(name)}
     listed: Infos = {root: {"name": root, "type": "directory"}}
-    for last in range(plain, len(steps)):
+    steps = pattern.split("/")
+    for last in range(_n_plain(steps), len(steps)):
         fits = _matches("/".join(steps[: last + 1]))
         found = _contents(fs, _folders(listed))
         listed = {name: info for name, info in found.items() if fits(name)}
     return listed
+
+
+def _n_plain(steps: list[str]) -> int:
+    """Number of steps of a pattern before the first one with a wildcard."""
+    return next(i for i, step in enumerate(steps) if set(step) & set("*?["))
+
+
+def _folder_of(pattern: str, root_marker: str) -> str:
+    """Folder below which a pattern matches."""
+    steps = pattern.split("/")
+    return "/".join(steps[: _n_plain(steps)]) or root_marker
 
 
 def _matches(pattern: str) -> Callable[[str], object]:
@@ -141,9 +167,11 @@ def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
     return found
 
 
-def _is_hidden(name: str) -> bool:
-    return name.rsplit("/", 1)[-1].startswith(("_", "."))
+def _is_hidden(name: str, root: str, marks: set[str]) -> bool:
+    """Whether a step below the root begins with a mark; ``_day=1`` is the folder of a partition."""
+    steps = name.removeprefix(root).split("/")
+    return any(step[:1] in marks and not (step[0] == "_" and "=" in step) for step in steps)
 
 
 def _is_data(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+    return name.lower().endswith(SUFFIXES)

@@ -30,6 +30,7 @@ from dask_sketch.sources.group_labels import (
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
 from dask_sketch.storage.chunk_layout import MAX_CHUNK
+from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore, is_document
 from dask_sketch.storage.untrusted import guarded
 from dask_sketch.validation.warn import warn_user
@@ -383,7 +384,7 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
     if is_open and not complete:
         return store
     if isinstance(store, (str, os.PathLike)) and "://" not in str(store):
-        store = Path(store).absolute()  # workers run in other folders
+        store = (local_path(store) or Path(store)).absolute()  # workers run in other folders
     try:
         # an open array is as trusted as it was opened
         path, found = (

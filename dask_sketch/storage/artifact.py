@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,9 @@ from dask_sketch.storage.replace import replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-_ROOT = "zarr.json"  # metadata of a group
+ROOT = "zarr.json"  # metadata of a group
+# End of the name of the object that holds a whole artifact while another one is replaced by it.
+REPLACEMENT = ".dask-sketch-replacement"
 
 
 def write_dataset(
@@ -35,8 +40,12 @@ def write_dataset(
 
     On a local path the group is written to a temporary folder beside the path, and then takes its
     place at once. Readers that began with the old group begin again, see
-    :func:`~dask_sketch.storage.artifact_reader.read_dataset`. At a URL objects are replaced one by
-    one. If that fails, readers find a damaged artifact, which can be overwritten.
+    :func:`~dask_sketch.storage.artifact_reader.read_dataset`.
+
+    At a URL objects are replaced one by one. Before that, all of them are written as one object
+    beside the group, which is removed at the end. Readers that find old and new objects, or an
+    interrupted replacement, read that one. Only one process may write to a URL at a time. If the
+    first write to a URL fails, readers find a damaged artifact, which can be overwritten.
 
     Parameters
     ----------
@@ -108,8 +117,7 @@ def _write_objects(
     """Write the objects of a group to a URL.
 
     The metadata of the group is the first object. After a failure in between, the URL still holds
-    an artifact, although a damaged one, and not a folder of unknown files, which would never be
-    overwritten.
+    an artifact and not a folder of unknown files, which would never be overwritten.
     """
     try:
         if "://" not in url:  # fsspec would write to a part of it
@@ -117,9 +125,12 @@ def _write_objects(
         fs, root = fsspec.core.url_to_fs(url, **storage_options)
         root = root.rstrip("/")
         objects = {f"{root}/{key}": value for key, value in contents.items()}
-        first = f"{root}/{_ROOT}"
+        first = f"{root}/{ROOT}"
         fs.invalidate_cache()
         _make_folders(fs, [first])
+        replaces = overwrite and fs.exists(first)
+        if replaces:
+            fs.pipe_file(f"{root}{REPLACEMENT}", packed(contents))
         if overwrite:
             fs.pipe_file(first, objects[first])
         else:
@@ -131,6 +142,9 @@ def _write_objects(
         rest = {name: value for name, value in objects.items() if name != first}
         _make_folders(fs, rest)
         fs.pipe(rest)
+        if replaces:
+            with contextlib.suppress(Exception):  # what stays is the same artifact once more
+                fs.rm_file(f"{root}{REPLACEMENT}")
     except ArtifactError:
         raise
     except Exception as error:  # file systems fail in many ways
@@ -138,6 +152,40 @@ def _write_objects(
             f"store={url!r} cannot be written: {type(error).__name__}: {first_line(error)}. Check "
             "the URL, and that the package for it is installed; write again with overwrite=True."
         ) from error
+
+
+def packed(contents: Mapping[str, bytes]) -> bytes:
+    """Pack the objects of a group into one object.
+
+    Examples
+    --------
+    >>> unpacked(packed({"zarr.json": b"{}", "z/c/0": b"123"}))
+    {'zarr.json': b'{}', 'z/c/0': b'123'}
+    """
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
+        for name, content in contents.items():
+            file.writestr(zipfile.ZipInfo(name), content)
+    return out.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, bytes]:
+    """Unpack what :func:`packed` wrote; the objects are never larger than ``content`` together.
+
+    Raises
+    ------
+    ArtifactError
+        If ``content`` is something else.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            members = file.infolist()
+            stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+            if not stored or sum(member.file_size for member in members) > len(content):
+                raise ArtifactError("the replacement is larger than its file.")
+            return {member.filename: file.read(member) for member in members}
+    except (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+        raise ArtifactError(f"the replacement is damaged: {first_line(error)}.") from error
 
 
 def _make_folders(fs: fsspec.AbstractFileSystem, names: Iterable[str]) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import psutil
 import zarr
+from zarr.buffer import cpu
 from zarr.errors import ContainsArrayError
+from zarr.storage import MemoryStore
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.artifact import checksum, first_line
+from dask_sketch.storage.artifact import REPLACEMENT, ROOT, checksum, first_line, unpacked
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.replace import scratch_folders
 from dask_sketch.storage.untrusted import guarded
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate more
 _ATTEMPTS = 20  # to read a store that is replaced again and again
+_REMOTE_ATTEMPTS = 3  # more, at a URL
 _PAUSE = 0.02  # seconds for the moment of a replacement
 _REMEDIES = {
     "dask-sketch/sketch-group": "It holds a sketch for each of several groups: "
@@ -38,7 +43,8 @@ def read_dataset(
 ) -> xr.Dataset:
     """Read a dataset written by :func:`~dask_sketch.storage.artifact.write_dataset`.
 
-    If a local store is replaced while it is read, it is read again.
+    If a store is replaced while it is read, it is read again. At a URL where a replacement was
+    interrupted, the new artifact is read.
 
     Parameters
     ----------
@@ -65,7 +71,9 @@ def read_dataset(
         before = _identity(path)
         try:
             return _read(store, versions, storage_options, max_bytes)
-        except ArtifactError:
+        except ArtifactError as error:
+            if isinstance(store, str) and path is None:
+                return _read_replaced(store, versions, storage_options, max_bytes, error)
             if not _is_replaced(path, before):
                 raise
     return _read(store, versions, storage_options, max_bytes)
@@ -90,6 +98,60 @@ def _is_replaced(path: Path | None, before: tuple[int, ...] | None) -> bool:
         time.sleep(_PAUSE)
         return True
     return now != before
+
+
+def _read_replaced(
+    url: str,
+    versions: Mapping[str, int],
+    storage_options: dict[str, Any] | None,
+    max_bytes: int,
+    error: ArtifactError,
+) -> xr.Dataset:
+    """Read a dataset at a URL again, which may be replaced at this time, or only in part."""
+    for _ in range(_REMOTE_ATTEMPTS):
+        if not _has_root(url, storage_options):
+            break
+        objects = _replacement(url, storage_options, max_bytes)
+        store: Any = url
+        if objects is not None:
+            buffers = {key: cpu.Buffer.from_bytes(value) for key, value in objects.items()}
+            store = MemoryStore(dict(buffers), read_only=True)
+        with contextlib.suppress(ArtifactError):
+            return _read(store, versions, storage_options, max_bytes)
+    raise error
+
+
+def _has_root(url: str, storage_options: dict[str, Any] | None) -> bool:
+    """Whether there is a group at a URL that can be written, and is not only served."""
+    try:
+        fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        return not protocols & {"http", "https"} and bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
+    except Exception:  # file systems fail in many ways
+        return False
+
+
+def _replacement(
+    url: str, storage_options: dict[str, Any] | None, max_bytes: int
+) -> dict[str, bytes] | None:
+    """Objects of the artifact by which the one at a URL is being replaced, None if there is none.
+
+    A replacement that was left behind counts only as long as the group has its metadata, and
+    hence its checksum.
+    """
+    try:
+        fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
+        root = root.rstrip("/")
+        fs.invalidate_cache()
+        size = fs.info(f"{root}{REPLACEMENT}")["size"]
+        if not 0 < size <= min(max_bytes, psutil.virtual_memory().available // 2):
+            return None
+        objects = unpacked(fs.cat_file(f"{root}{REPLACEMENT}", start=0, end=size))
+        document = objects.get(ROOT, b"")
+        same = fs.cat_file(f"{root}/{ROOT}", start=0, end=len(document) + 1) == document
+    except Exception:  # file systems fail in many ways; the error of the group is raised
+        return None
+    return objects if same else None
 
 
 def _read(

@@ -17,13 +17,19 @@ _PAGE = b"<!doctype html"
 
 
 def local_path(store: Any) -> Path | None:
-    """Path of a store on this machine; None for URLs and Zarr stores."""
-    if isinstance(store, os.PathLike):
-        return Path(store)
+    """Path of a store on this machine; None for URLs and Zarr stores.
+
+    ``~`` at the beginning is the home of the user, as for the paths of samples.
+    """
     if isinstance(store, str) and store.startswith("file://"):
         return Path(url2pathname(urlsplit(store).path))
-    if isinstance(store, str) and "://" not in store and "::" not in store:
-        return Path(store)
+    if isinstance(store, os.PathLike) or (
+        isinstance(store, str) and "://" not in store and "::" not in store
+    ):
+        try:
+            return Path(store).expanduser()
+        except RuntimeError:  # there is no such user
+            return Path(store)
     return None
 
 

@@ -27,6 +27,7 @@ from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.chunk_layout import Layout, layout_of
 from dask_sketch.storage.decompressed_size import decompressed_size
 from dask_sketch.storage.http_store import BoundedHTTPStore
+from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.read_only import ReadOnlyStore, is_document
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
         is_http = bool(names & {"http", "https"})
         return GuardedStore(BoundedHTTPStore(found) if is_http else found)
     if isinstance(store, (str, Path)):
-        return GuardedStore(LocalStore(store, read_only=True))
+        return GuardedStore(LocalStore(local_path(store) or store, read_only=True))
     return store
 
 

@@ -119,6 +119,38 @@ def require_number(
     raise InputError(f"{name}={value!r}: give a number {bounds}.", parameter=name)
 
 
+def require_random_state(value: Any) -> np.random.RandomState:
+    """Convert a ``random_state`` of scikit-learn to a generator, or raise.
+
+    Parameters
+    ----------
+    value
+        Seed, instance of ``RandomState``, or None.
+
+    Raises
+    ------
+    InputError
+        If the value is something else.
+
+    Examples
+    --------
+    >>> require_random_state(0).randint(10)
+    5
+    """
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.utils import check_random_state
+
+    try:
+        found: np.random.RandomState = check_random_state(value)
+    except ValueError as error:
+        raise InputError(
+            f"random_state={value!r}: give an integer from 0 to 4,294,967,295, an instance of "
+            "RandomState, or None.",
+            parameter="random_state",
+        ) from error
+    return found
+
+
 def require_memory(x: Any, name: str, remedy: str) -> None:
     """Raise for lazy arrays, which conversions of NumPy would silently compute.
 

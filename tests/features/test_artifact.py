@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import fsspec
+import numpy as np
 import pytest
 
 import dask_sketch as ds
@@ -96,6 +97,21 @@ def test_feature_maps_of_others(changes, message):
 def test_text_that_is_no_feature_map(text):
     with pytest.raises(ArtifactError, match=r"feature map|schema|digest"):
         ds.FeatureMap.from_json(text)
+
+
+def test_an_edited_record_of_pilot_rows():
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    feature_map = ds.design(rows, n_components=2)
+    text = feature_map.to_json()
+    assert ds.FeatureMap.from_json(text).pilot.as_dict() == feature_map.pilot.as_dict()
+    found = json.loads(text)
+    for name, value in (("gaussian_score", 0.5), ("n_rows", 99)):
+        edited = found | {"pilot": found["pilot"] | {name: value}}
+        with pytest.raises(ArtifactError, match="pilot_checksum"):
+            ds.FeatureMap.from_json(json.dumps(edited))
+    del found["pilot_checksum"]
+    with pytest.raises(ArtifactError, match="pilot_checksum"):
+        ds.FeatureMap.from_json(json.dumps(found))
 
 
 def test_a_long_file_is_not_read_whole(tmp_path, monkeypatch):

@@ -6,18 +6,20 @@ import logging
 import sys
 from collections.abc import Callable
 
+import pandas as pd
 import pytest
 import zarr
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from jobs.places import ROWS, Place, rows_of
 
-from dask_sketch import FeatureMap
+from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import (
     ChunkError,
     InputError,
     LedgerError,
     SketchError,
 )
+from dask_sketch.features.artifact import write_feature_map
 from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.run import plan_job
 
@@ -150,16 +152,42 @@ def test_other_ways_to_read_a_store_make_other_partitions_and_count_once(make_pl
 def test_a_ledger_that_cannot_be_reached_is_not_taken_for_a_missing_one(
     make_place: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(self: MemoryFileSystem, path: str) -> bool:
+    def unreachable(self: LocalFileSystem, path: str) -> bool:
         raise RuntimeError("no route to host")  # of clients of servers, which is no OSError
 
     place = make_place(3)
-    url = "memory://unreachable/ledger"
+    url = f"file://{place.folder}/ledger"
     place.file.write_text(place.file.read_text().replace("ledger.zarr", url))
     assert plan_job(place.file).first
-    monkeypatch.setattr(MemoryFileSystem, "exists", unreachable)
+    monkeypatch.setattr(LocalFileSystem, "exists", unreachable)
     with pytest.raises(LedgerError, match=f"{url}.*no route to host"):
         plan_job(place.file)
+
+
+def test_columns_are_those_of_the_feature_map(make_place: Make) -> None:
+    """Later files have another order, and a text that no model needs."""
+    place = make_place(1)
+    place.write(
+        '[[decode]]\nn_components = 2\n[score]\npath = "heldout.parquet"\n',
+        sources='[[sources]]\npath = "days"\ncolumns = ["b", "a"]\n',
+    )
+    (place.folder / "days").mkdir()
+    rows = rows_of(400)
+    frame = pd.DataFrame({"text": "x", "a": rows[:, 0], "b": rows[:, 1]})
+    frame.to_parquet(place.folder / "heldout.parquet")
+    frame[:200].to_parquet(place.folder / "days" / "0.parquet")
+    assert place.run().models["model"]["score"] < 0
+    place.file.write_text(place.file.read_text().replace('columns = ["b", "a"]\n', ""))
+    frame[200:].to_parquet(place.folder / "days" / "1.parquet")
+    assert place.run().samples == 400
+    names = place.ledger().feature_map.feature_names
+    assert names == ("b", "a")
+    expected = partial_sketch(rows[:, ::-1], place.ledger().feature_map)
+    assert place.ledger().total().without_sample().identical(expected)
+    write_feature_map(str(place.folder / "map.json"), place.ledger().feature_map)
+    text = place.file.read_text().replace("ledger.zarr", "other.zarr")
+    place.file.write_text(text.replace("n_components = 2\n[[", 'file = "map.json"\n[['))
+    assert place.run().new == 2
 
 
 def test_no_source_no_start(make_place: Make) -> None:

@@ -38,7 +38,7 @@ class Remote(MemoryFileSystem):
 def remote():
     fs = Remote()
     fs.pipe({f"/days/day={day}/part={part}/0.parquet": b"x" for day in "12" for part in "ab"})
-    fs.pipe({"/days/_days.parquet": b"x", "/days/day=1/about.txt": b"x"})
+    fs.pipe({"/days/_metadata": b"x", "/days/day=1/about.txt": b"x"})
     return fs
 
 
@@ -72,3 +72,32 @@ def test_files_that_were_added_are_listed(path, remote):
     list_parquet_files(remote, path)
     remote.pipe("/days/day=2/part=c/0.parquet", b"xyz")
     assert list_parquet_files(remote, path)["/days/day=2/part=c/0.parquet"] == 3
+
+
+HIDDEN = ["/days/.a.parquet", "/days/_a.parquet", "/days/.old/a.parquet", "/days/_delta_log/1/a.pq"]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("path", ["/days", "/days/**/*.p*"])
+def test_hidden_files_are_left_out_with_a_warning(path, hidden, remote):
+    remote.pipe(hidden, b"x")
+    with pytest.warns(UserWarning, match=rf"1 of 5 Parquet files .*{hidden}"):
+        assert list_parquet_files(remote, path) == dict.fromkeys(ALL, 1)
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_hidden_files_are_found_where_they_are_named(hidden, remote):
+    remote.pipe(hidden, b"xy")
+    folder = hidden.rpartition("/")[0]
+    assert list_parquet_files(remote, hidden) == {hidden: 2}
+    step = hidden.split("/")[2]
+    assert list_parquet_files(remote, f"/days/{step[0]}*{hidden[len('/days/') + len(step) :]}") == {
+        hidden: 2
+    }
+    if folder != "/days":
+        assert list_parquet_files(remote, folder) == {hidden: 2}
+
+
+def test_folders_of_partitions_may_begin_with_an_underscore(remote):
+    remote.pipe("/days/day=1/_hour=3/0.parquet", b"x")
+    assert "/days/day=1/_hour=3/0.parquet" in list_parquet_files(remote, "/days")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import zipfile
 
 import fsspec
 import numpy as np
@@ -11,7 +13,7 @@ import xarray as xr
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact import packed, unpacked, write_dataset
 from dask_sketch.storage.artifact_reader import read_dataset
 
 URL = "unreliable://bucket/s.zarr"
@@ -64,6 +66,75 @@ def failing(act):
     except ArtifactError as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_replacement_leaves_the_earlier_or_the_new_artifact(after, writes):
+    seen = set()
+    for number in itertools.count(1):
+        url = f"unreliable://bucket/{number}.zarr"
+        writes |= {"left": 0, "after": after}
+        write_dataset(xr.Dataset(OLD), url, "test/thing", 1)
+        writes["left"] = number
+        message = failing(lambda: replace(url))  # noqa: B023
+        if writes["left"] > 0:
+            break
+        names = set(read(url))
+        assert names in ({"a", "b"}, {"a"})
+        assert message is not None or names == {"a"}
+        seen |= {len(names)}
+    assert seen == {1, 2}
+    writes["left"] = 0
+    replace(url)
+    assert not any("replacement" in name for name in Unreliable.store if str(number) in name)
+
+
+def test_readers_during_a_replacement(writes, monkeypatch):
+    """A reader after each write, of which none finds anything between two artifacts."""
+    write_dataset(xr.Dataset(OLD), URL, "test/thing", 1)
+    found = []
+
+    def fault(self, write):
+        write()
+        found.append(len(read()))
+
+    monkeypatch.setattr(Unreliable, "fault", fault)
+    replace(URL)
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1], len(found) > 5) == (2, 1, True)
+
+
+def test_a_replacement_of_another_artifact_is_not_read(writes):
+    """It was left behind, and what it was to replace is gone."""
+    fs = Unreliable()
+    write_dataset(xr.Dataset(OLD), URL, "test/thing", 1)
+    write_dataset(xr.Dataset(NEW), f"{URL}2", "test/thing", 1)
+    whole = {
+        name.removeprefix("/bucket/s.zarr2/"): fs.cat_file(name) for name in fs.find(f"{URL}2")
+    }
+    fs.pipe_file(f"{URL}.dask-sketch-replacement", packed(whole))
+    assert set(read()) == {"a", "b"}
+    fs.pipe_file(f"{URL}/a/c/0", b"damaged")
+    with pytest.raises(ArtifactError, match="damaged"):
+        read()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"x" * 1000])
+def test_what_is_no_replacement(content, writes):
+    fs = Unreliable()
+    write_dataset(xr.Dataset(OLD), URL, "test/thing", 1)
+    fs.pipe_file(f"{URL}/a/c/0", b"damaged")
+    fs.pipe_file(f"{URL}.dask-sketch-replacement", content)
+    with pytest.raises(ArtifactError, match="damaged"):
+        read()
+
+
+def test_replacements_are_never_larger_than_their_file():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zarr.json", bytes(2**20))
+    with pytest.raises(ArtifactError, match="larger"):
+        unpacked(out.getvalue())
 
 
 @pytest.mark.parametrize("after", [False, True])
