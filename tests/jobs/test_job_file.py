@@ -334,30 +334,6 @@ def test_secrets_come_from_the_environment_or_files(
         read_job(place)
 
 
-@pytest.mark.parametrize(("ledger", "remedy"), [("memory://l", "disk"), ("s3://", "bucket")])
-def test_a_ledger_that_cannot_last(ledger: str, remedy: str) -> None:
-    (message,) = complaints(SMALL.replace('"l"', f'"{ledger}"'))
-    assert message.startswith(f'job.ledger = "{ledger}": ')
-    assert remedy in message
-
-
-@pytest.mark.parametrize("ledger", [".", "..", "./", "x/..", "/", str(HERE.parent.absolute())])
-def test_a_ledger_is_no_folder_of_jobs(ledger: str) -> None:
-    (message,) = complaints(SMALL.replace('"l"', f'"{ledger}"'))
-    assert message.startswith(f'job.ledger = "{ledger}": ')
-
-
-def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    job = job_of(SMALL.replace('"l"', '"~/l"'))
-    assert job.place(job.job.ledger) == str(tmp_path / "l")
-
-
-def test_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(SMALL, encoding="utf-8-sig")
-    assert read_job(tmp_path / "job.toml").job.name == "j"
-
-
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="FileNotFoundError"):
         read_job(tmp_path / "job.toml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,11 +17,13 @@ from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import (
     ChunkError,
     InputError,
+    JobError,
     LedgerError,
     SketchError,
 )
 from dask_sketch.features.artifact import write_feature_map
 from dask_sketch.jobs import open as inputs
+from dask_sketch.jobs.job_file import Job, parse_job, read_job
 from dask_sketch.jobs.run import plan_job
 
 Make = Callable[..., Place]
@@ -196,3 +199,48 @@ def test_no_source_no_start(make_place: Make) -> None:
     with pytest.raises(SketchError, match=r"nowhere\.zarr"):
         place.run()
     assert not (place.folder / "ledger.zarr").exists()
+
+
+SMALL = """\
+[job]
+name = "j"
+ledger = "{ledger}"
+[[sources]]
+path = "x.zarr"
+[feature_map]
+n_components = 2
+"""
+
+
+def job_in(ledger: str) -> Job:
+    return parse_job(SMALL.format(ledger=ledger), Path("folder/job.toml"))
+
+
+def refused(ledger: str) -> str:
+    with pytest.raises(JobError) as caught:
+        job_in(ledger)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("ledger", "remedy"), [("memory://l", "disk"), ("s3://", "bucket")])
+def test_a_ledger_that_cannot_last(ledger: str, remedy: str) -> None:
+    message = refused(ledger)
+    assert message.startswith(f'folder/job.toml: job.ledger = "{ledger}": ')
+    assert remedy in message
+
+
+@pytest.mark.parametrize("ledger", [".", "..", "./", "x/..", "/", str(Path("folder").absolute())])
+def test_a_ledger_is_no_folder_of_jobs(ledger: str) -> None:
+    message = refused(ledger)
+    assert message.startswith(f'folder/job.toml: job.ledger = "{ledger}": ')
+
+
+def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    job = job_in("~/l")
+    assert job.place(job.job.ledger) == str(tmp_path / "l")
+
+
+def test_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(SMALL.format(ledger="l"), encoding="utf-8-sig")
+    assert read_job(tmp_path / "job.toml").job.name == "j"
