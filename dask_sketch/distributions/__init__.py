@@ -12,6 +12,11 @@ if TYPE_CHECKING:
         SpectralMeasure,
         trigonometric_features,
     )
+    from dask_sketch.distributions.distance_kernels import (
+        DistanceKernel,
+        NystroemKernel,
+        repair_kernel,
+    )
     from dask_sketch.distributions.divergences import Divergence, divergence, divergence_matrix
     from dask_sketch.distributions.embeddings import mean_embedding
     from dask_sketch.distributions.group_estimators import (
@@ -27,11 +32,13 @@ if TYPE_CHECKING:
 _HOME = {
     "DensityFeatures": "density_features",
     "DensityNodes": "density_features",
+    "DistanceKernel": "distance_kernels",
     "DistributionClassifier": "group_estimators",
     "DistributionFeatures": "group_features",
     "DistributionRegressor": "group_estimators",
     "Divergence": "divergences",
     "FeatureDifference": "result",
+    "NystroemKernel": "distance_kernels",
     "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
     "compare": "two_sample",
@@ -39,16 +46,19 @@ _HOME = {
     "divergence": "divergences",
     "divergence_matrix": "divergences",
     "mean_embedding": "embeddings",
+    "repair_kernel": "distance_kernels",
     "trigonometric_features": "density_features",
 }
 __all__ = [
     "DensityFeatures",
     "DensityNodes",
+    "DistanceKernel",
     "DistributionClassifier",
     "DistributionFeatures",
     "DistributionRegressor",
     "Divergence",
     "FeatureDifference",
+    "NystroemKernel",
     "SpectralMeasure",
     "TwoSampleTest",
     "compare",
@@ -56,6 +66,7 @@ __all__ = [
     "divergence",
     "divergence_matrix",
     "mean_embedding",
+    "repair_kernel",
     "trigonometric_features",
 ]
 
