@@ -19,17 +19,32 @@ if TYPE_CHECKING:
     )
     from dask_sketch.distributions.divergences import Divergence, divergence, divergence_matrix
     from dask_sketch.distributions.embeddings import mean_embedding
+    from dask_sketch.distributions.feature_errors import (
+        is_sine_cosine_better,
+        kernel_variance,
+        mean_map_variance,
+        random_features,
+        required_frequencies,
+    )
     from dask_sketch.distributions.group_estimators import (
         DistributionClassifier,
         DistributionRegressor,
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
     from dask_sketch.distributions.independent_rows import compare_rows
+    from dask_sketch.distributions.mean_maps import (
+        BlockMMD,
+        MMDEstimate,
+        estimate_mmd,
+        mean_map_kernel,
+        witness,
+    )
     from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
     from dask_sketch.distributions.two_sample import compare
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
+    "BlockMMD": "mean_maps",
     "DensityFeatures": "density_features",
     "DensityNodes": "density_features",
     "DistanceKernel": "distance_kernels",
@@ -38,6 +53,7 @@ _HOME = {
     "DistributionRegressor": "group_estimators",
     "Divergence": "divergences",
     "FeatureDifference": "result",
+    "MMDEstimate": "mean_maps",
     "NystroemKernel": "distance_kernels",
     "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
@@ -45,11 +61,20 @@ _HOME = {
     "compare_rows": "independent_rows",
     "divergence": "divergences",
     "divergence_matrix": "divergences",
+    "estimate_mmd": "mean_maps",
+    "is_sine_cosine_better": "feature_errors",
+    "kernel_variance": "feature_errors",
     "mean_embedding": "embeddings",
+    "mean_map_kernel": "mean_maps",
+    "mean_map_variance": "feature_errors",
+    "random_features": "feature_errors",
     "repair_kernel": "distance_kernels",
+    "required_frequencies": "feature_errors",
     "trigonometric_features": "density_features",
+    "witness": "mean_maps",
 }
 __all__ = [
+    "BlockMMD",
     "DensityFeatures",
     "DensityNodes",
     "DistanceKernel",
@@ -58,6 +83,7 @@ __all__ = [
     "DistributionRegressor",
     "Divergence",
     "FeatureDifference",
+    "MMDEstimate",
     "NystroemKernel",
     "SpectralMeasure",
     "TwoSampleTest",
@@ -65,9 +91,17 @@ __all__ = [
     "compare_rows",
     "divergence",
     "divergence_matrix",
+    "estimate_mmd",
+    "is_sine_cosine_better",
+    "kernel_variance",
     "mean_embedding",
+    "mean_map_kernel",
+    "mean_map_variance",
+    "random_features",
     "repair_kernel",
+    "required_frequencies",
     "trigonometric_features",
+    "witness",
 ]
 
 

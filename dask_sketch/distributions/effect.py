@@ -38,7 +38,7 @@ class Effect:
     direction_variance: float
     degrees_of_freedom: float
 
-    def _variance(self, square: float) -> float:
+    def variance(self, square: float) -> float:
         """Variance of the estimate where the squared discrepancy is ``square``."""
         return 4.0 * square * self.direction_variance + self.noise_variance
 
@@ -74,7 +74,7 @@ class Effect:
         if math.isnan(self.noise_variance):
             return 1.0
         square = tolerance**2
-        excess, variance = self.squared - square, self._variance(square)
+        excess, variance = self.squared - square, self.variance(square)
         if variance == 0.0:
             return 0.0 if excess > 0 else 1.0
         # Squares of noise are skewed: a shifted gamma distribution of the same three moments. That

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,9 +108,6 @@ def compare_rows(
             f"{math.ceil(1.0 / level)} or more for level={level:g}.",
             parameter="n_draws",
         )
-    for name, side in (("first", first), ("second", second)):
-        _require_rows(name, side)
-    first.feature_map.require_same(second.feature_map)
     with one_blas_thread():
         return _tested(first, second, tolerance, level, n_draws, seed)
 
@@ -136,19 +134,10 @@ def _tested(
     first: Sketch, second: Sketch, tolerance: float, level: float, n_draws: int, seed: int
 ) -> TwoSampleTest:
     feature_map = first.feature_map
-    m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
-    scale = math.sqrt(counts[0] * counts[1] / sum(counts))
-    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
-    samples = [_rows(side.sample, size) for side in (first, second) if side.sample is not None]
-    rows = np.concatenate([one for one, _ in samples])
-    shares = np.array(counts) / sum(counts)
-    masses = np.concatenate([share * w for share, (_, w) in zip(shares, samples, strict=True)])
-    unit = feature_weights(feature_map) / math.sqrt(m)
-    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
-    noise = _centred(np.concatenate([features.real, features.imag], axis=1), masses)
-    gap = unit * (first.characteristic - second.characteristic)
-    difference = np.concatenate([gap.real, gap.imag])
-    difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
+    m = feature_map.n_frequencies
+    observed = observe(first, second)
+    noise, difference, rows = observed.noise, observed.difference, observed.rows
+    masses, scale = observed.masses, 1.0 / math.sqrt(observed.factor)
     require_memory("n_draws", n_draws, 8 * (len(rows) + _COPIES * 2 * m))
     draws = np.random.default_rng(seed).standard_normal((n_draws, len(rows)))
 
@@ -162,7 +151,7 @@ def _tested(
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
             if values[-1] > 0.0:
                 statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
-    effect = _effect(difference, noise, 1.0 / scale**2)
+    effect = observed.effect()
     return TwoSampleTest(
         p_value=combined_p_value(np.array(statistics)),
         smallest_p_value=1.0 / (n_draws + 1),
@@ -179,6 +168,79 @@ def _tested(
         is_complete=False,
         features=_feature_differences(first, second, rows, masses, scale, draws),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedDifference:
+    """Difference of the sketch vectors of two sides of independent rows, and its noise.
+
+    Attributes
+    ----------
+    difference
+        Difference of the real and imaginary parts, with the weights of the features, shape
+        (2 * n_frequencies,).
+    noise
+        Features of the random rows of both sides, without their mean and times roots of their
+        masses, shape (n_rows, 2 * n_frequencies): the sum of their squares is a covariance.
+    factor
+        Covariance of the difference in units of that covariance.
+    rows, masses
+        Random rows of both sides, shape (n_rows, n_features), and their masses, which sum to one.
+    """
+
+    difference: Array
+    noise: Array
+    factor: float
+    rows: Array
+    masses: Array
+
+    def effect(self) -> Effect:
+        """Squared discrepancy, with the noise of independent rows of one covariance."""
+        return _effect(self.difference, self.noise, self.factor)
+
+
+def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDifference:
+    """Difference of two sketches of one feature map, and its noise from their random rows.
+
+    Parameters
+    ----------
+    first, second
+        Sketches.
+    pooled
+        Whether the noise is that of rows of one common distribution, as if the sides were alike, or
+        of rows of each side around its own mean.
+
+    Raises
+    ------
+    InputError
+        If a sketch has no random rows, or too few.
+    MergeError
+        If the feature maps differ.
+    """
+    for name, side in (("first", first), ("second", second)):
+        _require_rows(name, side)
+    first.feature_map.require_same(second.feature_map)
+    feature_map = first.feature_map
+    m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
+    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    samples = [_rows(side.sample, size) for side in (first, second) if side.sample is not None]
+    rows = np.concatenate([one for one, _ in samples])
+    shares = np.array(counts) / sum(counts)
+    masses = np.concatenate([share * w for share, (_, w) in zip(shares, samples, strict=True)])
+    unit = feature_weights(feature_map) / math.sqrt(m)
+    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
+    features = np.concatenate([features.real, features.imag], axis=1)
+    factor = sum(counts) / (counts[0] * counts[1])
+    if pooled:
+        noise = _centred(features, masses)
+    else:
+        cut, factor = len(samples[0][0]), 1.0
+        sides = zip((features[:cut], features[cut:]), samples, counts, strict=True)
+        noise = np.concatenate([_centred(side, w) / math.sqrt(n) for side, (_, w), n in sides])
+    gap = unit * (first.characteristic - second.characteristic)
+    difference = np.concatenate([gap.real, gap.imag])
+    difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
+    return ObservedDifference(difference, noise, factor, rows, masses)
 
 
 def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
