@@ -39,6 +39,11 @@ if TYPE_CHECKING:
         mean_map_kernel,
         witness,
     )
+    from dask_sketch.distributions.pattern_search import (
+        PatternSearch,
+        ProbitRegions,
+        SampledRegions,
+    )
     from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
     from dask_sketch.distributions.two_sample import compare
 
@@ -55,6 +60,9 @@ _HOME = {
     "FeatureDifference": "result",
     "MMDEstimate": "mean_maps",
     "NystroemKernel": "distance_kernels",
+    "PatternSearch": "pattern_search",
+    "ProbitRegions": "pattern_search",
+    "SampledRegions": "pattern_search",
     "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
     "compare": "two_sample",
@@ -85,6 +93,9 @@ __all__ = [
     "FeatureDifference",
     "MMDEstimate",
     "NystroemKernel",
+    "PatternSearch",
+    "ProbitRegions",
+    "SampledRegions",
     "SpectralMeasure",
     "TwoSampleTest",
     "compare",
