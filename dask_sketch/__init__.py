@@ -19,6 +19,7 @@ from dask_sketch.validation.lazy_input import register_lazy_methods
 if TYPE_CHECKING:
     from dask_sketch.decoders.calibrated_sample import calibrate
     from dask_sketch.decoders.decode import decode
+    from dask_sketch.decomposition import SketchPCA
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
     from dask_sketch.diagnostics.model_selection import select_model
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
+    from dask_sketch.graph.moments import second_moments
     from dask_sketch.graph.plan import Plan, plan
     from dask_sketch.graph.polish import polish
     from dask_sketch.graph.sketch import sketch
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.open import open
     from dask_sketch.sketching.partial import partial_sketch
     from dask_sketch.sketching.privatise import privatise
+    from dask_sketch.sketching.second_moments import SecondMoments
     from dask_sketch.sketching.sketch import Sketch
     from dask_sketch.sources.open import open_samples
     from dask_sketch.sources.samples import Samples
@@ -50,11 +53,13 @@ _HOME = {
     "Ledger": "jobs.ledger",
     "Plan": "graph",
     "Samples": "sources.samples",
+    "SecondMoments": "sketching.second_moments",
     "Sketch": "sketching.sketch",
     "SketchError": "errors",
     "SketchGaussianMixture": "estimators",
     "SketchGroup": "sketching.group",
     "SketchKMeans": "estimators",
+    "SketchPCA": "decomposition",
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",
@@ -71,6 +76,7 @@ _HOME = {
     "plan": "graph",
     "polish": "graph",
     "privatise": "sketching.privatise",
+    "second_moments": "graph.moments",
     "sketch": "graph",
 }
 __all__ = [
@@ -80,11 +86,13 @@ __all__ = [
     "Ledger",
     "Plan",
     "Samples",
+    "SecondMoments",
     "Sketch",
     "SketchError",
     "SketchGaussianMixture",
     "SketchGroup",
     "SketchKMeans",
+    "SketchPCA",
     "apply",
     "calibrate",
     "create_ledger",
@@ -100,6 +108,7 @@ __all__ = [
     "plan",
     "polish",
     "privatise",
+    "second_moments",
     "select_model",
     "sketch",
 ]

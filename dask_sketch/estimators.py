@@ -60,7 +60,7 @@ def _as_int32(labels: Any) -> Any:
     return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
 
 
-def _chosen_columns(x: Any, columns: list[str]) -> Any:
+def chosen_columns(x: Any, columns: list[str]) -> Any:
     """Columns of a table in memory."""
     if not hasattr(x, "columns"):
         raise InputError(f"columns={columns!r}: X has no names, leave it out.")
@@ -200,7 +200,7 @@ class SketchEstimator(BaseEstimator, ABC):
     def _validated(self, x: Any, *, reset: bool, finite: bool = True) -> NDArray[np.floating]:
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         if self.columns is not None and (reset or hasattr(x, "columns")):
-            x = _chosen_columns(x, list(self.columns))
+            x = chosen_columns(x, list(self.columns))
         rows: NDArray[np.floating] = validate_data(
             self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
         )

@@ -42,10 +42,10 @@ def groups():
 
 
 def polishing():
-    """Steps of EM and of Lloyd's algorithm."""
+    """Steps of EM and of Lloyd's algorithm, and second moments."""
     import numpy as np
 
-    from dask_sketch import Centroids, GaussianMixture, polish
+    from dask_sketch import Centroids, GaussianMixture, polish, second_moments
 
     x = np.random.default_rng(0).normal(size=(200, 2))
     mixture = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
@@ -54,6 +54,7 @@ def polishing():
     full = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)], covariance_type="full")
     polish(full, x, 1)
     polish(Centroids([1.0], [[0.0, 0.0]]), x, 1)
+    second_moments(x)
 
 
 def speech():

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("sklearn")
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
+from dask_sketch.decomposition import SketchPCA
 from dask_sketch.distributions import (
     DistributionClassifier,
     DistributionFeatures,
@@ -20,6 +21,11 @@ PILOT = (
 )
 
 OF_WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
+
+SCALE = (
+    "variances do not depend on a common factor of all weights, and are those of numpy.cov with "
+    "aweights, not with fweights"
+)
 
 DISTANCES = (
     "landmarks and bandwidths are chosen from the points, each of them once, and an error without "
@@ -62,6 +68,16 @@ def test_checks_of_mixtures(estimator, check):
     ],
 )
 def test_checks_of_one_component(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks(
+    [SketchPCA(2), SketchPCA(2, whiten=True), SketchPCA(1, n_columns=1)],
+    expected_failed_checks=lambda estimator: {OF_WEIGHTS: SCALE} if estimator.whiten else {},
+    xfail_strict=True,
+)
+@pytest.mark.filterwarnings("ignore:n_columns=1:UserWarning")
+def test_checks_of_components(estimator, check):
     check(estimator)
 
 

@@ -27,7 +27,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
 
     Returns
     -------
-    found : FeatureMap, Sketch, SketchGroup, GaussianMixture, Centroids or Samples
+    found : FeatureMap, Sketch, SketchGroup, SecondMoments, GaussianMixture, Centroids or Samples
 
     Raises
     ------

@@ -21,7 +21,7 @@ from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 
 # methods that are a mean over all rows, and the method whose mean they are
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
-_WIDE = ("predict_proba", "distances")  # n_components values for each row
+_WIDE = ("predict_proba", "distances", "transform")  # n_components values for each row
 _CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
 METHODS = ("logpdf", "predict", "squared_distances", *_WIDE, *_MEANS, *_CRITERIA)
 
@@ -39,8 +39,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     method
         Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows), ``"bic"`` or
         ``"aic"`` (one number, of rows without weights),
-        ``"predict_proba"`` or ``"distances"`` (n_components values for each row), or ``"logpdf"``,
-        ``"predict"`` or ``"squared_distances"`` (one value for each row).
+        ``"predict_proba"``, ``"distances"`` or ``"transform"`` (n_components values for each row),
+        or ``"logpdf"``, ``"predict"`` or ``"squared_distances"`` (one value for each row).
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     weights

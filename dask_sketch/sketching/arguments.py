@@ -75,6 +75,34 @@ def checked_rows(
         If shapes or types do not fit, or values are masked or lazy.
     """
     require_feature_map(feature_map)
+    return checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
+
+
+def checked_chunk(
+    samples: Any, weights: Any, n_features: int, owner: str, label: str
+) -> tuple[Any, Any]:
+    """Validate samples and weights without copying them.
+
+    Parameters
+    ----------
+    samples, weights, label
+        Arguments of :func:`~dask_sketch.partial_sketch`.
+    n_features
+        Number of features.
+    owner
+        Name, in messages, of the object that has as many features.
+
+    Returns
+    -------
+    x, w
+        Samples of shape (n, n_features), and weights of shape (n,) or None, on the device that
+        holds them.
+
+    Raises
+    ------
+    InputError
+        If shapes or types do not fit, or values are masked or lazy.
+    """
     require_memory(samples, "samples", "sketch() is for whole data sets; give a chunk in memory.")
     require_unmasked(samples, "samples", f"the values of {label}")
     x = device_array(samples) if on_device(samples) else np.asarray(samples)
@@ -83,10 +111,10 @@ def checked_rows(
             f"{label} has dtype={x.dtype}, not real numbers. Select numeric columns, or convert "
             "them."
         )
-    if x.ndim < 1 or x.shape[-1] != feature_map.n_features:
+    if x.ndim < 1 or x.shape[-1] != n_features:
         raise InputError(
-            f"{label} has shape={x.shape}: give (..., {feature_map.n_features}), for the feature "
-            f"map has n_features={feature_map.n_features}."
+            f"{label} has shape={x.shape}: give (..., {n_features}), for {owner} has "
+            f"n_features={n_features}."
         )
     x = x.reshape(-1, x.shape[-1])
     if weights is None:
@@ -132,9 +160,49 @@ def refuse_row(
     ChunkError
         If the weight is out of range, or a value is NaN, infinite or too far from the center.
     """
-    finite, number = np.isfinite(row), start + position
-    if finite.all() and weights is not None and not is_weight(weights[position]):
-        weight = weights[position]
+    weight = None if weights is None else float(weights[position])
+    refuse_values(
+        row, weight, start + position, label, "the feature map", feature_map.center,
+        moment_units(feature_map), feature_map.feature_names,
+    )  # fmt: skip
+
+
+def refuse_values(
+    row: NDArray[Any],
+    weight: float | None,
+    number: int,
+    label: str,
+    owner: str,
+    center: NDArray[np.float64],
+    units: NDArray[np.float64],
+    names: tuple[str, ...] | None,
+) -> NoReturn:
+    """Raise the error of a bad row.
+
+    Parameters
+    ----------
+    row
+        Values of the row, shape (n_features,).
+    weight
+        Weight of the row, or None.
+    number
+        Number of the row in the chunk.
+    label
+        Name of the chunk for messages.
+    owner
+        Name, in messages, of the object that has the center and the units.
+    center, units
+        Center and unit of each feature, shape (n_features,).
+    names
+        Names of the features, or None.
+
+    Raises
+    ------
+    ChunkError
+        If the weight is out of range, or a value is NaN, infinite or too far from the center.
+    """
+    finite = np.isfinite(row)
+    if finite.all() and weight is not None and not is_weight(weight):
         raise ChunkError(
             f"weights of {label}: row {number} has weight={weight}; "
             + (
@@ -146,19 +214,18 @@ def refuse_row(
             )
         )
     if finite.all():
-        units = (row.astype(np.float64) - feature_map.center) / moment_units(feature_map)
-        feature = int(np.argmax(np.abs(units)))
+        away = (row.astype(np.float64) - center) / units
+        feature = int(np.argmax(np.abs(away)))
         raise ChunkError(
             f"{label}: row {number} of this chunk has {row[feature]} in "
-            f"{feature_title(feature, feature_map.feature_names)}, "
-            f"{abs(units[feature]):.3g} times the scale of the feature map from its center; the "
-            f"limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, use another unit, or "
-            "design a feature map for these data."
+            f"{feature_title(feature, names)}, {abs(away[feature]):.3g} times the scale of {owner} "
+            f"from its center; the limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, "
+            f"use another unit, or design {owner} for these data."
         )
     feature = int(np.argmin(finite))
     raise ChunkError(
         f"{label}: row {number} of this chunk has {row[feature]} in "
-        f"{feature_title(feature, feature_map.feature_names)}. Clean the data, or pass "
+        f"{feature_title(feature, names)}. Clean the data, or pass "
         "nan_policy='omit' to leave such rows out and count them.",
         parameter="nan_policy",
     )

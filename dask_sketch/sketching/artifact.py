@@ -1,7 +1,7 @@
-"""Write sketches and groups of sketches as labelled datasets.
+"""Write sketches, groups of sketches and second moments as labelled datasets.
 
 The reader is :func:`dask_sketch.open`. The functions take any object with the attributes of a
-sketch or of a group.
+sketch, of a group or of second moments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 SKETCH = "dask-sketch/sketch"
 GROUP = "dask-sketch/sketch-group"
-VERSIONS = {SKETCH: 2, GROUP: 1}
+MOMENTS = "dask-sketch/second-moments"
+VERSIONS = {SKETCH: 2, GROUP: 1, MOMENTS: 1}
 # stored name, dimensions and attribute of the sums of a sketch
 SUMS = {
     "moment": (("part", "frequency"), "moment_quanta"),
@@ -80,6 +81,15 @@ _GROUP_CONVENTION = (
     "sketch. Sums are whole numbers, sum over words k of words[k] * 2**(56 k + shift), with the "
     "shifts in the attribute shifts. labels are numbers; text as its code points, times as whole "
     "numbers of the unit in label_type."
+)
+_MOMENTS_CONVENTION = (
+    "y = (x - center) / unit. Sums are integers (high * 2**56 + low, 0 <= low < 2**56) in "
+    "multiples of 2**-60. Without n_columns they are those of weight * outer([1, y], [1, y]): the "
+    "upper triangle, row after row. With n_columns they are those of weight * outer([1, y], "
+    "[1, t]), row after row, then those of weight * y**2, where t = y @ (coins - 32) * test_scale, "
+    "and coins are the numbers of bits that are one in n_features * n_columns words of 64 bits of "
+    "the generator Philox with the key seed. squared_weight = squared_weight_steps * 2.0**-104. To "
+    "merge two of one center, unit, n_columns and seed, add all integers, count and omitted."
 )
 
 
@@ -211,6 +221,44 @@ def stored_group(group: Any) -> xr.Dataset:
             "unlabelled": group.unlabelled,
         }
         | _pilot_of(group.feature_map),
+    )
+
+
+def stored_moments(moments: Any) -> xr.Dataset:
+    """Return the stored content of second moments: conventions, and all sums as integers.
+
+    Raises
+    ------
+    ArtifactError
+        If an array is too large for a codec.
+    """
+    import xarray as xr
+
+    grid, sums = moments.grid, moments.sums
+    if sums.high.nbytes > _LARGEST:
+        raise ArtifactError(
+            f"the second moments of {grid.n_features:,} features take {sums.nbytes:,} bytes, over "
+            f"the limit of {2 * _LARGEST:,} for a file: compute them with fewer n_columns."
+        )
+    attrs = {
+        "convention": _MOMENTS_CONVENTION,
+        "seed": str(grid.seed),
+        "squared_weight_steps": str(moments.squared_weight_quanta),
+        "count": moments.count,
+        "omitted": moments.omitted,
+    }
+    if grid.n_columns is not None:
+        attrs |= {"n_columns": grid.n_columns, "test_scale": grid.test_scale}
+    if grid.feature_names is not None:
+        attrs["feature_names"] = json.dumps(grid.feature_names)
+    return xr.Dataset(
+        {
+            "center": ("feature", grid.center, {"meaning": "subtracted from every sample"}),
+            "unit": ("feature", grid.unit, {"meaning": "power of two near the deviation"}),
+            "sums_high": ("sum", sums.high, {"meaning": "high words of the sums"}),
+            "sums_low": ("sum", sums.low, {"meaning": "low words of the sums"}),
+        },
+        attrs=attrs,
     )
 
 

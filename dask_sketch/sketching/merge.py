@@ -1,4 +1,4 @@
-"""Merge sketches, or groups of sketches, by exact addition."""
+"""Merge sketches, groups of sketches or second moments, by exact addition."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SUM_BITS = 118  # largest size of a sum; those of weights are limited by Sketch
 
 
 class Mergeable(Protocol):
-    """Type of the parts of a merge: Sketch or SketchGroup."""
+    """Type of the parts of a merge: Sketch, SketchGroup or SecondMoments."""
 
     @property
-    def feature_map(self) -> FeatureMap:
-        """Feature map of the sums."""
+    def feature_map(self) -> FeatureMap | Any:
+        """Feature map of the sums, or the grid of second moments, with ``require_same``."""
 
     @classmethod
     def _add(cls, parts: Any) -> Any:
@@ -36,13 +36,13 @@ Part = TypeVar("Part", bound=Mergeable)
 
 
 def merge(sketches: Iterable[Part]) -> Part:
-    """Add sketches, or groups of sketches label by label (Keriven et al. 2018, section 2.7).
+    """Add sketches, groups of sketches label by label, or moments (Keriven et al. 2018, 2.7).
 
     Parameters
     ----------
     sketches
-        Sketches of one feature map, or groups of one feature map and one type of labels; at least
-        one, in any order.
+        Sketches of one feature map, groups of one feature map and one type of labels, or second
+        moments of one grid; at least one, in any order.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Open any artifact: a sketch, a group of sketches, a model or a feature map."""
+"""Open any artifact: a sketch, a group of sketches, second moments, a model or a feature map."""
 
 from __future__ import annotations
 
@@ -22,17 +22,27 @@ from dask_sketch.models.artifact import VERSION as MODEL_VERSION
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import model_from_dataset
-from dask_sketch.sketching.artifact import GROUP, SAMPLE, SKETCH, STACKS, SUMS, VERSIONS, WEIGHTS
+from dask_sketch.sketching.artifact import (
+    GROUP,
+    MOMENTS,
+    SAMPLE,
+    SKETCH,
+    STACKS,
+    SUMS,
+    VERSIONS,
+    WEIGHTS,
+)
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.row_sample import RowSample
+from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact_reader import read_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
 
-Artifact = Sketch | SketchGroup | GaussianMixture | Centroids | FeatureMap
+Artifact = Sketch | SketchGroup | SecondMoments | GaussianMixture | Centroids | FeatureMap
 ALL_VERSIONS = VERSIONS | dict.fromkeys(MODELS, MODEL_VERSION)
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
@@ -40,7 +50,7 @@ _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
 
 def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifact:
-    """Open an artifact of any kind: sketch, group of sketches, model or feature map.
+    """Open an artifact of any kind: sketch, group, second moments, model or feature map.
 
     Parameters
     ----------
@@ -53,9 +63,9 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     Returns
     -------
     artifact
-        :class:`Sketch`, :class:`SketchGroup`, :class:`GaussianMixture`, :class:`Centroids` or
-        :class:`FeatureMap`, with the same bits as the one stored. Frequencies are verified against
-        the stored digest.
+        :class:`Sketch`, :class:`SketchGroup`, :class:`SecondMoments`, :class:`GaussianMixture`,
+        :class:`Centroids` or :class:`FeatureMap`, with the same bits as the one stored. Frequencies
+        are verified against the stored digest.
 
     Raises
     ------
@@ -84,6 +94,8 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     schema = dataset.attrs["schema"]
     if schema in MODELS:
         return model_from_dataset(dataset, schema, store)
+    if schema == MOMENTS:
+        return _moments(dataset, store)
     return sketch_from_dataset(dataset, store) if schema == SKETCH else _group(dataset, store)
 
 
@@ -176,6 +188,35 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
                       **given)  # fmt: skip
     if not found.is_possible:
         raise ArtifactError("sample_rows are no rows that a pass chose; the sketch was edited.")
+    return found
+
+
+def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
+    attrs = dataset.attrs
+    try:
+        d, real = dataset.sizes["feature"], (np.float64,)
+        names = attrs.get("feature_names")
+        grid = MomentGrid(
+            _array(dataset, "center", (d,), real),
+            _array(dataset, "unit", (d,), real),
+            int(attrs["n_columns"]) if "n_columns" in attrs else None,
+            int(attrs["seed"]),
+            None if names is None else tuple(map(str, json.loads(names))),
+        )
+        words = [_array(dataset, f"sums_{w}", (grid.n_sums,), (np.int64,)) for w in ("high", "low")]
+        counts = [int(attrs[name]) for name in ("squared_weight_steps", "count", "omitted")]
+        found = SecondMoments(grid, FixedPoint(*words), *counts)
+        scale = float(attrs["test_scale"]) if "n_columns" in attrs else None
+        possible = found.sums.is_canonical() and found.is_possible
+        possible &= scale is None or scale == grid.test_scale
+        possible &= grid.feature_names is None or len(grid.feature_names) == d
+    except _DAMAGES as error:
+        raise _refusal(store, "file of second moments", error) from error
+    if not possible:
+        raise ArtifactError(
+            f"store={str(store)!r}: no samples have these second moments or counts; the file was "
+            "edited or is damaged. Restore it from a copy."
+        )
     return found
 
 

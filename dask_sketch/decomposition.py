@@ -1,0 +1,345 @@
+"""Principal component analysis with the interface of scikit-learn, in one pass over any data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_sketch.decoders.leading_components import default_n_columns, principal_components
+from dask_sketch.errors import InputError
+from dask_sketch.estimators import chosen_columns, is_lazy
+from dask_sketch.graph.apply import apply
+from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
+from dask_sketch.models.principal_components import AffineMap
+from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
+from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_integer, require_unmasked
+from dask_sketch.validation.tables import names_of
+
+
+class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal component analysis in one pass over data of any size.
+
+    The second moments of the samples are summed exactly, or for many features their products with a
+    random test matrix (Tropp et al. 2017), and decoded. The result is that of scikit-learn's
+    ``PCA`` on all samples.
+
+    Parameters
+    ----------
+    n_components
+        Number of components; or a fraction of the variance, above 0 and below 1, that they explain
+        together at least. All by default. A number is needed with ``n_columns``, and for more than
+        5,000 features.
+    whiten
+        Whether ``transform`` divides by the standard deviations of the components.
+    n_columns
+        Number of columns of the test matrix, about eight for each component. By default all second
+        moments of up to 5,000 features are summed, and ``max(80, 8 n_components)`` columns for
+        more.
+    nan_policy
+        Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
+        them out; their number is ``moments_.omitted``.
+    columns
+        Names of the columns of tables that are features; all by default, which must then be
+        numeric.
+    random_state
+        Seed of the test matrix, or an instance of ``RandomState``.
+
+    Attributes
+    ----------
+    components_
+        Principal axes by decreasing variance, shape (n_components, n_features), with the signs of
+        scikit-learn: the entry of largest size is positive.
+    explained_variance_, explained_variance_ratio_
+        Variance along each component, shape (n_components,), and its fraction of the total.
+    singular_values_
+        Singular values of the centered samples, shape (n_components,).
+    mean_
+        Mean of the samples, shape (n_features,).
+    noise_variance_
+        Mean variance along the other directions.
+    excess_risk_
+        Estimated variance that these components miss and the best ones would explain, as a fraction
+        of the variance that is not explained; 0 for all second moments.
+    n_components_, n_samples_, n_features_in_, feature_names_in_
+        Numbers of components, samples and features, and names of the features.
+    moments_
+        Second moments of the samples, a :class:`dask_sketch.SecondMoments`.
+
+    Notes
+    -----
+    Covariances with weights are those of ``numpy.cov(aweights=...)``: one factor for all weights
+    changes nothing.
+
+    References
+    ----------
+    Tropp, Yurtsever, Udell, Cevher (2017), Fixed-rank approximation of a positive-semidefinite
+    matrix from streaming data, Advances in Neural Information Processing Systems 30.
+
+    Gribonval, Blanchard, Keriven, Traonmilin (2021), Compressive statistical learning with random
+    feature moments, Mathematical Statistics and Learning 3(2), section 3.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> x = da.random.default_rng(0).normal(size=(10_000, 3), chunks=(1000, 3)) * [5.0, 2.0, 1.0]
+    >>> found = SketchPCA(2).fit(x)
+    >>> found.explained_variance_.round()
+    array([25.,  4.])
+    >>> found.transform(x).shape
+    (10000, 2)
+    """
+
+    moments_: SecondMoments
+
+    def __init__(
+        self,
+        n_components: float | int | None = None,
+        *,
+        whiten: bool = False,
+        n_columns: int | None = None,
+        nan_policy: str = "raise",
+        columns: Sequence[str] | None = None,
+        random_state: Any = 0,
+    ):
+        self.n_components = n_components
+        self.whiten = whiten
+        self.n_columns = n_columns
+        self.nan_policy = nan_policy
+        self.columns = columns
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> SketchPCA:
+        """Sum the second moments of ``X`` in one pass and decode.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features), or anything that :func:`dask_sketch.sketch`
+            takes; or their :class:`dask_sketch.SecondMoments`.
+        y
+            Ignored.
+        sample_weight
+            Non-negative weight of each sample; for lazy input also lazy, or the name of a column.
+
+        Returns
+        -------
+        self
+            Fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If an argument or a sample is invalid, such as NaN with ``nan_policy="raise"``.
+        """
+        return self._learn(X, sample_weight, fresh=True)
+
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> SketchPCA:
+        """Add samples to the second moments and decode again.
+
+        The result does not depend on the division of the samples into later batches. Of a first
+        batch with fewer samples than ``n_components``, as many components as samples are decoded.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            Samples and weights, as for :meth:`fit`.
+
+        Returns
+        -------
+        self
+            Fitted estimator.
+        """
+        return self._learn(X, sample_weight, fresh=not hasattr(self, "moments_"), partial=True)
+
+    def _learn(
+        self, x: Any, sample_weight: Any, *, fresh: bool, partial: bool = False
+    ) -> SketchPCA:
+        require_nan_policy(self.nan_policy)
+        names, checked = None, False
+        if isinstance(x, SecondMoments):
+            moments = x if fresh else self.moments_ + x
+            names = x.grid.feature_names
+        else:
+            samples, checked = self._opened(x, sample_weight, fresh=fresh)
+            names = samples.feature_names
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            given = {"like": self.moments_} if not fresh else {"n_columns": self._columns(samples)}
+            found = second_moments(samples, nan_policy=self.nan_policy, seed=seed, **given)
+            found = found if isinstance(found, SecondMoments) else found.compute()
+            moments = found if fresh else self.moments_ + found
+        wanted = self.n_components
+        if partial and isinstance(wanted, (int, np.integer)):
+            wanted = min(wanted, moments.count)
+        decoded = principal_components(moments, wanted)
+        # set last, so that an error above keeps the earlier fit
+        self.moments_ = moments
+        self.n_features_in_ = moments.n_features
+        if fresh and not checked:
+            self.__dict__.pop("feature_names_in_", None)
+            if names is not None:
+                self.feature_names_in_ = np.array(names, dtype=object)
+        self.mean_, self.components_ = decoded.mean, decoded.components
+        self.explained_variance_ = decoded.explained_variance
+        self.explained_variance_ratio_ = decoded.explained_variance_ratio
+        self.singular_values_ = np.sqrt(decoded.explained_variance * (moments.effective_count - 1))
+        self.noise_variance_ = decoded.noise_variance
+        self.excess_risk_ = decoded.excess_risk
+        self.n_components_ = len(decoded.components)
+        self.n_samples_ = moments.count
+        self._n_features_out = self.n_components_
+        return self
+
+    def _columns(self, samples: Samples) -> int | None:
+        """Number of columns of the test matrix, None for all second moments."""
+        d = samples.n_features
+        if self.n_columns is not None or d is None or d <= MAX_FEATURES:
+            return self.n_columns
+        if not isinstance(self.n_components, (int, np.integer)):
+            raise InputError(
+                f"n_components={self.n_components!r}: give a number of components for {d:,} "
+                f"features, more than {MAX_FEATURES:,}."
+            )
+        return default_n_columns(d, require_integer("n_components", self.n_components, 1))
+
+    def _opened(self, x: Any, weights: Any, *, fresh: bool) -> tuple[Samples, bool]:
+        """Open the samples of a fit; input in memory is validated by scikit-learn."""
+        if is_lazy(x):
+            return open_samples(x, weights=weights, columns=self.columns), False
+        rows = self._validated(x, reset=fresh, finite=self.nan_policy == "raise")
+        if fresh and len(rows) < 2:
+            raise InputError(f"n_samples={len(rows)} is too few: give at least 2 samples.")
+        if weights is not None:
+            require_unmasked(weights, "weights", "sample_weight")
+            weights = check_array(
+                weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
+                ensure_non_negative=True,
+            )  # fmt: skip
+            if weights.shape != rows.shape[:1]:
+                raise InputError(
+                    f"sample_weight has shape {weights.shape}, X has {len(rows)} rows: give one "
+                    "for each."
+                )
+        names = names_of(getattr(self, "feature_names_in_", []))
+        samples = open_samples(rows, weights=weights)
+        n_bytes = moment_bytes(rows.shape[1], self._columns(samples))
+        samples = in_larger_chunks(samples, n_bytes, rows, weights=weights)
+        return replace(samples, feature_names=names), True
+
+    def _validated(self, x: Any, *, reset: bool, finite: bool = True) -> Any:
+        require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
+        if self.columns is not None and (reset or hasattr(x, "columns")):
+            x = chosen_columns(x, list(self.columns))
+        return validate_data(
+            self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
+        )
+
+    # Maps of samples.
+
+    def _scales(self) -> Any:
+        """Standard deviations of the components if ``whiten``, else one."""
+        if not self.whiten:
+            return 1.0
+        deviations = np.sqrt(self.explained_variance_)
+        # as in scikit-learn: components without variance are not amplified
+        return np.maximum(deviations, np.finfo(np.float64).eps)
+
+    def transform(self, X: Any) -> Any:
+        """Project samples on the components.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+
+        Returns
+        -------
+        scores
+            Coordinates along the components, shape (n_samples, n_components); lazy if ``X`` is.
+        """
+        check_is_fitted(self)
+        matrix = self.components_.T / self._scales()
+        names = names_of(getattr(self, "feature_names_in_", []))
+        mapping = AffineMap(self.mean_, matrix, np.zeros(matrix.shape[1]), names)
+        if is_lazy(X):
+            if self.columns is not None and hasattr(X, "columns"):
+                X = open_samples(X, columns=self.columns)
+            return apply(mapping, "transform", X)
+        return mapping.transform(self._validated(X, reset=False))
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Map coordinates along the components back to samples.
+
+        Parameters
+        ----------
+        X
+            Coordinates, shape (n_samples, n_components), in memory or lazy.
+
+        Returns
+        -------
+        samples
+            Samples, shape (n_samples, n_features), without their parts along other directions; lazy
+            if ``X`` is.
+        """
+        check_is_fitted(self)
+        matrix = self.components_ * np.reshape(self._scales(), (-1, 1))
+        mapping = AffineMap(np.zeros(len(matrix)), matrix, self.mean_)
+        if is_lazy(X):
+            return apply(mapping, "transform", X)
+        return mapping.transform(check_array(X, dtype=[np.float64, np.float32]))
+
+    def get_covariance(self) -> Any:
+        """Covariance matrix of the model: that of the components, and noise in other directions.
+
+        Returns
+        -------
+        covariance
+            Shape (n_features, n_features).
+        """
+        check_is_fitted(self)
+        excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
+        found = (self.components_.T * excess) @ self.components_
+        found.flat[:: len(found) + 1] += self.noise_variance_
+        return found
+
+    def score_samples(self, X: Any) -> Any:
+        """Log-likelihood of each sample under the model, in nats (Tipping and Bishop 1999).
+
+        Parameters
+        ----------
+        X
+            Samples in memory, shape (n_samples, n_features).
+
+        Returns
+        -------
+        values
+            Shape (n_samples,).
+        """
+        check_is_fitted(self)
+        rows = self._validated(X, reset=False) - self.mean_
+        d, k = self.n_features_in_, self.n_components_
+        values = np.maximum(self.explained_variance_, self.noise_variance_)
+        scores = rows @ self.components_.T
+        squares = (scores**2 / values).sum(axis=1)
+        logarithm = np.log(values).sum()
+        if k < d:
+            others = np.maximum((rows**2).sum(axis=1) - (scores**2).sum(axis=1), 0.0)
+            squares += others / self.noise_variance_
+            logarithm += (d - k) * math.log(self.noise_variance_)
+        return -0.5 * (squares + logarithm + d * math.log(2.0 * math.pi))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of samples in memory, in nats, as for scikit-learn's ``PCA``."""
+        return float(self.score_samples(X).mean())

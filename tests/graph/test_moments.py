@@ -1,0 +1,158 @@
+"""Second moments of any input in one pass."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+from distributed import Client, LocalCluster
+
+import dask_sketch as ds
+from dask_sketch.errors import ChunkError, InputError, PlanError
+from dask_sketch.graph.lazy import LazyResult
+
+X = np.random.default_rng(0).normal(size=(1200, 3)) * [1.0, 20.0, 0.1] + 4.0
+NAMES = ["a", "b", "c"]
+FIRST = ds.second_moments(X)
+COLUMNS = ds.second_moments(X, n_columns=2)
+
+
+def inputs(place):
+    zarr.create_array(str(place / "x.zarr"), data=X, chunks=(100, 3))
+    frame = pd.DataFrame(X, columns=NAMES)
+    frame.to_parquet(place / "x.parquet")
+    return {
+        "list": X.tolist(),
+        "array": da.from_array(X, chunks=(77, 3)),
+        "features": da.from_array(X, chunks=(500, 2)),
+        "unknown": da.from_array(X, chunks=(200, 3))[da.ones(1200, chunks=200, dtype=bool)],
+        "reversed": X[::-1],
+        "pandas": frame,
+        "frame": dd.from_pandas(frame, npartitions=3),
+        "zarr": place / "x.zarr",
+        "parquet": place / "x.parquet",
+        "bag": db.from_sequence([X[:25], X[25:]]),
+        "records": db.from_sequence(frame.to_dict("records"), npartitions=3),
+        "labelled": xr.DataArray(X.reshape(12, 100, 3), dims=("t", "s", "band")).chunk(t=2, s=50),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("like", [FIRST, COLUMNS], ids=["all", "columns"])
+def test_the_same_bits_for_every_input(like, tmp_path):
+    for name, x in inputs(tmp_path).items():
+        found = ds.second_moments(x, like=like)
+        lazy = isinstance(found, LazyResult)
+        assert lazy == (name not in ("list", "reversed", "pandas"))
+        assert (found.compute() if lazy else found) == like, name
+
+
+def test_covariance_and_mean():
+    np.testing.assert_allclose(FIRST.covariance, np.cov(X.T), rtol=1e-8)
+    np.testing.assert_allclose(FIRST.mean, X.mean(axis=0), rtol=1e-9)
+    # whatever the rows from which center and units are found
+    other = ds.second_moments(X, seed=5)
+    np.testing.assert_allclose(other.covariance, FIRST.covariance, rtol=1e-8)
+
+
+def test_weights_of_a_column():
+    w = np.random.default_rng(1).uniform(0.0, 3.0, len(X))
+    frame = pd.DataFrame(X, columns=NAMES).assign(w=w)
+    found = ds.second_moments(dd.from_pandas(frame, npartitions=4), "w").compute()
+    np.testing.assert_allclose(found.covariance, np.cov(X.T, aweights=w), rtol=1e-8)
+    assert found.grid.feature_names == tuple(NAMES)
+
+
+def test_one_pass():
+    read = []
+
+    def count(block):
+        read.append(len(block))
+        return block
+
+    rows = da.from_array(X, chunks=(100, 3)).map_blocks(count, dtype=X.dtype, meta=np.empty((0, 0)))
+    ds.second_moments(rows, like=FIRST).compute()
+    assert sum(read) == len(X)
+    read.clear()
+    ds.second_moments(rows).compute()
+    assert sum(read) <= len(X) + 8 * 100  # and eight chunks for center and units
+
+
+def test_batches_and_a_cluster_have_the_same_bits():
+    lazy = da.from_array(X, chunks=(50, 3))
+    with dask.config.set({"sketch.task-limit": 4, "sketch.batch-tasks": 3}):
+        assert ds.second_moments(lazy, like=FIRST).compute() == FIRST
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(n_workers=2, **options) as cluster, Client(cluster):
+        assert ds.second_moments(lazy, like=FIRST).compute() == FIRST
+        assert ds.second_moments(lazy, like=COLUMNS).compute() == COLUMNS
+
+
+def test_rows_with_nan():
+    x = X.copy()
+    x[5:1000:7, 1] = np.nan
+    lazy = da.from_array(x, chunks=(100, 3))
+    found = ds.second_moments(lazy, nan_policy="omit").compute()
+    kept = np.isfinite(x).all(axis=1)
+    assert (found.count, found.omitted) == (kept.sum(), (~kept).sum())
+    np.testing.assert_allclose(found.covariance, np.cov(x[kept].T), rtol=1e-8)
+    with pytest.raises(ChunkError, match="nan"):
+        ds.second_moments(lazy, like=FIRST).compute()
+
+
+def test_small_arrays_are_not_divided_into_many_large_results():
+    x = np.random.default_rng(0).normal(size=(3000, 800)).astype(np.float32)
+    lazy = ds.second_moments(da.from_array(x, chunks=(400, 800)), n_columns=None)
+    assert lazy.split_every == 4  # 5 MB each
+    found = ds.second_moments(x)
+    expected = np.cov(x.T, dtype=np.float64)
+    assert np.abs(found.covariance - expected).max() < 1e-9
+
+
+def test_small_chunks_warn():
+    lazy = da.zeros((6400, 1500), chunks=(40, 1500))
+    with pytest.warns(UserWarning, match=r"160 chunks of at most .*n_columns"):
+        ds.second_moments(lazy, like=_grid_of(1500))
+
+
+def _grid_of(n_features):
+    from dask_sketch.sketching.second_moments import MomentGrid
+
+    return MomentGrid(np.zeros(n_features), np.ones(n_features))
+
+
+def test_memory_is_checked():
+    lazy = ds.second_moments(da.zeros((6400, 4000), chunks=(3200, 4000)), like=_grid_of(4000))
+    with dask.config.set({"sketch.memory-share": 1e-3}), pytest.raises(PlanError, match="memory"):
+        lazy.compute()
+
+
+@pytest.mark.parametrize(
+    ("x", "arguments", "message"),
+    [
+        (np.zeros((4, 6000)), {}, "n_columns=None"),
+        (X, {"like": FIRST, "n_columns": 2}, "n_columns=2"),
+        (X, {"like": X}, "ndarray"),
+        (X[:, :2], {"like": FIRST}, "n_features=3"),
+        (X, {"groups": np.zeros(1200)}, "groups"),
+        (X, {"nan_policy": "skip"}, "nan_policy='skip'"),
+        (X, {"seed": -1}, "seed=-1"),
+        (X, {"n_columns": 4}, "n_columns=4"),
+        (X, {"weights": np.zeros(1200)}, "usable rows"),
+    ],
+)
+def test_bad_arguments(x, arguments, message):
+    with pytest.raises(InputError, match=message):
+        ds.second_moments(x, **arguments)
+
+
+def test_no_samples():
+    with pytest.raises(InputError, match="1,200 rows of weight zero"):
+        ds.second_moments(X, np.zeros(1200), like=FIRST)
+    with pytest.raises(TypeError, match="columnz"):
+        ds.second_moments(X, columnz=["a"])
