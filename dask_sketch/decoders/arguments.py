@@ -24,10 +24,12 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import COVARIANCE_TYPES
+from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
+_MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
 _ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
 
 
@@ -82,6 +84,8 @@ def check_problem(
     row, model = _row(method, model, n_components, start)
     if has_matrices:
         row = _row_of_matrices(row, covariance_type, n_components, bounds, components)
+    if model == "isotropic":
+        _require_alike(sketch)
     without_rows = row.name == "likelihood" and sketch.sample is None
     if without_rows and (model != "gaussian" or has_matrices or nearby_mixture(sketch) is None):
         raise DecodeError(
@@ -181,6 +185,27 @@ def _row_of_matrices(
             "covariance_type='diag'."
         )
     return found
+
+
+def _require_alike(sketch: Sketch) -> None:
+    """Raise an error for one variance of features that have very different scales.
+
+    Hardly any frequency sees a component that is far wider than the narrowest feature.
+    """
+    deviations = np.sqrt(sketch.extent[1])
+    varies = np.flatnonzero(deviations > 0.0)
+    if not len(varies):
+        return
+    narrow, wide = (varies[pick(deviations[varies])] for pick in (np.argmin, np.argmax))
+    if deviations[wide] > _MAX_RATIO * deviations[narrow]:
+        names = sketch.feature_map.feature_names
+        raise DecodeError(
+            f"covariance_type='spherical' (model='isotropic'): features have one variance, but "
+            f"standard deviations are {deviations[narrow]:.3g} of "
+            f"{feature_title(int(narrow), names)} and {deviations[wide]:.3g} of "
+            f"{feature_title(int(wide), names)}: scale the features before they are sketched, or "
+            "decode covariance_type='diag'."
+        )
 
 
 def _require_solvable(problem: Problem) -> None:

@@ -27,7 +27,12 @@ _UNEXPLAINED = 30.0, 3e-4
 # of which users are warned, in nats a sample.
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
+_PER_COMPONENT = 20  # rows among which distinct ones are counted first
+_SINGLE_ROW = 1.5  # rows of a component that is an outlier
+_MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
+_TINY = np.finfo(float).tiny
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
+_FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
 _WITHOUT_PILOT = (
     "A feature map of design() knows where clusters are; one that is made without data finds them "
@@ -99,6 +104,13 @@ def warn_of_misfit(
     found = sketch.sample
     if found is None and variances is None:
         _warn_of_outliers(sketch)
+    _warn_of_few_values(sketch, len(weights))
+    if found is None and pilot is not None and variances is not None:
+        remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
+        if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
+            return
+    if variances is not None:
+        _warn_of_single_rows(sketch, weights, means, variances)
     if _has_rows(sketch, len(weights)) or (
         pilot is not None and (variances is None or cost > EXPLAINED * noise_level)
     ):
@@ -110,7 +122,8 @@ def warn_of_misfit(
                 _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > EXPLAINED * noise_level:
                 _warn_of_few_rows(sketch)
-            _warn_of_range(sketch, weights, means, _diagonals(variances))
+            remedy = _map_remedy(sketch)
+            _warn_of_range(sketch, weights, means, _diagonals(variances), _OUT_OF_RANGE, remedy)
         return
     if variances is None:
         remedy = _remedy(sketch, len(weights), beside_default, "centroids")
@@ -239,6 +252,76 @@ def _warn_of_outliers(sketch: Sketch) -> None:
         )
 
 
+def _warn_of_few_values(sketch: Sketch, n_components: int) -> None:
+    """Warn of fewer distinct rows than components, which are then not determined."""
+    if sketch.sample is None:
+        return
+    rows = sketch.sample.rows
+    first = np.unique(rows[: _PER_COMPONENT * n_components], axis=0)
+    if len(first) < n_components:  # nearly always enough, so that the others are not looked at
+        distinct = len(np.unique(rows, axis=0))
+        if distinct < n_components:
+            warn_user(
+                f"the {len(rows):,} random rows have {distinct:,} distinct values, fewer than "
+                f"n_components={n_components}: the other components mean nothing. Decode at most "
+                f"{distinct:,} components."
+            )
+
+
+def _warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:
+    """Warn of a row that is a component of its own, or decides how wide one is."""
+    names = sketch.feature_map.feature_names
+    held = weights * sketch.effective_count
+    away = np.abs(means - sketch.mean) / np.sqrt(
+        np.where(sketch.variance > 0.0, sketch.variance, np.inf)
+    )
+    alone = (held > 0.0) & (held < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
+    if alone.any():
+        k = int(np.argmax(alone))
+        far = int(np.argmax(away[k]))
+        warn_user(
+            f"component {k} has the weight of {held[k]:.2g} of {sketch.count:,} rows, and the mean "
+            f"{means[k, far]:.4g} in {feature_title(far, names)}, where the data has "
+            f"{sketch.mean[far]:.4g} ± {np.sqrt(sketch.variance[far]):.3g}: it is an outlier "
+            "rather than a cluster. Remove or clip such rows, or decode fewer components."
+        )
+        return
+    if sketch.sample is None or not len(sketch.sample):
+        return
+    rows, masses = sketch.sample.rows.astype(np.float64), sketch.sample.weights
+    joint = RowDensity(weights, means, variances).log_joint(rows)
+    for k in range(len(weights)):
+        with np.errstate(under="ignore"):
+            shares = masses * np.exp(joint[:, k] - np.logaddexp.reduce(joint, axis=1))
+        total = shares.sum()
+        if not total > 0.0 or total**2 < _MIN_HELD * (shares @ shares):
+            continue
+        parts = shares[:, None] * (rows - shares @ rows / total) ** 2
+        largest = parts.max(axis=0)
+        feature = int(np.argmax(largest / (parts.sum(axis=0) + _TINY)))
+        i = int(np.argmax(parts[:, feature]))
+        others, rest = shares.copy(), masses.copy()
+        others[i] = rest[i] = 0.0
+        mean, deviation = _moments(rows[:, feature], others)
+        _, spread = _moments(rows[:, feature], rest)
+        distance = abs(rows[i, feature] - mean)
+        ruled = 2.0 * largest[feature] > parts[:, feature].sum()
+        if ruled and distance > _OUT_OF_RANGE * max(deviation, spread):
+            warn_user(
+                f"one row, with {rows[i, feature]:.4g} in {feature_title(feature, names)}, decides "
+                f"how wide component {k} is: the other rows of the component have {mean:.4g} ± "
+                f"{deviation:.3g} there. Remove or clip such rows."
+            )
+            return
+
+
+def _moments(values: Array, masses: Array) -> tuple[float, float]:
+    """Weighted mean and standard deviation."""
+    share = masses / masses.sum()
+    mean = float(share @ values)
+    return mean, float(np.sqrt(share @ (values - mean) ** 2))
+
+
 def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> None:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
@@ -250,9 +333,11 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) 
         )
 
 
-def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:
+def _warn_of_range(
+    sketch: Sketch, weights: Array, means: Array, variances: Array, n_deviations: float, remedy: str
+) -> bool:
     """Warn of values far from all components, which are too few to matter in the cost."""
-    reach = _OUT_OF_RANGE * np.sqrt(variances[weights > 0])
+    reach = n_deviations * np.sqrt(variances[weights > 0])
     low, high = means[weights > 0] - reach, means[weights > 0] + reach
     missed = (sketch.minimum < low.min(axis=0)) | (sketch.maximum > high.max(axis=0))
     if missed.any():
@@ -260,9 +345,10 @@ def _warn_of_range(sketch: Sketch, weights: Array, means: Array, variances: Arra
         warn_user(
             f"{feature_title(feature, sketch.feature_map.feature_names)} has values from "
             f"{sketch.minimum[feature]:.4g} to "
-            f"{sketch.maximum[feature]:.4g}, more than {_OUT_OF_RANGE:g} standard deviations from "
-            f"every component: far rows or rare clusters are missing. {_map_remedy(sketch)}"
+            f"{sketch.maximum[feature]:.4g}, more than {n_deviations:g} standard deviations from "
+            f"every component: far rows or rare clusters are missing. {remedy}"
         )
+    return bool(missed.any())
 
 
 def _warn_of_mixture(

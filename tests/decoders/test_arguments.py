@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import Sketch, decode, partial_sketch
+from dask_sketch import sketch as ds_sketch
 from dask_sketch.decoders.methods import TABLE, rows_of
 from dask_sketch.decoders.names import METHODS, MODELS
 from dask_sketch.errors import DecodeError
@@ -123,3 +124,15 @@ def test_defaults_of_methods_and_models(options, method, model):
     x = np.random.default_rng(0).normal(size=(2000, 1))
     record = decode(partial_sketch(x, FeatureMap(1, 40, scale=1.0)), **options).decoding
     assert (record.method, record.model) == (method, model)
+
+
+@pytest.mark.parametrize("options", [{"covariance_type": "spherical"}, {"model": "isotropic"}])
+@pytest.mark.parametrize("sample", [True, False])
+def test_one_variance_for_features_of_other_scales_is_refused(sample, options):
+    x = np.random.default_rng(0).normal(size=(500, 3)) * [1e-10, 0.0, 1e10]
+    feature_map = FeatureMap(3, 50, covariances=[1e-20, 1.0, 1e20])
+    found = ds_sketch(x, feature_map, sample=sample)
+    with pytest.raises(DecodeError, match=r"spherical.*feature 0.*feature 2"):
+        decode(found, 2, **options)
+    scaled = ds_sketch(x / [1e-10, 1.0, 1e10], FeatureMap(3, 50, scale=1.0), sample=sample)
+    assert decode(scaled, 1, **options).means.shape == (1, 3)

@@ -185,3 +185,40 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
     moved = sketch(x + 0.1, feature_map, sample=False)
     _, (other,) = caught(lambda: warn_of_misfit(moved, *mixture, 1.0, 1e-3, compared=True))
     assert other == message
+
+
+def two_clusters():
+    rng = np.random.default_rng(0)
+    return np.concatenate([rng.normal(c, 1.0, (2000, 2)) for c in (-3.0, 3.0)])
+
+
+@pytest.mark.parametrize("sample", [None, False])
+@pytest.mark.parametrize("value", [1e3, 1e12])
+def test_an_outlier_that_rules_a_component_is_named(value, sample):
+    x = two_clusters()
+    x[17, 0] = value
+    found = sketch(x, design(x, n_components=2), sample=sample)
+    _, messages = caught(lambda: decode(found, 2))
+    assert any(f"{value:.4g}" in text and "feature 0" in text for text in messages)
+    x[17, 0] = -3.0
+    found = sketch(x, design(x, n_components=2), sample=sample)
+    assert caught(lambda: decode(found, 2))[1] == []
+
+
+def test_heavy_tails_and_rare_clusters_are_no_outliers():
+    rng = np.random.default_rng(0)
+    tails = rng.standard_t(4, size=(4000, 2))
+    rare = two_clusters()
+    rare[:30] += 40.0
+    for x, k in ((tails, 1), (rare, 3)):
+        _, messages = caught(lambda: decode(sketch(x, design(x, n_components=k)), k))  # noqa: B023
+        assert not any("row" in text and "clip" in text for text in messages)
+
+
+@pytest.mark.parametrize("model", ["gaussian", "dirac"])
+def test_fewer_distinct_rows_than_components(model):
+    x = np.repeat([[0.0, 0.0], [1.0, 1.0]], 100, axis=0)
+    found = sketch(x, FeatureMap(2, 60, scale=0.3))
+    for k in (2, 3):
+        _, messages = caught(lambda: decode(found, k, model=model))  # noqa: B023
+        assert any("2 distinct" in text for text in messages) == (k > 2)

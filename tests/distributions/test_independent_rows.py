@@ -97,3 +97,42 @@ def test_bad_arguments(arguments, named):
     sketch = sketch_of(np.random.default_rng(0), n=300)
     with pytest.raises(InputError, match=named):
         compare_rows(sketch, sketch, **arguments)
+
+
+def with_rare_values(rng, n, n_rare, sample):
+    x = rng.normal(size=(n, 2))
+    x[rng.choice(n, n_rare, replace=False), 1] = 30.0
+    return partial_sketch(x, MAP, sample=sample)
+
+
+def test_the_level_is_exact_for_rare_values_if_all_rows_are_kept():
+    """A rare value on one side alone is no difference: 21 of 120 such tests rejected before."""
+    rng = np.random.default_rng(0)
+    found = [
+        compare_rows(
+            with_rare_values(rng, 300, rng.poisson(0.6), 1000),
+            with_rare_values(rng, 300, rng.poisson(0.6), 1000),
+            n_draws=49,
+            seed=seed,
+        )
+        for seed in range(20)
+    ]
+    assert np.mean([one.p_value <= 0.1 for one in found]) < 0.37  # four standard errors
+    assert np.mean([one.features[0].p_value <= 0.1 for one in found]) < 0.37
+
+
+@pytest.mark.parametrize("n_rare", [1, 3])
+def test_rare_values_beside_few_random_rows_are_named(n_rare):
+    rng = np.random.default_rng(0)
+    sides = [with_rare_values(rng, 3000, n_rare, 250) for _ in range(2)]
+    with pytest.warns(UserWarning, match=r"feature 1 .*sample=n_samples up to 4,000"):
+        compare_rows(*sides)
+
+
+def test_permutations_have_the_weights_of_their_rows():
+    rng = np.random.default_rng(0)
+    weights = [np.full(400, 1.0), np.full(400, 3.0)]  # another unit of weights is no difference
+    sides = [sketch_of(rng, 400, weights=one) for one in weights]
+    assert not compare_rows(*sides, level=0.01).is_different
+    wide = sketch_of(rng, 400, width=1.6, weights=rng.exponential(size=400))
+    assert compare_rows(sides[0], wide).is_different

@@ -101,6 +101,14 @@ def test_units_without_samples_are_left_out():
     assert compare(a, more, strata=strata) == compare(a, b)
 
 
+def test_sides_with_units_of_other_sizes_are_named():
+    rng = np.random.default_rng(0)
+    small, large = frames(rng, 12), frames(rng, 12, n=400)
+    with pytest.warns(UserWarning, match=r"units .* of 40 rows.* of 400"):
+        compare(small, large, n_permutations=99)
+    compare(small, frames(rng, 12, n=120), n_permutations=99)
+
+
 def test_equal_data_is_not_different():
     group = partial_sketch(np.ones((8, 3)), MAP, groups=np.arange(8))
     found = compare(group, group)

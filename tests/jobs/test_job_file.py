@@ -161,7 +161,6 @@ retries.most = 3
 
 # each with the key, the value and what the remedy names
 ONE = {
-    'outputs.sketch = "memory://s.zarr"': ('outputs.sketch = "memory://s.zarr":', "memory"),
     "limits.attempts = 0": ("limits.attempts = 0:", "1"),
     "limits.attempts = true": ("limits.attempts = true:", "integer"),
     "limits.attempts = 3.0": ("limits.attempts = 3.0:", "integer"),

@@ -222,6 +222,13 @@ def refused(ledger: str) -> str:
     return str(caught.value)
 
 
+def test_outputs_that_cannot_last() -> None:
+    with pytest.raises(JobError, match=r'outputs.sketch = "memory://s.zarr"'):
+        parse_job(
+            SMALL.format(ledger="l") + '[outputs]\nsketch = "memory://s.zarr"', Path("j.toml")
+        )
+
+
 @pytest.mark.parametrize(("ledger", "remedy"), [("memory://l", "disk"), ("s3://", "bucket")])
 def test_a_ledger_that_cannot_last(ledger: str, remedy: str) -> None:
     message = refused(ledger)
