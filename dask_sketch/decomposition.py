@@ -167,7 +167,7 @@ class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _learn(
         self, x: Any, sample_weight: Any, *, fresh: bool, partial: bool = False
     ) -> SketchPCA:
-        require_nan_policy(self.nan_policy)
+        require_nan_policy(self.nan_policy, without="for principal components: pass 'omit'.")
         names, checked = None, False
         if isinstance(x, SecondMoments):
             moments = x if fresh else self.moments_ + x

@@ -77,6 +77,7 @@ class SketchEstimator(BaseEstimator, ABC):
 
     _task: ClassVar[Task]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
+    _predicts_missing: ClassVar[bool] = False  # whether predictions take missing values
     sample_size: int | bool | None
     nan_policy: str
     columns: Sequence[str] | None
@@ -195,9 +196,10 @@ class SketchEstimator(BaseEstimator, ABC):
             if self.columns is None or isinstance(x, (da.Array, Samples)):
                 return x
             return open_samples(x, columns=self.columns)
-        return self._validated(x, reset=False)
+        missing = self._predicts_missing and self.nan_policy == "available"
+        return self._validated(x, reset=False, finite="allow-nan" if missing else True)
 
-    def _validated(self, x: Any, *, reset: bool, finite: bool = True) -> NDArray[np.floating]:
+    def _validated(self, x: Any, *, reset: bool, finite: bool | str = True) -> NDArray[np.floating]:
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         if self.columns is not None and (reset or hasattr(x, "columns")):
             x = chosen_columns(x, list(self.columns))
@@ -415,7 +417,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         none.
     nan_policy
         Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
-        them out; their number is ``sketch_.omitted``. Predictions refuse such rows.
+        them out; their number is ``sketch_.omitted``. Predictions refuse such rows. ``"available"``
+        takes these values as missing, completely at random, in fits (see :func:`sketch`) and
+        predictions, which use the other values of the row; ``model_.impute(X)`` fills NaN in.
     columns
         Names of the columns of tables that are features, in fits and predictions; all by default,
         which must then be numeric. Arrays to be predicted hold these features.
@@ -466,6 +470,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
                 name=name,
                 obj=self,
             )
+
+    _predicts_missing = True
 
     def __init__(
         self,

@@ -267,6 +267,12 @@ def require_content(sketch: Any) -> None:
             f"sketch is empty: total weight {sketch.total_weight:g}, {sketch.count} samples. "
             "Decode a sketch of at least one sample."
         )
+    if sketch.missing is not None and not (sketch.observed.feature_fractions > 0.0).all():
+        feature = int(np.argmin(sketch.observed.feature_fractions))
+        title = feature_title(feature, sketch.feature_map.feature_names)
+        raise DecodeError(
+            f"sketch has no observed value of {title}: leave that feature out of the samples."
+        )
 
 
 def require_callables(executor: object, progress: object) -> None:

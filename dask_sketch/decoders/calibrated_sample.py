@@ -271,7 +271,7 @@ def calibrate(sketch: Sketch, *, seed: int = 0) -> CalibratedSample:
             f"sketch has no sample of rows (count={sketch.count}): give sample=20_000 to "
             "dask_sketch.sketch, which keeps rows beside the sums."
         )
-    if sample.is_complete:
+    if sketch.holds_all_rows:
         return _uncalibrated(np.asarray(sample.rows), sample.weights)
     return calibrate_rows(sample.rows, sample.weights, sketch, seed=seed)
 

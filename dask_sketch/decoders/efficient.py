@@ -285,6 +285,10 @@ class _Metric:
                 threads,
                 dtype,
             )
+            if objective.patterns is not None:  # means over different rows
+                overlaps = objective.patterns.overlaps(objective.chosen[chosen]).astype(dtype)
+                parts = covariance.reshape(2, len(chosen), 2, len(chosen))
+                parts *= overlaps[:, None]
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
             added = objective.effective_count * objective.private_variance
             diagonal += objective.rounding + added + _CANCELLED

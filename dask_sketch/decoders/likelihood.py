@@ -154,9 +154,8 @@ def _fit_to_sketch(
     fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     report(fit.cost)
     n_evaluations = objective.n_evaluations
-    sample = problem.sketch.sample
-    is_complete = sample is not None and sample.is_complete  # the likelihood is that of all rows
-    max_effort = _MAX_COMPLETE if is_complete else _MAX_SEARCH
+    # the likelihood may be that of all rows
+    max_effort = _MAX_COMPLETE if problem.sketch.holds_all_rows else _MAX_SEARCH
     if fit.cost > _NEAR * objective.unit and effort <= max_effort:
         algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
         other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)

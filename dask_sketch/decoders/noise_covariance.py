@@ -195,6 +195,9 @@ def expected_cost(
         amplitude = np.tile(objective.feature_weights / np.sqrt(objective.n_frequencies), 2)
         noise += deviation * amplitude * rng.standard_normal(noise.shape)
     noise -= noise.mean(axis=0)
+    if objective.patterns is not None:  # of rows that do not observe all frequencies
+        factors = objective.patterns.simulate(_POINTS, rng)[:, objective.chosen]
+        noise *= np.tile(factors, 2)
     halves = noise.reshape(_POINTS, 2, -1)
 
     gram = objective.gram(weights, theta)

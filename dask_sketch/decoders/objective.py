@@ -29,6 +29,7 @@ _GRAM_BLOCK = 8192  # frequencies whose atoms are held while their products are 
 MAX_SOLVABLE = 4096  # parameters; see Objective.max_solvable
 # The noise level is the unit of the cost; it is zero for a sketch of a single point.
 _SMALLEST_UNIT = 1e-20
+_LEAST_FRACTION = 1e-9  # of the rows that observe a frequency, whose weight is positive
 
 
 class Objective:
@@ -64,11 +65,18 @@ class Objective:
         Real and imaginary part of the sketch in normalised coordinates, times the feature weights
         of the map if it has any.
     feature_weights : ndarray of shape (n_frequencies,)
-        Feature weights of the map, or ones.
+        Feature weights of the map, or ones; times the roots of the fractions of the rows that
+        observe the frequencies, so that a frequency of fewer rows has less weight.
+    fractions : ndarray of shape (n_frequencies,)
+        Fractions of the rows that observe each frequency.
+    chosen : ndarray of shape (n_frequencies,)
+        Numbers of the frequencies in the feature map.
+    patterns : ObservedPatterns, optional
+        Model of the values that are observed together, if some are missing.
     noise_level : float
         Expected ``||z - A P||^2`` at the distribution ``P`` of the samples: ``(1 - ||z||^2) / n``,
         or ``(mean(w^2) - ||w z||^2) / n`` with feature weights ``w``; of a private sketch, plus the
-        noise that was added.
+        noise that was added. Each term is divided by the fraction of the rows that observe it.
     private_variance : float
         Variance of the added noise in the real and in the imaginary part of a mean feature.
     rounding : float
@@ -121,6 +129,10 @@ class Objective:
         # Feature weights multiply the sketch, the atoms and the noise of each entry.
         weights = feature_map.feature_weights
         self.feature_weights = np.ones(m) if weights is None else weights
+        self.chosen, self.patterns = np.arange(m), sketch.observed.patterns
+        self.fractions = np.maximum(sketch.observed.fractions, _LEAST_FRACTION)
+        if self.patterns is not None:
+            self.feature_weights = self.feature_weights * np.sqrt(self.fractions)
         self._point_amplitude = self.feature_weights / np.sqrt(m)
         # The derivative of an atom by a parameter is the atom times a row of these factors, for a
         # mean also times -i: 1, the frequencies, and -1/2 times the part of w'Sw of each shape
@@ -137,7 +149,7 @@ class Objective:
         # Moments are stored relative to the center of the map, so that the phases of data far from
         # the origin, and their rounding, never appear.
         phase = (self.space.shift - feature_map.center) @ feature_map.frequencies
-        psi = np.exp(1j * phase) * (sketch.moment_sum / sketch.total_weight)
+        psi = np.exp(1j * phase) * sketch.centered_characteristic
         z = psi / np.sqrt(m)
         self.target = (self.feature_weights * z.real, self.feature_weights * z.imag)
         self.effective_count = sketch.effective_count
@@ -148,9 +160,11 @@ class Objective:
         self.rounding = self.effective_count * (np.finfo(feature_map.dtype).eps / 4.0) ** 2
 
     def _set_noise_level(self) -> None:
-        energy = float(self._point_amplitude @ self._point_amplitude)
+        energies = self._point_amplitude**2 / self.fractions
+        energy = float(np.sum(energies))
         added = 2.0 * self.private_variance * energy
-        energy -= float(np.sum(self.target[0] ** 2) + np.sum(self.target[1] ** 2)) - added
+        squares = self.target[0] ** 2 + self.target[1] ** 2
+        energy -= float(np.sum(squares / self.fractions)) - added
         self.noise_level = max(energy / self.effective_count, 0.0) + added
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
@@ -177,6 +191,7 @@ class Objective:
         stretch = np.sqrt(self.n_frequencies / len(chosen))
         fewer.omega = self.omega.take(chosen, axis=1)
         fewer.feature_weights = self.feature_weights[chosen]
+        fewer.chosen, fewer.fractions = self.chosen[chosen], self.fractions[chosen]
         fewer._point_amplitude = stretch * self._point_amplitude[chosen]
         fewer._factors = self._factors.take(chosen, axis=1)
         fewer._even_factors = self._even_factors.take(chosen, axis=1)

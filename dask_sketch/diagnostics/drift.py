@@ -20,6 +20,7 @@ from dask_sketch.diagnostics.mmd import (
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.validation.blas import one_blas_thread
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ def drifts_between(
 
 def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Drift:
     before.feature_map.require_same(after.feature_map)
+    refuse_missing("before", before)
+    refuse_missing("after", after)
     for sketch in (before, after):
         if not sketch.total_weight > 0:
             raise InputError("a sketch is empty: there is nothing to compare.")

@@ -25,7 +25,7 @@ from scipy.linalg import cho_factor, cho_solve
 from dask_sketch.decoders.atoms import count_shapes, entries
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
-from dask_sketch.diagnostics.mmd import N_POINTS, halves, private_noise
+from dask_sketch.diagnostics.mmd import N_POINTS, halves, observed_factors, private_noise
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.density import RowDensity
@@ -232,10 +232,13 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
         )
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
+    factors = observed_factors(sketch, seed)
     for block, rows, mixture in atoms.blocks():
         features_of_points = np.exp(-1j * (points @ atoms.omega[:, block]))
         features_of_points += private_noise(sketch, features_of_points.shape, seed, block.start)
         noise = atoms.amplitude[block] * features_of_points - mixture
+        if factors is not None:
+            noise *= factors[:, block]
         residual = atoms.target[block] - mixture
         draws = halves(noise)
         gram += rows @ rows.T

@@ -25,11 +25,20 @@ if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
 
 
-def noise_level(sketch: Sketch) -> float:
+def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> float:
     """Expected squared distance of a sketch from that of its samples' distribution, unbiased.
 
-    ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with the map's feature weights
-    ``w``, ``(mean(w**2) - |w z|**2) / (n - 1)``. The noise added to a private sketch is included.
+    ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with weights ``w`` of the
+    features, ``(mean(w**2) - |w z|**2) / (n - 1)``. The noise added to a private sketch is
+    included; with missing values, the terms of a frequency are divided by the fraction of the rows
+    that observe it.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least two samples.
+    weights
+        Weights of the features, shape (n_frequencies,); those of decoders by default.
 
     Raises
     ------
@@ -42,9 +51,12 @@ def noise_level(sketch: Sketch) -> float:
             f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
             "two samples the noise cannot be estimated."
         )
-    weights = feature_weights(sketch.feature_map)
+    if weights is None:
+        weights = decoder_weights(sketch)
     added = 2.0 * sketch.private_variance
     energy = np.square(weights) * (1.0 + added - np.abs(sketch.characteristic) ** 2)
+    if sketch.missing is not None:
+        energy /= np.maximum(sketch.observed.fractions, np.finfo(float).tiny)
     private = added * float(np.mean(np.square(weights)))
     return max(float(np.mean(energy)), 0.0) / (n - 1.0) + private
 
@@ -53,6 +65,16 @@ def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
     """Weights of the features in decoders, shape (n_frequencies,); ones if the map has none."""
     weights = feature_map.feature_weights
     return np.ones(feature_map.n_frequencies) if weights is None else weights
+
+
+def decoder_weights(sketch: Sketch) -> NDArray[np.float64]:
+    """Weights of the features of a sketch in decoders, shape (n_frequencies,).
+
+    With missing values they are those of the map times the roots of the fractions of the rows that
+    observe the frequencies.
+    """
+    weights = feature_weights(sketch.feature_map)
+    return weights if sketch.missing is None else weights * np.sqrt(sketch.observed.fractions)
 
 
 def effective_components(weights: ArrayLike) -> float:
@@ -188,7 +210,7 @@ def _measured(model: GaussianMixture | Centroids, sketch: Sketch, seed: int) -> 
 def weighted_residual(model: GaussianMixture | Centroids, sketch: Sketch) -> NDArray[np.complex128]:
     """Residual ``z - A P``, shape (n_frequencies,), multiplied by the weights of the features."""
     features = sketch.feature_map
-    unit = feature_weights(features) / np.sqrt(features.n_frequencies)
+    unit = decoder_weights(sketch) / np.sqrt(features.n_frequencies)
     return np.asarray(unit * (sketch.characteristic - model.characteristic(features.frequencies)))
 
 
@@ -208,14 +230,31 @@ def noise_blocks(
     features = sketch.feature_map
     distribution = data_distribution(model, sketch)
     points = distribution.sample(N_POINTS, seed=seed)
-    unit = feature_weights(features) / np.sqrt(features.n_frequencies)
+    unit = decoder_weights(sketch) / np.sqrt(features.n_frequencies)
+    factors = observed_factors(sketch, seed)
     width = _NUMBERS // N_POINTS
     for start in range(0, features.n_frequencies, width):
         block = slice(start, start + width)
         omega = features.frequencies[:, block]
         noise = np.exp(-1j * (points @ omega)) - distribution.characteristic(omega)
         noise += private_noise(sketch, noise.shape, seed, start)
+        if factors is not None:
+            noise *= factors[:, block]
         yield block, halves(unit[block] * noise)
+
+
+def observed_factors(sketch: Sketch, seed: int) -> Array | None:
+    """Factors of the noise of single samples with missing values, shape (N_POINTS, m), or None.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the data.
+    seed
+        Seed of the simulation.
+    """
+    patterns = sketch.observed.patterns
+    return None if patterns is None else patterns.simulate(N_POINTS, np.random.default_rng(seed))
 
 
 def private_noise(
@@ -341,7 +380,8 @@ def mmd(
     unit = feature_weights(sketches.feature_map) / np.sqrt(sketches.feature_map.n_frequencies)
     difference = unit * (sketches.characteristic - other.characteristic)
     cost = float(np.vdot(difference, difference).real)
-    cost -= noise_level(sketches) + noise_level(other)
+    weights = feature_weights(sketches.feature_map)
+    cost -= noise_level(sketches, weights) + noise_level(other, weights)
     return cost if squared else math.sqrt(max(cost, 0.0))
 
 

@@ -22,6 +22,7 @@ from dask_sketch.distributions.permutations import (
 )
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import InputError
+from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
@@ -126,6 +127,7 @@ def _require_rows(name: str, sketch: Sketch) -> None:
             f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
             ".compute() on a lazy one."
         )
+    refuse_missing(name, sketch)
     if sketch.sample is None:
         raise InputError(
             f"{name} has no random rows, from which the noise is estimated. Sketch with "

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import one_thread, random_state
 from dask_sketch.models.density import RowDensity
+from dask_sketch.models.missing_values import fill_from_others, fill_rows
 from dask_sketch.models.weighted_em import fit_mixture
+from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
 _N_ITERATIONS = 50
@@ -267,6 +269,55 @@ def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:
         density = RowDensity(found.weights, found.means, found.covariances)
         gap += 0.5 * (found.log_likelihood - float(density.log_total(rows[others]).mean()))
     return max(gap / 4.0, 0.0)
+
+
+def filled_pilot(
+    rows: Array,
+    n_components: int | None,
+    seed: int = 0,
+    feature_names: tuple[str, ...] | None = None,
+) -> Array:
+    """Draw the missing values of pilot rows from a mixture fitted to the observed ones.
+
+    The mixture starts from rows whose missing values are those of other rows.
+
+    Parameters
+    ----------
+    rows
+        Rows with NaN where values are missing, shape (n, n_features).
+    n_components
+        Number of components that will be decoded; one if it is not known.
+    seed
+        Seed of the mixture and of the draws, ``>= 0``.
+    feature_names
+        Names of the features for messages.
+
+    Raises
+    ------
+    InputError
+        If a feature has fewer than two observed values.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> rows[::3, 0] = np.nan
+    >>> filled = filled_pilot(rows, n_components=1)
+    >>> bool(np.isnan(filled).any()), filled.std(axis=0).round(1)
+    (False, array([1., 1.]))
+    """
+    seen = (~np.isnan(rows)).sum(axis=0)
+    if seen.min() < 2:
+        feature = int(np.argmin(seen))
+        raise InputError(
+            f"{feature_title(feature, feature_names)} has {seen[feature]} observed values in "
+            f"{len(rows)} pilot rows: leave that feature out, or give a larger n_pilot."
+        )
+    rng = np.random.default_rng(seed)
+    start = fill_from_others(rows, rng)
+    rough = rough_mixture(start, n_components or 1, seed)
+    if rough is None:  # no feature varies
+        return start
+    return fill_rows(rows, (rough.weights, rough.means, rough.variances), rng)
 
 
 def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:

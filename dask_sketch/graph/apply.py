@@ -23,7 +23,8 @@ from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
 _WIDE = ("predict_proba", "distances", "transform")  # n_components values for each row
 _CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
-METHODS = ("logpdf", "predict", "squared_distances", *_WIDE, *_MEANS, *_CRITERIA)
+_FILLED = "impute"  # n_features values for each row
+METHODS = ("logpdf", "predict", "squared_distances", _FILLED, *_WIDE, *_MEANS, *_CRITERIA)
 
 
 def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) -> Any:
@@ -40,7 +41,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
         Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows), ``"bic"`` or
         ``"aic"`` (one number, of rows without weights),
         ``"predict_proba"``, ``"distances"`` or ``"transform"`` (n_components values for each row),
-        or ``"logpdf"``, ``"predict"`` or ``"squared_distances"`` (one value for each row).
+        ``"impute"`` (n_features values for each row), or ``"logpdf"``, ``"predict"`` or
+        ``"squared_distances"`` (one value for each row).
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     weights
@@ -108,7 +110,8 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
     blocks = samples.plain_blocks
     if blocks.numblocks[-1] > 1:
         blocks = blocks.rechunk({blocks.ndim - 1: -1})
-    wide = method in _WIDE
+    wide = method in (*_WIDE, _FILLED)
+    width = model.n_features if method == _FILLED else model.n_components
     dtype = np.dtype(np.intp if method == "predict" else np.float64)
     values = da.map_blocks(
         _rows_of_block,
@@ -117,7 +120,7 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
         method=method,
         weight_column=samples.weight_column,
         drop_axis=() if wide else blocks.ndim - 1,
-        chunks=(*blocks.chunks[:-1], (model.n_components,)) if wide else blocks.chunks[:-1],
+        chunks=(*blocks.chunks[:-1], (width,)) if wide else blocks.chunks[:-1],
         dtype=dtype,
         meta=np.empty((0,) * (blocks.ndim - (not wide)), dtype=dtype),
         token=method,
@@ -126,7 +129,8 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
         return values
     import xarray as xr
 
-    dims = (*samples.dims, "component") if wide else samples.dims
+    last = "feature" if method == _FILLED else "component"
+    dims = (*samples.dims, last) if wide else samples.dims
     return xr.DataArray(values, dims=dims, coords=samples.coords)
 
 

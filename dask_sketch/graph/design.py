@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.design import design_from_pilot, require_design_arguments
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.pilot import filled_pilot
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
@@ -91,8 +92,10 @@ def design(
         Number of pilot samples (the paper's ``n0``).
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
-        ``"raise"`` stops. Other rows are not checked here, since only a few chunks are read; see
-        :func:`dask_sketch.sketch`, whose default is ``"raise"``.
+        ``"raise"`` stops; ``"available"``, for a sketch with that policy, takes the values as
+        missing, and draws them from a mixture fitted to the observed values. Other rows are not
+        checked here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose
+        default is ``"raise"``.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -140,8 +143,11 @@ def design(
     )
     require_nan_policy(nan_policy)
     samples = open_samples(x, weights=weights, **options)
+    pilot = pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress)
+    if np.isnan(pilot).any():
+        pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
     return design_from_pilot(
-        pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress),
+        pilot,
         n_frequencies,
         n_components,
         task=task,
@@ -176,14 +182,15 @@ def pilot_samples(
     seed
         Seed of the choice of chunks and of rows.
     nan_policy
-        Whether rows with NaN or infinite values are left out (``"omit"``), or raise an error.
+        Whether rows with NaN or infinite values are left out (``"omit"``), raise an error, or are
+        taken with NaN in their place (``"available"``).
     progress
         Whether to show a bar.
 
     Returns
     -------
     pilot
-        Finite rows, shape (about n_pilot or fewer, n_features).
+        Rows, shape (about n_pilot or fewer, n_features), finite unless values may be missing.
 
     Raises
     ------
@@ -195,7 +202,7 @@ def pilot_samples(
     rng = np.random.default_rng(seed)
     order = rng.permutation(samples.n_chunks)
     n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
-    pick = partial(_pick_rows, n_rows=n_rows, omit=nan_policy == "omit")
+    pick = partial(_pick_rows, n_rows=n_rows, nan_policy=nan_policy)
     found: list[NDArray[np.float64]] = []
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
@@ -226,7 +233,7 @@ def pilot_samples(
 
 
 def _pick_rows(
-    x: Any, weights: Any, label: str, n_rows: int, seed: int, omit: bool
+    x: Any, weights: Any, label: str, n_rows: int, seed: int, nan_policy: str
 ) -> NDArray[np.float64]:
     require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
@@ -247,8 +254,11 @@ def _pick_rows(
     picked = np.sort(picked)
     # in one order of memory, as sums over rows are rounded by it, and with them the center
     out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
+    if nan_policy == "available":
+        out[~np.isfinite(out)] = np.nan
+        return out[~np.isnan(out).all(axis=1)]
     finite = np.isfinite(out).all(axis=1)
-    if not (omit or finite.all()):
+    if nan_policy == "raise" and not finite.all():
         raise ChunkError(
             f"{label}: row {picked[np.argmin(finite)]} of this chunk has NaN or infinite values. "
             "Clean the data, or pass nan_policy='omit' to leave such rows out.",

@@ -96,7 +96,7 @@ def second_moments(
     True
     """
     require_options("second_moments", options)
-    require_nan_policy(nan_policy)
+    require_nan_policy(nan_policy, without="for second moments: pass 'omit'.")
     require_integer("seed", seed, 0)
     if options.get("groups") is not None:
         raise InputError(

@@ -96,7 +96,11 @@ def sketch_partitions(
     [(2, 100), (5, 100)]
     """
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
-    require_nan_policy(nan_policy)
+    require_nan_policy(
+        nan_policy,
+        without="with partitions: ledgers hold sketches of complete rows only. Pass 'omit', or "
+        "compute a sketch() of each part of the data, which merge() adds.",
+    )
     return stream(
         samples,
         sketch_reduction(samples, feature_map, nan_policy, sampling=sampling, allow_empty=True),

@@ -122,7 +122,11 @@ def polish(
            [ 4.]])
     """
     _require_arguments(model, passes, variance_floor, tolerance)
-    require_nan_policy(nan_policy)
+    require_nan_policy(
+        nan_policy,
+        without="in polish: its steps take complete rows only. Pass 'omit', which biases nothing "
+        "where values are missing completely at random.",
+    )
     require_options("polish", options)
     if options.get("groups") is not None:
         raise InputError("groups: one model is polished with all samples; leave it out.")

@@ -25,7 +25,13 @@ from dask_sketch.sketching.arguments import (
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import prepare_groups
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.partial import add_sample, partial_sketch, prepare
+from dask_sketch.sketching.missing import require_sparse
+from dask_sketch.sketching.partial import (
+    WITHOUT_GROUPS,
+    add_sample,
+    partial_sketch,
+    prepare,
+)
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.positions import Positions
@@ -68,7 +74,13 @@ def sketch(
         ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
-        ``"omit"`` leaves such rows out and counts them.
+        ``"omit"`` leaves such rows out and counts them. ``"available"`` takes such values as
+        missing: each frequency is summed over the rows that observe all features it uses, at most
+        four with ``distribution="sparse-sums"``, and its mean is over these rows. That is valid
+        where values are missing completely at random, independently of all values; otherwise the
+        sketch is biased (:func:`diagnose` looks for signs of that). Random rows are chosen among
+        complete rows only, and rows without any finite value are omitted and counted. Neither
+        with groups, nor on a GPU.
     device
         Device of the computation. With ``"cuda"`` every task copies its chunk to the GPU of its
         worker and sketches it there. When not given, chunks are sketched where they are stored, so
@@ -114,13 +126,15 @@ def sketch(
     >>> by_sign.labels, by_sign.merged().identical(sketch(x, feature_map))
     (array([False,  True]), True)
     """
-    require_nan_policy(nan_policy)
+    require_nan_policy(nan_policy, without=None if groups is None else WITHOUT_GROUPS)
     require_device(device)
     if device is not None and groups is not None:
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
         )
     require_feature_map(feature_map)
+    if nan_policy == "available":
+        require_sparse(feature_map)
     size = sample_size(sample, feature_map.n_features, grouped=groups is not None)
     position = require_position(position)
     samples, fan_in = open_input(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.models.missing_values import log_joint_observed
+
 Array = NDArray[np.float64]
 # Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
@@ -17,7 +19,8 @@ class RowDensity:
     With variances, the quadratic form is expanded into two matrix products. To avoid cancellation,
     samples and means are taken relative to the mean of the mixture, and the few components that are
     still many standard deviations away from it are computed by differences. With covariance
-    matrices, differences from each mean are multiplied by the inverse of the Cholesky factor.
+    matrices, differences from each mean are multiplied by the inverse of the Cholesky factor. The
+    density of a row with missing values (NaN) is that of the observed ones.
 
     Parameters
     ----------
@@ -36,6 +39,7 @@ class RowDensity:
 
     def __init__(self, weights: Array, means: Array, covariances: Array) -> None:
         d = means.shape[1]
+        self._given = weights, means, covariances
         self._center = weights @ means
         self._means = means - self._center
         with np.errstate(divide="ignore"):  # a weight of zero is a density of zero
@@ -64,6 +68,14 @@ class RowDensity:
 
     def log_joint(self, block: Array) -> Array:
         """Log of weight times density, shape (n, n_components)."""
+        joint = self._log_joint_complete(block)
+        incomplete = np.isnan(joint[:, 0])
+        if incomplete.any():
+            joint[incomplete] = log_joint_observed(*self._given, block[incomplete])
+        return joint
+
+    def _log_joint_complete(self, block: Array) -> Array:
+        """Log of weight times density; NaN for rows with missing values."""
         x = block - self._center
         if self._each is not None:
             joint = np.empty((len(x), len(self._means)))

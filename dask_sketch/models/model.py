@@ -408,9 +408,23 @@ def _is_table(x: Any) -> bool:
 
 
 def row_blocks(
-    x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
+    x: Any,
+    n_features: int,
+    n_components: int,
+    names: tuple[str, ...] | None = None,
+    *,
+    missing: bool = False,
 ) -> Iterator[Array]:
     """Validate samples, which may be a table with column names, and yield float64 blocks of rows.
+
+    Parameters
+    ----------
+    x
+        Samples in memory.
+    n_features, n_components, names
+        Sizes of the model, and the names of its features.
+    missing
+        Whether values may be missing (NaN).
 
     Raises
     ------
@@ -436,14 +450,18 @@ def row_blocks(
     step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)
-        usable = (np.abs(block) <= _LARGEST).all(axis=1)
+        small = np.abs(block) <= _LARGEST
+        if missing:
+            small |= np.isnan(block)
+        usable = small.all(axis=1)
         if not usable.all():
             bad = int(np.argmin(usable))
-            feature = int(np.argmin(np.abs(block[bad]) <= _LARGEST))
+            feature = int(np.argmin(small[bad]))
             raise InputError(
                 f"row {start + bad} of x has {block[bad, feature]} in "
-                f"{feature_title(feature, names or named)}; x may have no NaN, infinite values or "
-                "values above 1e150, whose squares no float64 holds. Remove the row."
+                f"{feature_title(feature, names or named)}; x may have no "
+                f"{'' if missing else 'NaN, '}infinite values or values above 1e150, whose squares "
+                "no float64 holds. Remove the row."
             )
         yield block
 

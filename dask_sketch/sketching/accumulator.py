@@ -9,10 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.features.feature_map import FeatureMap, moment_units
-from dask_sketch.features.kernels.fixed_point import FRACTION, FixedPoint
+from dask_sketch.features.kernels.fixed_point import (
+    FRACTION,
+    WEIGHT_BITS,
+    WEIGHT_FRACTION,
+    FixedPoint,
+)
+from dask_sketch.features.kernels.incomplete import IncompleteKernel, split_incomplete
 from dask_sketch.features.kernels.prepared import PreparedKernel, kernel_for
+from dask_sketch.features.kernels.row_reader import RowReader, native_type
 from dask_sketch.features.kernels.structured import BLOCK
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
+from dask_sketch.sketching.missing import MissingWeights
 from dask_sketch.validation.arrays import frozen
 
 _MAX_WORD = 2**59  # sums below are added in one word: a moment has four of the sum of two
@@ -41,6 +49,12 @@ def kernel_of(feature_map: FeatureMap) -> PreparedKernel:
         units=moment_units(feature_map),
         row_whitening=feature_map.row_whitening,
     )
+
+
+@lru_cache(maxsize=4)
+def incomplete_kernel_of(feature_map: FeatureMap) -> IncompleteKernel:
+    """Compiled kernel of a feature map for rows with missing values."""
+    return IncompleteKernel(kernel_of(feature_map).kernel, feature_map.cycles_per_unit)
 
 
 def block_rows(n_features: int, dtype: str) -> int:
@@ -141,17 +155,46 @@ class ExactSums:
     ) -> None:
         for start in range(0, len(x), self._max_rows):
             rows = x[start : start + self._max_rows]
-            sums, held = self._running.get(exponent, (None, 0))
-            if held + len(rows) > self._kernel.capacity:
-                self._take(exponent)
-                sums, held = None, 0
-            if sums is None:
-                sums = self._kernel.zeros(self._packed)
             part = None if weights is None else weights[start : start + self._max_rows]
             if self._whiten is not None:
                 rows = self._whiten(rows)
-            self._kernel.add(rows, self._packed, sums, part)
-            self._running[exponent] = sums, held + len(rows)
+            self._kernel.add(rows, self._packed, self._sums_for(len(rows), exponent), part)
+
+    def add_incomplete(
+        self,
+        kernel: IncompleteKernel,
+        x: NDArray[np.floating],
+        observed: NDArray[np.floating],
+        weights: NDArray[np.floating] | None,
+        exponent: int,
+    ) -> None:
+        """Add rows with missing values, each to the frequencies that it observes.
+
+        Parameters
+        ----------
+        kernel
+            Kernel of such rows.
+        x, weights, exponent
+            Arguments of :meth:`add`; ``x`` is zero where a value is missing.
+        observed
+            One where a value is observed, zero where it is missing, shape (n, n_features).
+        """
+        for start in range(0, len(x), self._max_rows):
+            part = slice(start, start + self._max_rows)
+            rows = x[part]
+            sums = self._sums_for(len(rows), exponent)
+            kernel.add(rows, observed[part], sums, None if weights is None else weights[part])
+
+    def _sums_for(self, n_rows: int, exponent: int) -> NDArray[np.int64]:
+        """Running sums of an exponent with room for some rows."""
+        sums, held = self._running.get(exponent, (None, 0))
+        if held + n_rows > self._kernel.capacity:
+            self._take(exponent)
+            sums, held = None, 0
+        if sums is None:
+            sums = self._kernel.zeros(self._packed)
+        self._running[exponent] = sums, held + n_rows
+        return np.asarray(sums)
 
     def _take(self, exponent: int) -> None:
         sums, _ = self._running.pop(exponent)
@@ -183,3 +226,117 @@ class ExactSums:
         if not self._done:
             return FixedPoint.zeros((2, self._n_frequencies))
         return FixedPoint.sum(self._done)
+
+
+class IncompleteRows:
+    """Rows of one chunk with some missing values: their sums, moments, bounds and counters.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of the sketch.
+    sums
+        Moments of the chunk, to which those of the rows are added.
+    step
+        Largest number of rows of a block.
+
+    Attributes
+    ----------
+    reader
+        Weights, counts and moments of the rows.
+    minimum, maximum
+        Bounds of the observed values, shape (n_features,), without rows of weight zero.
+    omitted
+        Number of rows without any finite value.
+    """
+
+    def __init__(self, feature_map: FeatureMap, sums: ExactSums, step: int):
+        d, dtype = feature_map.n_features, feature_map.dtype
+        self._kernel, self._sums, self._dtype = incomplete_kernel_of(feature_map), sums, dtype
+        self.reader = RowReader(
+            feature_map.center,
+            moment_units(feature_map),
+            sums.fraction,
+            np.empty((step, d), dtype=dtype),
+            np.empty(step, dtype=dtype),
+        )
+        self.minimum, self.maximum = np.full(d, np.inf), np.full(d, -np.inf)
+        self.omitted = 0
+        self._filled, self._observed = np.empty((step, d)), np.empty((step, d), dtype=dtype)
+        self._positions = np.empty(step, np.int64)
+        self._counted: list[FixedPoint] = []  # weights of the rows that observe each set
+
+    def add(
+        self, raw: NDArray[Any], weights: NDArray[np.float64] | None
+    ) -> tuple[int, NDArray[np.float64]]:
+        """Add the rows of one block that have missing values, and some that are finite.
+
+        Parameters
+        ----------
+        raw
+            Raw rows, shape (n, n_features), complete ones among them, which are left out.
+        weights
+            Weights of the rows, shape (n,), or None.
+
+        Returns
+        -------
+        refused
+            Position of the first row that cannot be summed, or -1.
+        row
+            Its values, where those of the center replace missing ones.
+
+        Raises
+        ------
+        CapacityError
+            If the moments of the rows so far are too large.
+        """
+        raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype)).view()
+        raw.flags.writeable = False
+        given = np.empty(0) if weights is None else np.ascontiguousarray(weights)
+        taken, empty = split_incomplete(
+            raw, given, self.reader.center, self._filled, self._observed, self._positions,
+            self.minimum, self.maximum,
+        )  # fmt: skip
+        self.omitted += empty
+        filled, positions = self._filled[:taken], self._positions[:taken]
+        used = None if weights is None else given[positions]
+        refused = self.reader.take(filled, used, False) if taken else -1
+        if refused >= 0:
+            return int(positions[refused]), filled[refused]
+        for exponent, rows in self.reader.groups if taken else ():
+            order = rows if weights is None else self.reader.order[rows]
+            observed = np.ascontiguousarray(self._observed[order])
+            x, mantissas = self.reader.rows[rows], self.reader.weights[rows]
+            x *= observed  # zero where a value is missing, also if the center is rounded
+            chosen = None if weights is None else mantissas
+            self._sums.add_incomplete(self._kernel, x, observed, chosen, exponent)
+            self._count(observed, chosen, exponent)
+        return -1, np.empty(0)
+
+    def _count(
+        self,
+        observed: NDArray[np.floating],
+        weights: NDArray[np.floating] | None,
+        exponent: int,
+    ) -> None:
+        """Add the weights of the rows that observe each set of features."""
+        totals = self._kernel.count(observed, weights)
+        shift = FRACTION - WEIGHT_BITS + exponent
+        if shift < 0:  # the last bits are zero: mantissas have at most 24 bits there
+            totals, shift = totals >> -shift, 0
+        self._counted.append(FixedPoint.from_int64(totals, shift))
+        if len(self._counted) == _MAX_KEPT:
+            self._counted = [FixedPoint.sum(self._counted)]
+
+    def missing(self) -> MissingWeights | None:
+        """Weights of the rows that do not observe each frequency and pair; None without rows."""
+        if not self._counted:
+            return None
+        kernel = self._kernel
+        observed = FixedPoint.sum(self._counted)
+        total = self.reader.weight_quanta >> (WEIGHT_FRACTION - FRACTION)
+        missing = FixedPoint.from_integers(np.full(observed.shape, total, object)) - observed
+        n_sets = len(kernel.sets) - kernel.n_pairs
+        return MissingWeights(
+            missing.part(kernel.set_of_frequency), missing.part(slice(n_sets, None))
+        )

@@ -15,17 +15,28 @@ from dask_sketch.validation.arrays import require_integer, require_memory, requi
 from dask_sketch.validation.device import device_array, on_device
 from dask_sketch.validation.tables import feature_title
 
-NanPolicy = Literal["raise", "omit"]
+NanPolicy = Literal["raise", "omit", "available"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
 Device = Literal["cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
 MAX_POSITION = 2**62  # leaves room for as many rows after it
 
 
-def require_nan_policy(nan_policy: object) -> None:
-    """Raise InputError unless ``nan_policy`` is one of ``NAN_POLICIES``."""
+def require_nan_policy(nan_policy: object, *, without: str | None = None) -> None:
+    """Raise InputError unless ``nan_policy`` is one of ``NAN_POLICIES``.
+
+    Parameters
+    ----------
+    nan_policy
+        Value to check.
+    without
+        Reason why ``"available"`` is refused, with the remedy; None if it is supported.
+    """
     if nan_policy not in NAN_POLICIES:
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+        names = "'raise' or 'omit'" if without else "'raise', 'omit' or 'available'"
+        raise InputError(f"nan_policy={nan_policy!r}: choose {names}.")
+    if without is not None and nan_policy == "available":
+        raise InputError(f"nan_policy='available' {without}", parameter="nan_policy")
 
 
 def require_feature_map(feature_map: object) -> None:

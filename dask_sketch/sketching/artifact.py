@@ -29,12 +29,16 @@ SKETCH = "dask-sketch/sketch"
 GROUP = "dask-sketch/sketch-group"
 MOMENTS = "dask-sketch/second-moments"
 VERSIONS = {SKETCH: 2, GROUP: 1, MOMENTS: 1}
+_WITH_MISSING = 3  # version of a sketch with missing values, which earlier software would not see
+READABLE: dict[str, int | tuple[int, ...]] = VERSIONS | {SKETCH: (VERSIONS[SKETCH], _WITH_MISSING)}
 # stored name, dimensions and attribute of the sums of a sketch
 SUMS = {
     "moment": (("part", "frequency"), "moment_quanta"),
     "first": (("feature",), "first_quanta"),
     "second": (("feature",), "second_quanta"),
 }
+# stored name and dimension of the counters of missing values, by attribute
+MISSING = {"frequencies": ("missing_frequency", "frequency"), "pairs": ("missing_pair", "pair")}
 SAMPLE = ("row_weights", "importance", "keys")
 WEIGHTS = {"weight_steps": "weight_quanta", "squared_weight_steps": "squared_weight_quanta"}
 # stored name and attribute of the stacks of a group, and the arrays stored under their own names
@@ -63,7 +67,7 @@ _MEANING = {
     "sample_keys": "u / q, where u in (0, 1) is a hash of the position of the row in its source",
 } | {
     f"{name}_{word}": f"of whole numbers {name}_high * 2**56 + {name}_low, the {word} words"
-    for name in SUMS
+    for name in (*SUMS, "missing_frequency", "missing_pair")
     for word in ("high", "low")
 }
 _SKETCH_CONVENTION = (
@@ -75,6 +79,14 @@ _SKETCH_CONVENTION = (
     f"squared_weight_steps * 2.0**-{SQUARED_FRACTION}. z = exp(-1j * frequencies.T @ center) * "
     "moment_sum / total_weight / sqrt(n_frequencies) is eq. (13) of Keriven et al. 2018. To merge "
     "two sketches of one digest, add all whole numbers, count and omitted."
+)
+_MISSING_CONVENTION = (
+    " A frequency is summed over the rows that observe all features it uses: missing_frequency * "
+    f"2.0**-{FRACTION} is the weight of the other rows, so that total_weight - missing_frequency * "
+    f"2.0**-{FRACTION} takes the place of total_weight in z. missing_pair is that of the rows "
+    "without both features of each pair, in the order of numpy.triu_indices (for over 1024 "
+    "features, of each feature with itself only), and first and second moments of a feature are "
+    "sums over the rows that observe it. Counters are added like the sums."
 )
 _GROUP_CONVENTION = (
     "Along group, in the order of labels, stands what dask-sketch/sketch version 2 has of one "
@@ -121,6 +133,13 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
         quanta = getattr(sketch, attribute)
         variables[f"{name}_high"] = (dimensions, quanta.high)
         variables[f"{name}_low"] = (dimensions, quanta.low)
+    convention, missing = _SKETCH_CONVENTION, sketch.missing
+    if missing is not None:
+        convention += _MISSING_CONVENTION
+        for attribute, (name, dimension) in MISSING.items():
+            quanta = getattr(missing, attribute)
+            variables[f"{name}_high"] = (dimension, quanta.high)
+            variables[f"{name}_low"] = (dimension, quanta.low)
     found = sketch.sample
     if found is not None:
         variables["sample_rows"] = (("row", "feature"), found.rows)
@@ -132,7 +151,7 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             for name, (dims, values) in variables.items()
         },
         attrs={
-            "convention": _SKETCH_CONVENTION,
+            "convention": convention,
             "feature_map": sketch.feature_map.spec,
             "digest": sketch.feature_map.digest,
             # as text: JSON numbers have too few digits for other readers
@@ -149,6 +168,11 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             else {"sample_threshold": found.threshold.hex(), "sample_size": found.size}
         ),
     )
+
+
+def sketch_version(sketch: Any) -> int:
+    """Version of the stored layout of a sketch."""
+    return VERSIONS[SKETCH] if sketch.missing is None else _WITH_MISSING
 
 
 def group_dataset(group: Any) -> xr.Dataset:

@@ -14,6 +14,7 @@ from dask_sketch.errors import ArtifactError, SketchError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
+from dask_sketch.features.kernels.incomplete import pairs_of
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.specification import parse_object
@@ -24,7 +25,9 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import model_from_dataset
 from dask_sketch.sketching.artifact import (
     GROUP,
+    MISSING,
     MOMENTS,
+    READABLE,
     SAMPLE,
     SKETCH,
     STACKS,
@@ -33,6 +36,7 @@ from dask_sketch.sketching.artifact import (
     WEIGHTS,
 )
 from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.missing import MissingWeights
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Artifact = Sketch | SketchGroup | SecondMoments | GaussianMixture | Centroids | FeatureMap
-ALL_VERSIONS = VERSIONS | dict.fromkeys(MODELS, MODEL_VERSION)
+ALL_VERSIONS = READABLE | dict.fromkeys(MODELS, MODEL_VERSION)
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
@@ -101,7 +105,7 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
 
 def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
     """Open a sketch, and refuse other artifacts; arguments and errors as of :func:`open`."""
-    versions = {SKETCH: VERSIONS[SKETCH]}
+    versions = {SKETCH: READABLE[SKETCH]}
     return sketch_from_dataset(
         read_dataset(store, versions, storage_options=storage_options), store
     )
@@ -162,6 +166,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             tight_bounds=bool(attrs["tight_bounds"]),
             privacy=None if privacy is None else Privacy(**json.loads(privacy)),
             sample=_sample(dataset, d) if "sample_rows" in dataset else None,
+            missing=_missing(dataset, feature_map),
             **bounds,
             **sums,
             **integers,
@@ -170,12 +175,32 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         raise _refusal(store, "sketch", error) from error
     possible = all(quanta.is_canonical() for quanta in sums.values())
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
+    possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
         raise ArtifactError(
             f"store={str(store)!r}: no samples have these sums, weights or counts; the sketch was "
             "edited or is damaged. Restore it from a copy."
         )
     return sketch
+
+
+def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | None:
+    if not any(name.startswith("missing_") for name in map(str, dataset)):
+        return None
+    sizes = {
+        "frequency": feature_map.n_frequencies,
+        "pair": len(pairs_of(feature_map.n_features)[0]),
+    }
+    found = {}
+    for attribute, (name, dimension) in MISSING.items():
+        words = [
+            _array(dataset, f"{name}_{word}", (sizes[dimension],), (np.int64,))
+            for word in ("high", "low")
+        ]
+        found[attribute] = FixedPoint(*words)
+        if not found[attribute].is_canonical():
+            raise _damaged(name)
+    return MissingWeights(**found)
 
 
 def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:

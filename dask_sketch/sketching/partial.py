@@ -15,7 +15,7 @@ from dask_sketch.features.kernels.cuda import ChunkSums, HostFrequencies, prepar
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
 from dask_sketch.features.kernels.row_reader import RowReader, row_taker
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
-from dask_sketch.sketching.accumulator import ExactSums, block_rows, kernel_of
+from dask_sketch.sketching.accumulator import ExactSums, IncompleteRows, block_rows, kernel_of
 from dask_sketch.sketching.arguments import (
     checked_rows,
     refuse_phases,
@@ -26,6 +26,7 @@ from dask_sketch.sketching.arguments import (
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import sketch_groups
+from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.row_sample import RowSampler, Sampling
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
@@ -33,6 +34,10 @@ from dask_sketch.validation.device import on_device, on_host
 
 # Blocks of rows with weights that are gathered at most, so that there are more of each exponent.
 GATHERED = 2
+WITHOUT_GROUPS = (
+    "with groups: sketches of groups count complete rows only. Sketch each group by itself, or "
+    "pass nan_policy='omit'."
+)
 
 
 def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:
@@ -128,7 +133,12 @@ def partial_sketch(
         not given.
     nan_policy
         ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, or without a
-        label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them.
+        label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them. ``"available"``
+        takes NaN and infinite values as missing: each frequency, and each moment, is summed over
+        the rows that observe the features it uses, and only rows without any finite value are left
+        out. That is valid where values are missing completely at random, independently of all
+        values. It needs frequencies of few features (``distribution="sparse-sums"``), and has
+        neither groups nor rows on a GPU.
     label
         Name of the chunk for messages.
     device
@@ -172,7 +182,7 @@ def partial_sketch(
     >>> group.labels, group.count, group.mean
     (array([3, 7]), array([1, 2]), array([[2., 1.], [2., 1.]]))
     """
-    require_nan_policy(nan_policy)
+    require_nan_policy(nan_policy, without=None if groups is None else WITHOUT_GROUPS)
     require_device(device)
     if groups is not None:
         if device is not None:
@@ -185,7 +195,15 @@ def partial_sketch(
             )
         return sketch_groups(samples, feature_map, groups, weights, nan_policy, label, dim)
     x, w = checked_rows(samples, weights, feature_map, label)
+    if nan_policy == "available":
+        require_sparse(feature_map)
     if device is not None or on_device(x):
+        if nan_policy == "available":
+            raise InputError(
+                f"nan_policy='available' of {label} on a GPU: copy the rows to the processor, or "
+                "pass nan_policy='omit'.",
+                parameter="nan_policy",
+            )
         found = _sketch_on_device(x, w, feature_map, nan_policy, label)
     elif on_device(w):
         raise InputError(
@@ -248,20 +266,33 @@ def _sketch_on_host(
         np.empty((step, feature_map.n_features), dtype=feature_map.dtype),
         np.empty(step, dtype=feature_map.dtype),
     )
+    incomplete: IncompleteRows | None = None  # made for the first such row
     for start in range(0, len(x), step):
         weights = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
         block = x[start : start + step]
+        omitted = reader.omitted
         try:
-            refused = reader.take(block, weights, nan_policy == "omit")
+            refused = reader.take(block, weights, nan_policy != "raise")
+            row = block[refused]
+            if refused < 0 and nan_policy == "available" and reader.omitted > omitted:
+                incomplete = incomplete or IncompleteRows(feature_map, sums, step)
+                refused, row = incomplete.add(block, weights)
         except CapacityError as error:
             raise ChunkError(f"{label}: {error}") from error
         if refused >= 0:
-            refuse_row(block[refused], weights, refused, start, label, feature_map)
+            refuse_row(row, weights, refused, start, label, feature_map)
         for exponent, rows in reader.groups:
             used = None if weights is None else reader.weights[rows]
             sums.add(reader.rows[rows], used, exponent)
-    if not has_phases(feature_map, reader.minimum, reader.maximum):
-        refuse_phases(feature_map, reader.minimum, reader.maximum, label)
+    found = _complete_rows(feature_map, sums, reader)
+    if incomplete is not None:
+        found = _with_incomplete(found, incomplete)
+    if not has_phases(feature_map, found.minimum, found.maximum):
+        refuse_phases(feature_map, found.minimum, found.maximum, label)
+    return found
+
+
+def _complete_rows(feature_map: FeatureMap, sums: ExactSums, reader: RowReader) -> Sketch:
     return Sketch(
         feature_map=feature_map,
         moment_quanta=sums.quanta(),
@@ -273,6 +304,24 @@ def _sketch_on_host(
         maximum=reader.maximum,
         first_quanta=reader.first_quanta,
         second_quanta=reader.second_quanta,
+    )
+
+
+def _with_incomplete(found: Sketch, incomplete: IncompleteRows) -> Sketch:
+    """Sketch with the counts, moments and bounds of rows with missing values."""
+    reader = incomplete.reader
+    return replace(
+        found,
+        weight_quanta=found.weight_quanta + reader.weight_quanta,
+        squared_weight_quanta=found.squared_weight_quanta + reader.squared_weight_quanta,
+        count=found.count + reader.count,
+        omitted=incomplete.omitted,
+        # zeros without sign, so that the order of the rows does not matter
+        minimum=np.minimum(found.minimum, incomplete.minimum) + 0.0,
+        maximum=np.maximum(found.maximum, incomplete.maximum) + 0.0,
+        first_quanta=found.first_quanta + reader.first_quanta,
+        second_quanta=found.second_quanta + reader.second_quanta,
+        missing=incomplete.missing(),
     )
 
 

@@ -89,7 +89,8 @@ def privatise(
     Raises
     ------
     InputError
-        If an argument is out of range, ``delta`` is above 0.01 or not below one over the number
+        If an argument is out of range, the sketch has counters of missing values (sketch with
+        ``nan_policy="omit"``), ``delta`` is above 0.01 or not below one over the number
         of individuals, the weights contradict ``max_weight``, or the sketch is private already.
 
     Warns
@@ -119,6 +120,12 @@ def privatise(
         )
     if sketch.privacy is not None:
         raise InputError("sketch is private already: privatise the sketch of the data once.")
+    if sketch.missing is not None:
+        raise InputError(
+            f"sketch has rows with missing values ({sketch.observed.fractions.mean():.0%} of the "
+            "weight is observed, on average), whose counters are not released: sketch the data "
+            "with nan_policy='omit'."
+        )
     weight = require_parameters(epsilon, delta, max_weight, group_size, seed)
     _require_small_delta(delta, sketch.count, group_size)
     require_weights(max_weight, sketch.count, sketch.weight_quanta, sketch.squared_weight_quanta)

@@ -27,6 +27,7 @@ from dask_sketch.features.kernels.fixed_point import (
 )
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.missing import MissingWeights, ObservedWeights
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.storage.artifact import write_dataset
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _SLACK = 1e-3  # relative excess of a modulus over the weight, far above the rounding of features
 _ARRAY_SUMS = ("moment_quanta", "first_quanta", "second_quanta")
 _INTEGER_SUMS = ("weight_quanta", "squared_weight_quanta", "count", "omitted")
-_SUMS = (*_ARRAY_SUMS, *_INTEGER_SUMS)
+_SUMS = (*_ARRAY_SUMS, *_INTEGER_SUMS, "missing")
 _ARRAYS = (*_ARRAY_SUMS, "minimum", "maximum")
 
 
@@ -73,7 +74,8 @@ class Sketch(FrozenDataclass):
     count
         Number of samples summed, including those of weight zero.
     omitted
-        Number of rows left out because a value was NaN or infinite.
+        Number of rows left out because a value was NaN or infinite; with
+        ``nan_policy="available"``, because no value was finite.
     minimum, maximum
         Bounds of each feature, shape (n_features,); ``inf`` and ``-inf`` for an empty sketch.
     first_quanta, second_quanta
@@ -88,7 +90,12 @@ class Sketch(FrozenDataclass):
     sample
         Random rows of the data, if the pass carried them, else None; see
         :class:`~dask_sketch.sketching.row_sample.RowSample`. They depend on the positions of the
-        rows, not on the chunking; they are lost in a sum with a sketch that has none.
+        rows, not on the chunking; they are lost in a sum with a sketch that has none. Rows with
+        missing values are not among them.
+    missing
+        Weights of the rows that lack a feature of each frequency, if the pass had
+        ``nan_policy="available"`` and there were such rows, else None; see
+        :class:`~dask_sketch.sketching.missing.MissingWeights`.
 
     Examples
     --------
@@ -116,6 +123,7 @@ class Sketch(FrozenDataclass):
     tight_bounds: bool = True
     privacy: Privacy | None = None
     sample: RowSample | None = None
+    missing: MissingWeights | None = None
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
@@ -220,6 +228,7 @@ class Sketch(FrozenDataclass):
             tight_bounds=all(part.tight_bounds for part in parts),
             privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
             sample=_merged_sample(parts),
+            missing=MissingWeights.sum([part.missing for part in parts]),
             **sums,
             **{name: sum(getattr(part, name) for part in parts) for name in _INTEGER_SUMS},
         )
@@ -247,7 +256,11 @@ class Sketch(FrozenDataclass):
             )
         left = replace(
             self,
-            **{name: getattr(self, name) - getattr(other, name) for name in _SUMS},
+            **{
+                name: getattr(self, name) - getattr(other, name)
+                for name in (*_ARRAY_SUMS, *_INTEGER_SUMS)
+            },
+            missing=MissingWeights.difference(self.missing, other.missing),
             tight_bounds=self.tight_bounds and other.count == 0,
             sample=self._sample_without(other),
         )
@@ -267,6 +280,12 @@ class Sketch(FrozenDataclass):
             return self.sample
         return None if other.sample is None else self.sample.without(other.sample)
 
+    @property
+    def holds_all_rows(self) -> bool:
+        """Whether the random rows are all rows of the data."""
+        found = self.sample
+        return found is not None and found.is_complete and self.missing is None
+
     def without_sample(self) -> Sketch:
         """The same sums without the random rows, for instance to publish them."""
         return self if self.sample is None else replace(self, sample=None)
@@ -280,11 +299,15 @@ class Sketch(FrozenDataclass):
                 or self.moment_quanta.any()
                 or self.first_quanta.any()
                 or self.second_quanta.any()
+                or self.missing is not None
             )
+        if self.missing is not None and not self.missing.is_possible(self.weight_quanta):
+            return False
+        largest = self.observed.frequencies * (1 + _SLACK)
         return bool(
             self.squared_weight_quanta > 0
             and (self.second_quanta.high >= 0).all()
-            and np.abs(self.moment_sum).max() <= self.total_weight * (1 + _SLACK)
+            and (np.abs(self.moment_sum) <= largest + 1e-9 * self.total_weight).all()
         )
 
     def _is_within(self, other: Sketch) -> bool:
@@ -332,6 +355,7 @@ class Sketch(FrozenDataclass):
             first_quanta=self.first_quanta.times(factor),
             second_quanta=self.second_quanta.times(factor),
             sample=None if self.sample is None else self.sample.scale(factor),
+            missing=None if self.missing is None else self.missing.times(factor),
         )
 
     def to_xarray(self) -> xr.Dataset:
@@ -363,7 +387,7 @@ class Sketch(FrozenDataclass):
             artifact.stored_sketch(self),
             store,
             artifact.SKETCH,
-            artifact.VERSIONS[artifact.SKETCH],
+            artifact.sketch_version(self),
             overwrite=overwrite,
             storage_options=storage_options,
         )
@@ -399,6 +423,7 @@ class Sketch(FrozenDataclass):
             + self.feature_map.__sizeof__()
             + sum(getattr(self, name).nbytes for name in _ARRAYS)
             + (0 if self.sample is None else self.sample.nbytes)
+            + (0 if self.missing is None else self.missing.nbytes)
         )
 
     @cached_property
@@ -432,11 +457,33 @@ class Sketch(FrozenDataclass):
         unit = moment_units(self.feature_map)
         return _read_only(self.second_quanta.to_float(FEATURE_FRACTION) * unit**2)
 
+    @cached_property
+    def observed(self) -> ObservedWeights:
+        """Weights and fractions of the rows that observe each frequency and each feature.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        self._require_weight()
+        return ObservedWeights(self.feature_map, self.weight_quanta, self.missing)
+
+    @cached_property
+    def centered_characteristic(self) -> NDArray[np.complex128]:
+        """Empirical characteristic function of the data less the center of the map, shape (m,).
+
+        Zero at frequencies that no row observes.
+        """
+        weights = self.observed.frequencies
+        return _read_only(self.moment_sum / np.where(weights > 0.0, weights, np.inf))
+
     @property
     def z(self) -> NDArray[np.complex128]:
         """The sketch vector (eq. 13 of Keriven et al. 2018), shape (n_frequencies,), complex128.
 
         ``z_j = 1 / sqrt(m) * sum_i w_i exp(-i omega_j . x_i) / sum_i w_i``, so that ``|z| <= 1``.
+        With missing values both sums are over the rows that observe the frequency.
 
         Raises
         ------
@@ -450,11 +497,14 @@ class Sketch(FrozenDataclass):
         """Empirical characteristic function at the frequencies, ``sqrt(m) z``, shape (m,)."""
         self._require_weight()
         phase = self.feature_map.center @ self.feature_map.frequencies
-        return np.asarray(np.exp(-1j * phase) * (self.moment_sum / self.total_weight))
+        return np.asarray(np.exp(-1j * phase) * self.centered_characteristic)
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean of the data, shape (n_features,).
+
+        With missing values it is that of the observed ones; the center of the feature map for a
+        feature without any.
 
         Raises
         ------
@@ -462,7 +512,7 @@ class Sketch(FrozenDataclass):
             If the total weight is zero, or the sketch is private and so has no moments.
         """
         self._require_moments()
-        return self.feature_map.center + self.first_moment / self.total_weight
+        return self.feature_map.center + self.first_moment / self.observed.divisors
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -474,8 +524,8 @@ class Sketch(FrozenDataclass):
             If the total weight is zero, or the sketch is private and so has no moments.
         """
         self._require_moments()
-        mean = self.first_moment / self.total_weight
-        return np.maximum(self.second_moment / self.total_weight - mean**2, 0.0)
+        mean = self.first_moment / self.observed.divisors
+        return np.maximum(self.second_moment / self.observed.divisors - mean**2, 0.0)
 
     @property
     def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -515,6 +565,9 @@ class Sketch(FrozenDataclass):
         """
         self._require_weight()
         added = 2.0 * self.private_variance
+        if self.missing is not None:
+            energies = 1.0 - np.abs(self.characteristic) ** 2
+            return float(np.mean(energies * self.observed.noise_factors) / self.effective_count)
         energy = np.vdot(self.z, self.z).real - added
         return float((1.0 - energy) / self.effective_count) + added
 
@@ -522,7 +575,8 @@ class Sketch(FrozenDataclass):
     def noise_modulus(self) -> float:
         """Modulus of :attr:`characteristic` at frequencies where that of the distribution is zero.
 
-        ``1 / sqrt(n)`` with the effective count as ``n``; the privacy noise is added.
+        ``1 / sqrt(n)`` with the effective count as ``n``; the privacy noise is added. With missing
+        values, the root of the mean square over the frequencies.
 
         Raises
         ------
@@ -530,7 +584,8 @@ class Sketch(FrozenDataclass):
             If the total weight is zero.
         """
         self._require_weight()
-        return float(np.sqrt(1.0 / self.effective_count + 2.0 * self.private_variance))
+        factor = 1.0 if self.missing is None else float(np.mean(self.observed.noise_factors))
+        return float(np.sqrt(factor / self.effective_count + 2.0 * self.private_variance))
 
     @property
     def plot(self) -> SketchPlots:
@@ -571,6 +626,8 @@ class Sketch(FrozenDataclass):
             "maximum": self.maximum,
             "privacy": None if self.privacy is None else asdict(self.privacy),
             "sample_rows": None if self.sample is None else len(self.sample),
+            "observed_features": self.missing and self.observed.feature_fractions,
+            "mean_observed_fraction": self.missing and float(np.mean(self.observed.fractions)),
             "bytes": self.__sizeof__(),
             "feature_map": self.feature_map.as_dict(),
         }

@@ -36,7 +36,7 @@ _REMEDIES = {
 
 def read_dataset(
     store: Any,
-    versions: Mapping[str, int],
+    versions: Mapping[str, int | tuple[int, ...]],
     *,
     storage_options: dict[str, Any] | None = None,
     max_bytes: int = MAX_BYTES,
@@ -51,8 +51,8 @@ def read_dataset(
     store
         Path, URL or Zarr store.
     versions
-        Accepted schemas, and the version of each; the attribute ``schema`` of the dataset names
-        the one found.
+        Accepted schemas, and the version of each, or several; the attribute ``schema`` of the
+        dataset names the one found.
     storage_options
         Options of the file system of a URL.
     max_bytes
@@ -102,7 +102,7 @@ def _is_replaced(path: Path | None, before: tuple[int, ...] | None) -> bool:
 
 def _read_replaced(
     url: str,
-    versions: Mapping[str, int],
+    versions: Mapping[str, int | tuple[int, ...]],
     storage_options: dict[str, Any] | None,
     max_bytes: int,
     error: ArtifactError,
@@ -156,7 +156,7 @@ def _replacement(
 
 def _read(
     store: Any,
-    versions: Mapping[str, int],
+    versions: Mapping[str, int | tuple[int, ...]],
     storage_options: dict[str, Any] | None,
     max_bytes: int,
 ) -> xr.Dataset:
@@ -184,10 +184,13 @@ def _read(
             f"{' or '.join(map(repr, versions))}. "
             + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
         )
-    if version != versions[schema]:
+    given = versions[schema]
+    accepted = given if isinstance(given, tuple) else (given,)
+    if version not in accepted:
         raise ArtifactError(
             f"store={str(store)!r} is a {_noun(schema)} of schema_version={version!r}; this "
-            f"version of dask-sketch reads {versions[schema]}. Upgrade the older side."
+            f"version of dask-sketch reads {' or '.join(map(str, accepted))}. Upgrade the older "
+            "side."
         )
     try:
         dataset = _load(store, source, group, max_bytes)

@@ -249,6 +249,8 @@ class DenseKernel:
         Binary digits of the fixed-point sums: they count quanta of ``2.0**-fraction``.
     capacity
         Number of rows that sums can hold before they must be unpacked.
+    elements
+        Number of frequencies of one tile.
     """
 
     def __init__(self, n_features: int, dtype: str, bits: int | None = None):
@@ -258,17 +260,17 @@ class DenseKernel:
         self.fraction = FRACTION[dtype] + self._finer
         self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
-        self._elements = (bits or vector_bits()) // (8 * self.dtype.itemsize)
-        self._plain = _specialised(n_features, dtype, self._elements, 0)
-        self._weighted = _specialised(n_features, dtype, self._elements, 1)
+        self.elements = (bits or vector_bits()) // (8 * self.dtype.itemsize)
+        self._plain = _specialised(n_features, dtype, self.elements, 0)
+        self._weighted = _specialised(n_features, dtype, self.elements, 1)
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
         """Arrange frequencies in cycles, shape (n_features, n_frequencies), in padded tiles."""
         d, m = cycles.shape
-        tiles = -(-m // self._elements)
-        padded = np.zeros((d, tiles * self._elements), dtype=self.dtype)
+        tiles = -(-m // self.elements)
+        padded = np.zeros((d, tiles * self.elements), dtype=self.dtype)
         padded[:, :m] = cycles
-        return np.ascontiguousarray(padded.reshape(d, tiles, self._elements).swapaxes(0, 1)).ravel()
+        return np.ascontiguousarray(padded.reshape(d, tiles, self.elements).swapaxes(0, 1)).ravel()
 
     def zeros(self, packed: NDArray[np.floating]) -> NDArray[np.int64]:
         """Return empty sums for :meth:`add`: those of each tile, and the total weight."""
@@ -316,7 +318,7 @@ class DenseKernel:
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
-        tiles = sums[:-1].reshape(-1, 2, self._elements)
+        tiles = sums[:-1].reshape(-1, 2, self.elements)
         versine, sine = tiles[:, 0].reshape(-1), tiles[:, 1].reshape(-1)
         versine, sine = (part[:n_frequencies] << self._finer for part in (versine, sine))
         return np.stack([sums[-1] - versine, -sine])

@@ -224,6 +224,10 @@ class FixedPoint(FrozenDataclass):
         size = np.ldexp(high.astype(np.float64), LOW_BITS) + low.astype(np.float64)
         return np.ldexp(np.where(negative, -size, size), -fraction)
 
+    def part(self, chosen: Any) -> FixedPoint:
+        """Some of the numbers, by an index of NumPy along the first axis."""
+        return FixedPoint(self.high[chosen], self.low[chosen])
+
     def any(self) -> bool:
         """Whether any number is not zero."""
         return bool(self.high.any() or self.low.any())

@@ -97,6 +97,11 @@ class RowReader:
         self._grid = min(WEIGHT_BITS - BINADES + 1, int(np.finfo(self.rows.dtype).nmant) + 1)
 
     @property
+    def order(self) -> NDArray[np.uint32]:
+        """Position in the last block, which had weights, of each row in ``rows``."""
+        return self._scratch[1]
+
+    @property
     def first_quanta(self) -> FixedPoint:
         """Sums of the rows so far, shape (n_features,), in quanta of ``2**-62`` units."""
         return FixedPoint(*self._first.copy())

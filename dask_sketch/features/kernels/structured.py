@@ -98,8 +98,8 @@ def transpose_square(
 
 
 @intrinsic(prefer_literal=True)
-def _multiply(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
-              k: Any, tile: Any, width: Any) -> Any:  # fmt: skip
+def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: Any, sums: Any,
+                   k: Any, tile: Any, width: Any) -> Any:  # fmt: skip
     """Add the products of ``tile`` basis functions at ``basis[i:]`` and as many at ``basis[j:]``.
 
     Over ``n_rows`` rows, in vectors of ``width`` bits; to ``sums[k:]``.
@@ -173,8 +173,8 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                 for i in range(0, N_BASIS, tile):
                     for j in range(0, N_BASIS, tile):
                         k = (group * N_BASIS + i) * N_BASIS + j * tile
-                        _multiply(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
-                                  sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
+                        multiply_basis(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
+                                       sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
 
     scalar = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
@@ -204,6 +204,10 @@ class StructuredKernel:
         Binary digits of the fixed-point sums: they count quanta of ``2.0**-fraction``.
     capacity
         Number of rows that sums can hold before they must be unpacked.
+    bits
+        Width of the vectors in bits.
+    tile
+        Number of basis functions of each side whose products are held in registers.
     """
 
     def __init__(self, dtype: str, bits: int | None = None):
@@ -212,9 +216,9 @@ class StructuredKernel:
         self.capacity = CAPACITY[dtype]
         # basis functions of u, and of v, whose products are held in registers; also base
         # frequencies and vectors of rows, if they use all features
-        bits = bits or vector_bits()
-        self._tile = 4 if bits == VECTOR_BITS else 2
-        self._add = _compiled(dtype, self._tile, bits)
+        self.bits = bits or vector_bits()
+        self.tile = 4 if self.bits == VECTOR_BITS else 2
+        self._add = _compiled(dtype, self.tile, self.bits)
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
         """Split structured frequencies into base frequencies.
@@ -275,7 +279,7 @@ class StructuredKernel:
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
-        t, count = self._tile, N_BASIS // self._tile
+        t, count = self.tile, N_BASIS // self.tile
         tiles = sums[:-1].reshape(-1, count, count, t, t).swapaxes(2, 3)
         products = tiles.reshape(-1, SIDE, 2, SIDE, 2)  # of cosine and sine of u with those of v
         cosines = products[:, :, 0, :, 0] - sums[-1], products[:, :, 1, :, 1]

@@ -147,6 +147,79 @@ def put_basis(
             vec.put(values, b.gep(place, [number(n * vec.elements)]))
 
 
+def put_present(
+    vec: Vectors,
+    indicators: Any,
+    pitch: Any,
+    bases: Any,
+    n_used: Any,
+    weights: Any,
+    basis: Any,
+    ahead: int,
+) -> None:
+    """Emit products of basis values and indicators of the features that a base frequency uses.
+
+    Parameters
+    ----------
+    vec
+        Emitter.
+    indicators
+        Pointer to the rows in the column of the first feature, which are one or zero.
+    pitch
+        Distance between columns, in ``indicators`` and in ``basis``.
+    bases
+        Pointer to the numbers of the features of the base frequency.
+    n_used
+        Number of these features.
+    weights
+        Pointer to the weights of the rows, which are factors too, or None.
+    basis
+        Pointer to the rows in the column of the cosines, before that of the sines.
+    ahead
+        Number of vectors of rows.
+    """
+    b = vec.builder
+    slots = zeros(b, vec.type, ahead)
+    for n, slot in enumerate(slots):
+        b.store(vec.constant(1.0) if weights is None else vec.part(weights, n), slot)
+    with cgutils.for_range_slice(b, number(0), n_used, number(1)) as (entry, _):
+        feature = b.fptosi(b.load(b.gep(bases, [entry])), _WORD)
+        column = b.gep(indicators, [b.mul(feature, pitch)])
+        for n, slot in enumerate(slots):
+            b.store(b.fmul(b.load(slot), vec.part(column, n)), slot)
+    for k in range(2):
+        place = b.gep(basis, [b.mul(pitch, number(k))])
+        for n, slot in enumerate(slots):
+            here = b.gep(place, [number(n * vec.elements)])
+            vec.put(b.fmul(vec.part(here, 0), b.load(slot)), here)
+
+
+def add_values(vec: Vectors, values: Any, pitch: Any, n_rows: Any, sums: Any, count: int) -> None:
+    """Emit sums of a few basis functions over rows.
+
+    Parameters
+    ----------
+    vec
+        Emitter.
+    values
+        Pointer to the first basis function.
+    pitch, n_rows
+        Arguments of :func:`add_products`.
+    sums
+        Pointer to ``count`` integers of 64 bits, to which the sums are added in quanta.
+    count
+        Number of basis functions, a power of two.
+    """
+    b, one = vec.builder, vec.constant(1.0)
+    columns = [b.gep(values, [b.mul(pitch, number(n))]) for n in range(count)]
+    slots = zeros(b, vec.integers, count)
+    with cgutils.for_range_slice(b, number(0), n_rows, number(vec.elements)) as (row, _):
+        for column, slot in zip(columns, slots, strict=True):
+            value = vec.quanta(vec.part(b.gep(column, [row]), 0), one, PRODUCT)
+            b.store(vec.add_in_order(b.load(slot), value), slot)
+    _store_sums(vec, [b.load(slot) for slot in slots], n_rows, sums)
+
+
 def put_products(
     vec: Vectors,
     x: Any,
@@ -212,12 +285,18 @@ def add_products(
         for n, slot in enumerate(slots):
             product = vec.quanta(u[n // side], v[n % side], PRODUCT)
             b.store(vec.add_in_order(b.load(slot), product), slot)
-    along = b.trunc(b.mul(n_rows, number(bits_of(PRODUCT, vec.kind))), integer_type(vec.kind))
     for first in range(0, len(slots), vec.elements):
-        total = _across(vec, [b.load(slot) for slot in slots[first : first + vec.elements]])
-        total = b.sub(total, vec.spread(along, total.type))
-        words = ir.VectorType(_WORD, total.type.count)
-        wide = total if vec.bits == 64 else b.sext(total, words)
-        place = b.gep(sums, [number(first)])
-        total = b.add(vec.load(place, words, 8), wide)
-        b.store(total, b.bitcast(place, words.as_pointer()), align=8)
+        totals = [b.load(slot) for slot in slots[first : first + vec.elements]]
+        _store_sums(vec, totals, n_rows, b.gep(sums, [number(first)]))
+
+
+def _store_sums(vec: Vectors, totals: list[Any], n_rows: Any, sums: Any) -> None:
+    """Emit the addition of sums over the elements of vectors of quanta to ``sums``."""
+    b = vec.builder
+    along = b.trunc(b.mul(n_rows, number(bits_of(PRODUCT, vec.kind))), integer_type(vec.kind))
+    total = _across(vec, totals)
+    total = b.sub(total, vec.spread(along, total.type))
+    words = ir.VectorType(_WORD, total.type.count)
+    wide = total if vec.bits == 64 else b.sext(total, words)
+    total = b.add(vec.load(sums, words, 8), wide)
+    b.store(total, b.bitcast(sums, words.as_pointer()), align=8)

@@ -1,0 +1,402 @@
+"""Counters of rows with missing values, and the noise of sums over the rows that are available.
+
+A frequency is summed over the rows that observe all of its features. With ``n_j`` such rows for
+frequency ``j``, and ``n_jl`` for both ``j`` and ``l``, the mean of frequency ``j`` has the
+expectation of complete rows if values are missing completely at random, and the covariance of two
+means is that of single rows times ``n_jl / (n_j n_l)``. The numbers ``n_j`` are counted, and the
+``n_jl`` are modelled: by the tree of features whose pairs of missing values are the most dependent
+(Chow and Liu 1968), which is exact for values that are missing independently, and for groups of
+features that are missing together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import depth_first_order, minimum_spanning_tree
+
+from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, FixedPoint
+from dask_sketch.features.kernels.incomplete import pairs_of, used_features
+from dask_sketch.validation.arrays import FrozenDataclass
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+_BLOCK = 256  # sets of features whose overlaps with all others are computed together
+# Bound of the probabilities of the tree: values that were never missing may be missing.
+_LEAST = 1e-12
+_LEAST_FRACTION = 1e-9  # of the rows that observe a frequency
+
+
+@dataclass(frozen=True, eq=False)
+class MissingWeights(FrozenDataclass):
+    """Total weights of the rows that some frequencies or features miss, in quanta of ``2**-71``.
+
+    They are exact integers, which add and subtract like the sums of a sketch.
+
+    Attributes
+    ----------
+    frequencies
+        Weight of the rows without all features of each frequency, shape (n_frequencies,).
+    pairs
+        Weight of the rows without both features of each pair, shape (n_features * (n_features + 1)
+        / 2,), in the order of ``numpy.triu_indices``: a feature with itself is a pair. Only these
+        pairs, shape (n_features,), of over 1024 features.
+    """
+
+    frequencies: FixedPoint
+    pairs: FixedPoint
+
+    @classmethod
+    def sum(cls, parts: Sequence[MissingWeights | None]) -> MissingWeights | None:
+        """Sum of counters; None if there are none, which stands for zeros.
+
+        Parameters
+        ----------
+        parts
+            Counters of one feature map.
+        """
+        found = [part for part in parts if part is not None]
+        if not found:
+            return None
+        frequencies = FixedPoint.sum([part.frequencies for part in found])
+        return cls(frequencies, FixedPoint.sum([part.pairs for part in found]))
+
+    @classmethod
+    def difference(
+        cls, whole: MissingWeights | None, part: MissingWeights | None
+    ) -> MissingWeights | None:
+        """Counters without those of a part; None if nothing is left.
+
+        Parameters
+        ----------
+        whole, part
+            Counters of one feature map.
+
+        Raises
+        ------
+        MergeError
+            If the part has counters and the whole has none.
+        """
+        if part is None:
+            return whole
+        if whole is None:
+            raise MergeError(
+                "cannot subtract a sketch of rows with missing values from one without: subtract "
+                "only a part that was added."
+            )
+        return cls(whole.frequencies - part.frequencies, whole.pairs - part.pairs)._or_none()
+
+    def times(self, factor: float) -> MissingWeights | None:
+        """Counters of rows whose weights are multiplied by a factor, each rounded once."""
+        return MissingWeights(self.frequencies.times(factor), self.pairs.times(factor))._or_none()
+
+    def _or_none(self) -> MissingWeights | None:
+        return self if self.frequencies.any() or self.pairs.any() else None
+
+    def observed(self, weight_quanta: int) -> tuple[Array, Array]:
+        """Weights of the rows that observe each frequency, and each pair of features.
+
+        Parameters
+        ----------
+        weight_quanta
+            Total weight, in quanta of a sketch.
+        """
+        total = FixedPoint.from_integers([weight_quanta >> (WEIGHT_FRACTION - FRACTION)])
+        found = []
+        for missing in (self.frequencies, self.pairs):
+            everywhere = total.part(np.zeros(missing.shape, np.intp))
+            found.append((everywhere - missing).to_float(FRACTION))
+        return found[0], found[1]
+
+    def is_possible(self, weight_quanta: int) -> bool:
+        """Whether the counters are between zero and the total weight."""
+        observed = np.concatenate(self.observed(weight_quanta))
+        return bool(
+            (observed >= 0).all()
+            and (self.frequencies.high >= 0).all()
+            and (self.pairs.high >= 0).all()
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the counters in bytes."""
+        return self.frequencies.nbytes + self.pairs.nbytes
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all counters are equal."""
+        if not isinstance(other, MissingWeights):
+            return NotImplemented
+        return self.frequencies == other.frequencies and self.pairs == other.pairs
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def require_sparse(feature_map: FeatureMap) -> None:
+    """Raise InputError if every frequency uses all features, so that no row with NaN counts.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of a sketch with ``nan_policy="available"``.
+    """
+    if feature_map.row_whitening is None and not supports(feature_map).all():
+        return
+    white = feature_map.whitening
+    full = white is not None and np.count_nonzero(white) > len(white)
+    cause = "whitening='full'" if full else f"distribution={feature_map.distribution!r}"
+    raise InputError(
+        f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "
+        "features: every frequency uses all features, so that no row with a missing value counts. "
+        "Design the feature map with distribution='sparse-sums' and without whitening='full', or "
+        "pass nan_policy='omit'.",
+        parameter="nan_policy",
+    )
+
+
+def refuse_missing(name: str, sketch: Any) -> None:
+    """Raise InputError for a sketch of rows with missing values.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    sketch
+        Sketch, with an attribute ``missing``.
+    """
+    if sketch.missing is not None:
+        raise InputError(
+            f"{name} is a sketch of rows with missing values, whose noise this comparison does "
+            "not know: sketch with nan_policy='omit', or compare the models of decode().",
+            parameter=name,
+        )
+
+
+@lru_cache(maxsize=4)
+def supports(feature_map: FeatureMap) -> Mask:
+    """Whether each frequency uses each feature, shape (n_frequencies, n_features)."""
+    return used_features(feature_map.cycles_per_unit, feature_map.distribution == "sparse-sums")
+
+
+class ObservedWeights:
+    """Weights of the rows that observe each frequency and each feature of a sketch.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of the sketch.
+    weight_quanta
+        Total weight, in quanta of a sketch; positive.
+    missing
+        Counters; None without missing values.
+
+    Attributes
+    ----------
+    frequencies
+        Total weight of the rows that observe each frequency, shape (n_frequencies,).
+    features
+        Total weight of the rows that observe each feature, shape (n_features,).
+    fractions, feature_fractions
+        The same as fractions of the total weight of all rows.
+    """
+
+    def __init__(self, feature_map: FeatureMap, weight_quanta: int, missing: MissingWeights | None):
+        self._feature_map, self._missing = feature_map, missing
+        total = weight_quanta / (1 << WEIGHT_FRACTION)
+        first, second = pairs_of(feature_map.n_features)
+        if missing is None:
+            self.frequencies = np.full(feature_map.n_frequencies, total)
+            pairs = np.full(len(first), total)
+        else:
+            self.frequencies, pairs = missing.observed(weight_quanta)
+        self.features = pairs[first == second]
+        self._both = pairs / total
+        self.fractions = self.frequencies / total
+        self.feature_fractions = self.features / total
+
+    @property
+    def divisors(self) -> Array:
+        """Weights of the rows that observe each feature; one where there are none."""
+        return np.where(self.features > 0.0, self.features, 1.0)
+
+    @property
+    def noise_factors(self) -> Array:
+        """Ratios of all rows to those that observe each frequency; zero where there are none."""
+        return np.divide(
+            1.0, self.fractions, out=np.zeros_like(self.fractions), where=self.fractions > 0.0
+        )
+
+    @cached_property
+    def patterns(self) -> ObservedPatterns | None:
+        """Model of the values that are observed together; None without missing values."""
+        if self._missing is None:
+            return None
+        return ObservedPatterns(supports(self._feature_map), self.fractions, self._both)
+
+
+class ObservedPatterns:
+    """Model of the features that are observed together, fitted to the counters of pairs.
+
+    Parameters
+    ----------
+    uses
+        Whether each frequency uses each feature, shape (n_frequencies, n_features).
+    fractions
+        Fraction of the rows, by weight, that observe each frequency, shape (n_frequencies,).
+    both
+        Fractions that observe both features of each pair, in the order of
+        :class:`MissingWeights`.
+
+    Examples
+    --------
+    >>> uses = np.array([[True, False], [False, True], [True, True]])
+    >>> patterns = ObservedPatterns(uses, np.array([0.5, 0.8, 0.4]), np.array([0.5, 0.4, 0.8]))
+    >>> patterns.overlaps().round(3)  # independent features: frequencies 0 and 1 as if complete
+    array([[2.  , 1.  , 2.  ],
+           [1.  , 1.25, 1.25],
+           [2.  , 1.25, 2.5 ]])
+    """
+
+    def __init__(self, uses: Mask, fractions: Array, both: Array):
+        fractions = np.maximum(fractions, _LEAST_FRACTION)
+        self._factors = 1.0 / fractions
+        d = uses.shape[1]
+        first, second = pairs_of(d)
+        pairs = np.zeros((d, d))
+        own = both[first == second]
+        pairs[:] = np.outer(own, own)  # of features whose pairs are not counted
+        pairs[first, second] = pairs[second, first] = both
+        self._missed = np.flatnonzero(own < 1.0)
+        uses = uses[:, self._missed]
+        self._sets, of = np.unique(uses, axis=0, return_inverse=True)
+        self._set_of_frequency = of.reshape(-1)
+        self._observed = np.clip(own[self._missed], _LEAST, 1.0 - _LEAST)
+        self._order, self._parents, self._given = _tree(
+            pairs[np.ix_(self._missed, self._missed)], self._observed
+        )
+        # of the model; those of the counters replace them
+        alone = self._probabilities(self._sets)
+        expected = np.maximum(alone[self._set_of_frequency], _LEAST)
+        self._units = 1.0 / np.sqrt(expected * fractions)
+
+    def overlaps(self, chosen: NDArray[np.intp] | None = None) -> Array:
+        """Factors of the covariances of the means of frequencies, ``n n_jl / (n_j n_l)``.
+
+        Parameters
+        ----------
+        chosen
+            Numbers of some frequencies; all by default.
+
+        Returns
+        -------
+        overlaps
+            Positive semidefinite matrix; 1 where all rows are complete.
+        """
+        of = self._set_of_frequency if chosen is None else self._set_of_frequency[chosen]
+        units = self._units if chosen is None else self._units[chosen]
+        used, of = np.unique(of, return_inverse=True)
+        sets = self._sets[used]
+        table = np.empty((len(sets), len(sets)))
+        for start in range(0, len(sets), _BLOCK):
+            rows = sets[start : start + _BLOCK]
+            table[start : start + _BLOCK] = self._probabilities(rows[:, None] | sets)
+        out = table[np.ix_(of, of)]
+        out *= units
+        out *= units[:, None]
+        out[np.diag_indices_from(out)] = self._factors if chosen is None else self._factors[chosen]
+        return np.asarray(out)
+
+    def simulate(self, n_rows: int, rng: np.random.Generator) -> Array:
+        """Factors of single rows in the mean of each frequency: zero, or ``n / n_j``, on average.
+
+        Parameters
+        ----------
+        n_rows
+            Number of rows.
+        rng
+            Random number generator.
+
+        Returns
+        -------
+        factors
+            Shape (n_rows, n_frequencies).
+        """
+        seen = np.ones((n_rows, len(self._missed)), dtype=bool)
+        for feature in self._order[::-1]:
+            uniform, parent = rng.random(n_rows), self._parents[feature]
+            if parent < 0:
+                seen[:, feature] = uniform < self._observed[feature]
+            else:
+                missed, observed = self._given[feature]
+                seen[:, feature] = uniform < np.where(seen[:, parent], observed, missed)
+        observes = (~seen @ self._sets.T) == 0
+        return np.asarray(observes[:, self._set_of_frequency] * self._units)
+
+    def _probabilities(self, needed: Mask) -> Array:
+        """Probabilities that all features in sets, shape (..., n), are observed."""
+        shape = needed.shape[:-1]
+        total = np.ones(shape)
+        below: dict[int, tuple[Array, Array]] = {}  # products over the children, by their parent
+        for feature in self._order:
+            parent = int(self._parents[feature])
+            missed, observed = below.pop(feature, (np.ones(shape), np.ones(shape)))
+            missed = np.where(needed[..., feature], 0.0, missed)
+            if parent < 0:
+                chance = self._observed[feature]
+                total *= chance * observed + (1.0 - chance) * missed
+                continue
+            messages = [p * observed + (1.0 - p) * missed for p in self._given[feature]]
+            earlier = below.get(parent)
+            if earlier is not None:
+                messages = [one * other for one, other in zip(messages, earlier, strict=True)]
+            below[parent] = messages[0], messages[1]
+        return total
+
+
+def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
+    """Tree of the largest mutual informations of pairs of features.
+
+    Returns
+    -------
+    order
+        Features, children before their parents, shape (n,).
+    parents
+        Parent of each feature, shape (n,); -1 for a root.
+    given
+        Probabilities that a feature is observed where its parent is missing, and where it is
+        observed, shape (n, 2).
+    """
+    n = len(observed)
+    order, parents = np.empty(0, np.intp), np.full(n, -1, np.intp)
+    if not n:
+        return order, parents, np.empty((0, 2))
+    one = observed[:, None]
+    cells = (both, one - both, observed - both, 1.0 - one - observed + both)
+    expected = (
+        one * observed, one * (1.0 - observed), (1.0 - one) * observed,
+        (1.0 - one) * (1.0 - observed),
+    )  # fmt: skip
+    information = sum(
+        np.maximum(cell, 0.0) * np.log(np.maximum(cell, _LEAST) / np.maximum(chance, _LEAST))
+        for cell, chance in zip(cells, expected, strict=True)
+    )
+    information = np.asarray(information)
+    distance = 1.0 + information.max() - information  # edges of weight zero would be none
+    np.fill_diagonal(distance, 0.0)
+    edges = minimum_spanning_tree(distance)
+    found, before = depth_first_order(edges, 0, directed=False)
+    order = found[::-1].astype(np.intp)
+    parents = np.where(before < 0, -1, before).astype(np.intp)
+    given = np.repeat(observed[:, None], 2, axis=1)
+    for feature, parent in enumerate(parents):
+        if parent >= 0:
+            chance = observed[parent]
+            given[feature, 0] = (observed[feature] - both[feature, parent]) / (1.0 - chance)
+            given[feature, 1] = both[feature, parent] / chance
+    return order, parents, np.clip(given, 0.0, 1.0)

@@ -1,0 +1,150 @@
+"""Missing values from the design of a map to the model: ``nan_policy="available"``."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+import dask_sketch as ds
+from dask_sketch.diagnostics.drift import drift
+from dask_sketch.distributions import compare_rows
+from dask_sketch.errors import ArtifactError, DecodeError, InputError
+from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.models import random_mixture
+from dask_sketch.sketching.open import sketch_from_dataset
+
+D, K, N = 6, 3, 20_000
+TRUTH = random_mixture(K, D, seed=4)
+X = TRUTH.sample(N, seed=5)
+
+
+def with_missing(kind, fraction=0.3, n=N):
+    rng = np.random.default_rng(6)
+    if kind == "independent":
+        missing = rng.random((n, D)) < fraction
+    else:  # half of the features vanish together
+        missing = np.repeat(rng.random((n, 2)) < fraction, D // 2, axis=1)
+    return np.where(missing, np.nan, X[:n])
+
+
+Y = with_missing("independent")
+MAP = ds.design(Y, n_components=K, nan_policy="available")
+
+
+def lost(model):
+    return TRUTH.score(X) - model.score(X)
+
+
+def test_a_map_is_designed_for_rows_with_missing_values():
+    whole = ds.design(X, n_components=K)
+    np.testing.assert_allclose(MAP.center, whole.center, atol=0.1)
+    np.testing.assert_allclose(MAP.mean_variances, whole.mean_variances, rtol=0.2)
+    again = ds.design(da.from_array(Y, chunks=(5000, D)), n_components=K, nan_policy="available")
+    assert again.n_frequencies == MAP.n_frequencies
+    y = np.full((100, D), np.nan)
+    with pytest.raises(InputError, match="usable rows"):
+        ds.design(y, n_components=K, nan_policy="available")
+
+
+def test_lazy_sketches_have_the_same_bits(tmp_path):
+    expected = ds.sketch(Y, MAP, nan_policy="available")
+    for chunks in (999, 7000):
+        lazy = ds.sketch(da.from_array(Y, chunks=(chunks, D)), MAP, nan_policy="available")
+        assert lazy.compute(scheduler="sync").identical(expected)
+    frame = pd.DataFrame(Y).convert_dtypes()  # missing values of pandas
+    named = ds.sketch(frame.astype("Float64"), MAP, nan_policy="available")
+    assert named.same_sums(expected)
+    # random rows are complete ones
+    assert len(expected.sample) == (~np.isnan(Y).any(axis=1)).sum()
+    assert not expected.holds_all_rows
+    expected.to_zarr(tmp_path / "sketch.zarr")
+    again = ds.open(tmp_path / "sketch.zarr")
+    assert again.identical(expected)
+    assert again.missing == expected.missing
+
+
+def test_stored_counters_are_those_of_a_new_version(tmp_path):
+    paths = tmp_path / "missing.zarr", tmp_path / "complete.zarr"
+    ds.sketch(Y, MAP, nan_policy="available").to_zarr(paths[0])
+    ds.sketch(X, MAP).to_zarr(paths[1])
+    versions = [zarr.open_group(path, mode="r").attrs["schema_version"] for path in paths]
+    assert versions == [3, 2]  # earlier software would divide by all rows
+
+
+@pytest.mark.parametrize("how", ["more than all", "negative", "short"])
+def test_counters_that_no_rows_have_are_refused(how):
+    dataset = ds.sketch(Y, MAP, nan_policy="available").to_xarray()
+    if how == "short":
+        dataset = dataset.isel(pair=slice(3))
+    else:
+        high = dataset["missing_frequency_high"].copy()
+        high[3] = 2**40 if how == "more than all" else -1
+        dataset["missing_frequency_high"] = high
+    with pytest.raises(ArtifactError, match=r"(?i)edited|missing_pair"):
+        sketch_from_dataset(dataset)
+
+
+@pytest.mark.parametrize("kind", ["independent", "together"])
+@pytest.mark.parametrize("sample", [None, False])
+def test_a_mixture_is_decoded_from_the_values_that_are_there(kind, sample):
+    y = with_missing(kind)
+    sketch = ds.sketch(y, MAP, nan_policy="available", sample=sample)
+    found = ds.decode(sketch, K, refine="efficient")
+    # parameters over twice the number of rows that observe a typical frequency, and a margin
+    by_chance = (found.n_parameters / 2) / (N * sketch.observed.fractions.mean())
+    assert lost(found) < 2.5 * by_chance
+    if found.stderr is not None:
+        order = np.argsort(TRUTH.means[:, 0]), np.argsort(found.means[:, 0])
+        away = found.means[order[1]] - TRUTH.means[order[0]]
+        assert np.sqrt(np.mean((away / found.stderr.means[order[1]]) ** 2)) < 1.7
+    assert dict(ds.diagnose(found, sketch).findings).keys().isdisjoint({"misfit", "unfinished"})
+
+
+def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
+    sketch = ds.sketch(with_missing("together"), MAP, nan_policy="available", sample=False)
+    big = ds.FeatureMap(
+        D, 700, covariances=MAP.mean_variances, distribution="sparse-sums", center=MAP.center
+    )
+    sketch = ds.sketch(with_missing("together"), big, nan_policy="available", sample=False)
+    found = ds.decode(sketch, K, covariance_type="full")
+    record = found.decoding
+    spread = np.sqrt(2.0 * record.freedom)
+    assert abs(record.overidentification - record.freedom) < 5.0 * spread
+
+
+def test_a_feature_that_is_never_observed_is_named():
+    y = Y.copy()
+    y[:, 2] = np.nan
+    sketch = ds.sketch(y, MAP, nan_policy="available", sample=False)
+    with pytest.raises(DecodeError, match="feature 2"):
+        ds.decode(sketch, K)
+
+
+def test_an_estimator_takes_missing_values():
+    found = ds.SketchGaussianMixture(K, nan_policy="available").fit(Y)
+    assert lost(found.model_) < 0.02
+    labels = found.predict(Y)
+    assert (labels == found.predict(X)).mean() > 0.75
+    assert np.isfinite(found.score(Y))
+    with pytest.raises(ValueError, match="NaN"):
+        found.set_params(nan_policy="omit").predict(Y)
+
+
+def test_what_is_not_supported_says_so():
+    model = ds.decode(ds.sketch(Y, MAP, nan_policy="available", sample=False), K)
+    samples, sketch = ds.open_samples(Y), ds.sketch(Y, MAP, nan_policy="available")
+    for refused in (
+        lambda: ds.polish(model, Y, 1, nan_policy="available"),
+        lambda: ds.sketch(Y, MAP, groups=np.zeros(N), nan_policy="available"),
+        lambda: list(sketch_partitions(samples, [0], MAP, nan_policy="available")),
+        lambda: ds.second_moments(Y, nan_policy="available"),
+        lambda: ds.SketchPCA(2, nan_policy="available").fit(Y),
+        lambda: drift(sketch, sketch),
+        lambda: compare_rows(sketch, sketch),
+        lambda: ds.privatise(ds.sketch(Y, MAP, nan_policy="available"), 1.0),
+    ):
+        with pytest.raises(InputError, match="omit"):
+            refused()
