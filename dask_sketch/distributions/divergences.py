@@ -20,7 +20,7 @@ from dask_sketch.distributions.nearest_neighbors import (
     neighbor_divergence,
     require_neighbors,
 )
-from dask_sketch.distributions.parameter_noise import parameter_covariance, scores
+from dask_sketch.distributions.parameter_noise import n_parameters, parameter_covariance, scores
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer, require_memory, require_number
@@ -33,7 +33,8 @@ KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
 SYMMETRIC = ("js", "tv", "squared-hellinger")
 _N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
 _MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
-_NUMBERS = 2**21  # scores in memory at once
+_SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
+_NUMBERS = 2**21  # scores of a block
 _NARROW = 1e-12  # deviation of a relative density that is none
 _DOMINANT = 0.05  # share of the estimate that one pair of draws may have
 
@@ -49,8 +50,8 @@ class Divergence:
     value
         Divergence of the two mixtures as they are, or estimate from rows.
     bias
-        Expected excess of the value over the divergence of the true distributions, because the
-        parameters are estimates; 0 where that is unknown.
+        Expected excess of the value over the divergence of the true distributions: because the
+        parameters are estimates, and 0 where their errors are unknown; for rows, a rough estimate.
     standard_error
         Standard error of the value, of all causes that are known; NaN for few rows.
     simulation_error
@@ -59,7 +60,8 @@ class Divergence:
         Standard error because the parameters are estimates; None if neither mixture has standard
         errors, and for rows.
     interval
-        Confidence interval of the divergence of the true distributions.
+        Confidence interval of the divergence of the true distributions, around the value without
+        its bias; for rows, the bias is added to the standard error as well. NaN for few rows.
     level
         Probability that the interval misses it.
     alpha
@@ -172,8 +174,7 @@ def divergence(
     the delta method of second order.
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
-    all rows in memory, and have a bias of the order ``n**(-1 / n_features)`` beside their standard
-    error.
+    all rows in memory, and have a bias that decreases slowly, about like ``n**(-1 / n_features)``.
 
     Parameters
     ----------
@@ -345,7 +346,8 @@ def _parameter_noise(
     and the second one that of ``curvature`` times products of scores, if second derivatives of the
     densities are left out: they are multiplied by a derivative that vanishes at ``p = q``.
     """
-    kept = min(_N_SCORED, len(points[0]))
+    most = max(n_parameters(mixture) for mixture in (first, second))
+    kept = min(_N_SCORED, len(points[0]), max(_SCORES // most, _MIN_SCORED))
     x = np.concatenate([side[:kept] for side in points])
     ratio = log_ratio[:, :kept].ravel()
     terms = _terms(kind, ratio, alpha)
@@ -355,22 +357,32 @@ def _parameter_noise(
     if not known:
         return None
     scored = [_scored(mixture, x, mass) for mixture, mass, _ in known]
-    bias, variance = 0.0, 0.0
+    variance = 0.0
     for (_, _, slope), noise in zip(known, scored, strict=True):
-        variance += float(np.sum((slope @ noise) ** 2)) / len(x) ** 2
+        variance += _squared_norm(noise, slope[:, None])
     if terms.curvature is None:  # the mean of an absolute value of a normal variable
         pairs = zip(known, scored, strict=True)
         spread = [side[1] ** 2 * np.einsum("ij,ij->i", noise, noise) for side, noise in pairs]
         deviation = np.sqrt(np.sum(spread, axis=0))
         return _folded_bias(masses[0] - masses[1], deviation), math.sqrt(variance)
-    curved = [noise * terms.curvature[:, None] for noise in scored]
+    bias, curved = 0.0, [noise * terms.curvature[:, None] for noise in scored]
     for noise, bent in zip(scored, curved, strict=True):
-        square = noise.T @ bent / len(x)
-        bias += 0.5 * float(np.trace(square))
-        variance += 0.5 * float(np.sum(square**2))
+        bias += 0.5 * float(np.einsum("ij,ij->", noise, bent)) / len(x)
+        variance += 0.5 * _squared_norm(noise, bent)
     if len(scored) == 2:
-        variance += float(np.sum((scored[0].T @ curved[1] / len(x)) ** 2))
+        variance += _squared_norm(scored[0], curved[1])
     return bias, math.sqrt(variance)
+
+
+def _squared_norm(left: Array, right: Array) -> float:
+    """Squared norm of the mean of outer products, from pairs of different draws: without bias."""
+    n = len(left)
+    if left.shape[1] <= n:
+        total = float(np.sum((left.T @ right) ** 2))
+    else:
+        total = float(np.sum((left @ left.T) * (right @ right.T)))
+    own = np.einsum("ij,ij->i", left, left) * np.einsum("ij,ij->i", right, right)
+    return max(total - float(own.sum()), 0.0) / (n * (n - 1))
 
 
 def _scored(mixture: GaussianMixture, x: Array, masses: Array) -> Array:
@@ -404,12 +416,14 @@ def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -
     largest = _largest(kind, alpha)
     if kind == "renyi" and alpha < 1.0:
         largest = math.inf
-    reach = float(special.ndtri(1.0 - 0.5 * level)) * found.standard_error
-    low, high = np.clip([found.value - reach, found.value + reach], 0.0, largest)
+    reach = float(special.ndtri(1.0 - 0.5 * level))
+    reach *= math.hypot(found.standard_error, found.bias)
+    center = found.value - found.bias
+    low, high = np.clip([center - reach, center + reach], 0.0, largest)
     return Divergence(
         kind=kind,
         value=found.value,
-        bias=0.0,
+        bias=found.bias,
         standard_error=found.standard_error,
         simulation_error=None,
         parameter_error=None,

@@ -30,10 +30,14 @@ class NeighborEstimate:
         Estimate; may be negative.
     standard_error
         Standard error, from disjoint parts of the rows; NaN if the rows are too few.
+    bias
+        Rough estimate of the bias, from the excess of the estimates of these parts, as if biases
+        decreased like ``n_samples**(-1 / n_features)``; NaN if the rows are too few.
     """
 
     value: float
     standard_error: float
+    bias: float
 
 
 def checked_rows(name: str, given: Any) -> Array:
@@ -79,7 +83,7 @@ def neighbor_divergence(
 ) -> NeighborEstimate:
     """Estimate a divergence by distances to nearest neighbours.
 
-    Consistent for any fixed number of neighbours. The standard error is that of a mean over
+    Consistent for any fixed number of neighbours. Standard error and bias are estimated from
     disjoint parts of the rows, whose order is random.
 
     Parameters
@@ -119,9 +123,14 @@ def neighbor_divergence(
 
     value = estimate(x, y)
     if not folds or min(len(x), len(y)) < folds * _PER_NEIGHBOR * (n_neighbors + 1):
-        return NeighborEstimate(value, math.nan)
+        return NeighborEstimate(value, math.nan, math.nan)
     parts = [estimate(x[f::folds], y[f::folds]) for f in range(folds)]
-    return NeighborEstimate(value, float(np.std(parts, ddof=1)) / math.sqrt(folds))
+    excess = float(np.mean(parts)) - value
+    return NeighborEstimate(
+        value=value,
+        standard_error=float(np.std(parts, ddof=1)) / math.sqrt(folds),
+        bias=excess / (folds ** (1.0 / x.shape[1]) - 1.0),
+    )
 
 
 def require_neighbors(rows: Sequence[Array], kind: str, alpha: float, n_neighbors: int) -> None:

@@ -72,6 +72,14 @@ def _component_scores(
         yield share * pull, share * square
 
 
+def n_parameters(mixture: GaussianMixture) -> int:
+    """Number of columns of :func:`scores`."""
+    k, d = mixture.means.shape
+    if mixture.covariance_type in ("full", "tied"):
+        return k * (1 + d) + mixture.covariances.size // d * (d + 1) // 2
+    return int(k * (1 + d) + mixture.covariances.size)
+
+
 def standard_errors(mixture: GaussianMixture) -> Array | None:
     """Standard errors of the parameters in the order of :func:`scores`; None if there are none."""
     errors = mixture.stderr

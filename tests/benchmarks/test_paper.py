@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sklearn.gaussian_process.kernels import RBF
 
 from dask_sketch import FeatureMap, GaussianMixture, decode
+from dask_sketch.distributions import PatternSearch, ProbitRegions
 from dask_sketch.models import random_mixture
-from tests.benchmarks.paper import mixtures, rivals
+from tests.benchmarks import learning
+from tests.benchmarks.paper import active_search, divergence_cases, mixtures, rivals, thesis
 from tests.benchmarks.paper.__main__ import main, measured, report
 from tests.benchmarks.paper.acceptance import ROWS, Goal, reached
 from tests.benchmarks.paper.anisotropy import stretched
@@ -66,6 +69,41 @@ def test_experiment_at_toy_size(name, data, tmp_path, monkeypatch):
     if draw is not None:
         draw(runs).savefig(tmp_path / "picture.png")
         assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_errors_of_random_features_are_as_printed():
+    runs = thesis.errors_of_features("sine-cosine", (50, 400), 40)
+    scaled = [run for run in runs if run.setting["measure"] == "D times mean squared error"]
+    assert scaled[0].value == pytest.approx(scaled[0].paper, rel=0.2)
+    assert runs[-1].value == pytest.approx(-0.5, abs=0.1)
+
+
+def test_neighbors_count_components_better_than_a_constant():
+    old, y = learning.drawn_groups(np.random.default_rng(0), 60, (60, 60))
+    new, truth = learning.drawn_groups(np.random.default_rng(1), 30, (60, 60))
+    errors = [truth - thesis.by_neighbors(old, y, new), truth - y.mean()]
+    assert np.std(errors[0]) < np.std(errors[1])
+
+
+def test_plug_in_of_kernel_densities():
+    p, q = (GaussianMixture([1.0], [[mean]], [[1.0]]) for mean in (0.0, 1.0))
+    x, y = p.sample(2000, seed=0), q.sample(2000, seed=1)
+    assert divergence_cases.plug_in(x, y, "kl") == pytest.approx(0.5, abs=0.1)
+    assert divergence_cases.plug_in(x, y, "js") == pytest.approx(0.11, abs=0.03)
+
+
+def test_level_sets_are_sought_where_they_are_ambiguous():
+    search = PatternSearch(
+        np.array([[0.0], [50.0], [100.0]]),
+        RBF(1.0),
+        ProbitRegions.of_means(np.eye(3, dtype=bool), active_search.LEVEL),
+        noise_variance=0.01,
+    )
+    search.observe(0, 5.0)
+    search.observe(1, active_search.LEVEL + 0.3)
+    search.observe(2, active_search.LEVEL)
+    chosen = active_search.by_level_set()(search, np.arange(3), np.random.default_rng(0))
+    assert chosen == 2
 
 
 def test_missing_data_is_said_and_not_fatal(tmp_path):

@@ -91,6 +91,16 @@ def test_squared_distances_are_divergences(kind, error, degree):
         assert found < exact
 
 
+@pytest.mark.parametrize("kind", ["js", "tv", "squared-hellinger"])
+def test_inner_products_are_the_linear_kernels_of_the_divergences(kind):
+    # section 2.3 as corrected: (log 2 - JS) / 2, (1 - TV) / 2 and (1 - H**2) / 2
+    features = DensityFeatures(kind, n_exponents=8, n_side=64).fit_transform([P, Q])
+    largest = np.log(2) if kind == "js" else 1.0
+    exact = 0.5 * (largest - divergence(P, Q, kind, seed=1).value)
+    assert features[0] @ features[1] == pytest.approx(exact, rel=0.05)
+    assert features[0] @ features[0] == pytest.approx(0.5 * largest, rel=0.01)
+
+
 def test_random_exponents_are_those_of_the_thesis():
     squares = [
         np.sum(np.diff(features, axis=0) ** 2)

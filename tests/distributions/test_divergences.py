@@ -134,6 +134,17 @@ def test_bias_of_equal_distributions():
     )
 
 
+def test_mixtures_of_many_parameters():
+    d, mean = 60, np.linspace(-0.3, 0.3, 60)[None]
+    errors = StandardErrors([0.0], np.full((1, d), 0.01), np.zeros((1, d, d)))
+    p = GaussianMixture([1.0], mean, np.eye(d)[None], stderr=errors, covariance_type="full")
+    q = GaussianMixture([1.0], np.zeros((1, d)), np.eye(d)[None], covariance_type="full")
+    found = divergence(p, q, n_draws=1500)
+    exact = 0.01 * np.sqrt(np.sum(mean**2) + 0.5 * d * 0.01**2)
+    assert found.parameter_error == pytest.approx(exact, rel=0.3)
+    assert found.bias == pytest.approx(0.5 * d * 0.01**2, rel=0.1)
+
+
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.5])
 @pytest.mark.parametrize("kind", ["kl", "js", "tv"])
 def test_intervals_cover_the_truth(kind, gap):
@@ -159,6 +170,7 @@ def test_rows():
         found, exact = divergence(x, y, kind), divergence(P, Q, kind).value
         assert found.method == "nearest neighbors"
         assert found.value == pytest.approx(exact, abs=4 * found.standard_error + 0.05 * exact)
+        assert found.interval[0] < exact < found.interval[1]
     few = divergence(x[:20], y[:20])
     assert np.isnan(few.standard_error)
     assert np.isfinite(few.value)

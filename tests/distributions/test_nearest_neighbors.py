@@ -48,6 +48,16 @@ def test_jensen_shannon_with_sides_of_unlike_sizes():
     assert found.value == pytest.approx(0.5 * np.log(2), abs=0.05)
 
 
+def test_the_bias_of_few_rows_is_seen():
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(2000, 4)), 1.5 + rng.normal(size=(2000, 4))
+    found = neighbor_divergence(x, y, "kl", 0.5, 5, seed=0)
+    error = found.value - 0.5 * 4 * 1.5**2
+    assert error < -4 * found.standard_error
+    assert 0.4 < found.bias / error < 1.6
+    assert np.isnan(neighbor_divergence(x[:50], y[:50], "kl", 0.5, 5, seed=0).bias)
+
+
 def test_bad_rows():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(2, 50, 2))

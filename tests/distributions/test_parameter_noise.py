@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import GaussianMixture
-from dask_sketch.distributions.parameter_noise import parameter_covariance, scores
+from dask_sketch.distributions.parameter_noise import n_parameters, parameter_covariance, scores
 from dask_sketch.models import StandardErrors
 
 WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.0, 1.0], [1.5, -0.5]])
@@ -46,6 +46,7 @@ def test_scores_are_derivatives_of_the_log_density(kind):
         for index in indices
     ]
     np.testing.assert_allclose(scores(mixture, x), np.transpose(expected), atol=1e-7)
+    assert n_parameters(mixture) == len(expected)
 
 
 def test_the_covariance_of_maximum_likelihood_is_found_again():

@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.paper import anisotropy, bandwidths, distributions, pictures, sizes
+from tests.benchmarks.paper import (
+    active_search,
+    anisotropy,
+    bandwidths,
+    distributions,
+    divergence_cases,
+    pictures,
+    sizes,
+    thesis,
+)
 from tests.benchmarks.paper.clusters import SPECTRAL
 from tests.benchmarks.paper.records import Job, Run
 
@@ -26,6 +35,7 @@ class Experiment:
 
 _KERIVEN = "Keriven et al. 2018"
 _SHIFT = "sketch-and-shift"
+_THESIS = "Sutherland 2016"
 EXPERIMENTS: dict[str, Experiment] = {
     "table-2": Experiment(
         f"{_KERIVEN}, Table 2: ln KL by distribution of frequencies", distributions.table_2
@@ -76,5 +86,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         bandwidths.figure_8,
         pictures.planes,
         needs=SPECTRAL,
+    ),
+    "thesis-3.5": Experiment(
+        f"{_THESIS}, section 3.5: errors of random features", thesis.section_3_5, thesis.by_features
+    ),
+    "thesis-5.2": Experiment(
+        f"{_THESIS}, section 5.2: error of the predicted number of components", thesis.section_5_2
+    ),
+    "thesis-7": Experiment(
+        f"{_THESIS}, chapter 7: regions found by active searches",
+        active_search.chapter_7,
+        active_search.recall_curves,
+    ),
+    "divergences": Experiment(
+        "Divergences of known mixtures, from samples of them", divergence_cases.divergences
     ),
 }

@@ -1,0 +1,103 @@
+"""Divergences of known mixtures: from decoded sketches, nearest neighbours and kernel densities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from sklearn.neighbors import KernelDensity
+
+from dask_sketch import GaussianMixture, decode, design, sketch
+from dask_sketch.distributions import Divergence, divergence
+from dask_sketch.models import random_mixture
+from tests.benchmarks.paper.records import Job, Run, timed
+
+Array = NDArray[np.float64]
+CASES = ((2, 3), (5, 5))  # d, K
+KINDS = ("kl", "js")
+# rows a side, and draws
+SIZES = {
+    "full": ((1000, 60), (10_000, 60), (100_000, 20), (1_000_000, 4)),
+    "quick": ((1000, 8), (10_000, 8)),
+    "toy": ((1000, 1),),
+}
+MOST_NEIGHBORS, MOST_DENSITIES = 100_000, 10_000  # rows that these methods can take in minutes
+_CHUNK = 5  # draws in one job
+
+
+def divergences(form: str) -> list[Job]:
+    """Errors of divergences, and the share of intervals that cover them."""
+    return [
+        partial(one_case, d, k, n, range(start, min(start + _CHUNK, n_draws)))
+        for d, k in CASES
+        for n, n_draws in SIZES[form]
+        for start in range(0, n_draws, _CHUNK)
+    ]
+
+
+@cache
+def case(d: int, n_components: int) -> tuple[list[GaussianMixture], dict[str, float]]:
+    """Two mixtures, and their divergences within a thousandth."""
+    truths = [random_mixture(n_components, d, seed=seed) for seed in (1, 2)]
+    draws = {"n_draws": 2_000_000, "seed": 1}
+    return truths, {kind: divergence(*truths, kind, **draws).value for kind in KINDS}  # type: ignore[arg-type]
+
+
+def one_case(d: int, n_components: int, n: int, seeds: range) -> list[Run]:
+    truths, exact = case(d, n_components)
+    runs = []
+    for seed in seeds:
+        rows = [truth.sample(n, seed=2 * seed + i + 1000) for i, truth in enumerate(truths)]
+        models, decoding = timed(partial(decoded, rows, n_components, seed))
+        methods: dict[str, Callable[[str], Divergence | float]] = {
+            "sketches": lambda kind, models=models: divergence(*models, kind)
+        }
+        if n <= MOST_NEIGHBORS:
+            methods["5 neighbours"] = lambda kind, rows=rows: divergence(*rows, kind)
+        if n <= MOST_DENSITIES:
+            methods["kernel density, Scott"] = lambda kind, rows=rows: plug_in(*rows, kind)
+        for kind in KINDS:
+            setting = {"d": d, "K": n_components, "n": n, "kind": kind}
+            for name, method in methods.items():
+                found, seconds = timed(partial(method, kind))
+                seconds += decoding if name == "sketches" else 0.0
+                value = found if isinstance(found, float) else found.value
+                error = abs(value - exact[kind]) / exact[kind]
+                runs.append(
+                    Run(setting | {"measure": "relative error"}, name, seed, error, seconds)
+                )
+                if isinstance(found, Divergence):
+                    low, high = found.interval
+                    inside = float(low <= exact[kind] <= high)
+                    runs.append(Run(setting | {"measure": "coverage"}, name, seed, inside))
+    return runs
+
+
+def decoded(rows: list[Array], n_components: int, seed: int) -> list[GaussianMixture]:
+    """A mixture for each side, from one sketch of each with a common feature map."""
+    pilot = np.concatenate([side[:5000] for side in rows])
+    feature_map = design(pilot, n_components=n_components, seed=seed)
+    return [
+        decode(sketch(side, feature_map), n_components, refine="efficient", seed=seed)
+        for side in rows
+    ]
+
+
+def plug_in(x: Array, y: Array, kind: str) -> float:
+    """Divergence of kernel densities of one half of the rows, over the other half."""
+    halves = [(side[: len(side) // 2], side[len(side) // 2 :]) for side in (x, y)]
+    fits = [KernelDensity(bandwidth="scott").fit(old / old.std(axis=0)) for old, _ in halves]
+    scales = [old.std(axis=0) for old, _ in halves]
+    logs = [
+        [fit.score_samples(new / s) - np.log(s).sum() for fit, s in zip(fits, scales, strict=True)]
+        for _, new in halves
+    ]
+    if kind == "kl":
+        return float(np.mean(logs[0][0] - logs[0][1]))
+    terms = [
+        np.mean(own[side] - logsumexp(own, axis=0) + np.log(2.0)) for side, own in enumerate(logs)
+    ]
+    return 0.5 * float(terms[0] + terms[1])
