@@ -6,24 +6,35 @@ import os
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dask_sketch import config
 from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.errors import InputError
-from dask_sketch.graph.design import pilot_samples
+from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import FAN_IN
 from dask_sketch.graph.plan import require_chunks_fit
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.arguments import checked_chunk, require_nan_policy
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments, partial_moments
+from dask_sketch.sketching.second_moments import (
+    MomentGrid,
+    SecondMoments,
+    moment_bytes,
+    partial_moments,
+)
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.device import on_host
 from dask_sketch.validation.warn import warn_user
 
 MAX_FEATURES = 5000  # whose second moments take 200 MB
-_PILOT_ROWS, _PILOT_VALUES = 512, 2**21
+_PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
+_MIN_PILOT = 32  # rows for center and units,
+_MAX_PILOT = 8  # of as many chunks at most
+_FEW_CHUNKS = 256  # of which the first is not read again; batches of more have all chunks
 _LARGE = 2**22  # bytes of second moments that are combined four at a time
 
 
@@ -57,9 +68,9 @@ def second_moments(
         to 5,000 features.
     like
         Second moments, or their grid, to which these will be added. By default the grid of center
-        and units is found from a few hundred rows of a few chunks, which are read before.
+        and units is found from rows of the first chunk, which is read at once.
     seed
-        Seed of these rows and of the test matrix, ``>= 0``.
+        Seed of the test matrix, ``>= 0``.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
         ``"omit"`` leaves such rows out and counts them.
@@ -104,10 +115,17 @@ def second_moments(
             "group."
         )
     samples = open_samples(x, weights=weights, **options)
-    grid = _grid(samples, n_columns, like, seed, nan_policy)
+    known = samples.n_features
+    if like is None and known is not None:
+        _require_columns(known, n_columns)
+        if "chunk_size" not in options and not isinstance(x, Samples):
+            n_bytes = moment_bytes(known, n_columns)
+            samples = in_larger_chunks(samples, n_bytes, x, weights=weights, **options)
+    if like is None:
+        grid, first = _first_grid(samples, n_columns, seed, nan_policy)
+    else:
+        grid, first = _given_grid(like, n_columns), None
     samples.require_features(grid.n_features, "the grid", grid.feature_names)
-    if "chunk_size" not in options and not isinstance(x, Samples):
-        samples = in_larger_chunks(samples, grid.nbytes, x, weights=weights, **options)
     _warn_of_small_chunks(samples, grid)
     setting = config.get("split-every")
     fan_in = min(setting, FAN_IN) if grid.nbytes > _LARGE else setting
@@ -117,34 +135,89 @@ def second_moments(
             "second-moments",
             partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy),
             merge,
-            partial(_require_samples, label=samples.label),
+            partial(_finished, label=samples.label, first=first),
             require_fit=partial(require_chunks_fit, part_bytes=grid.nbytes),
         ),
         fan_in if split_every is None else split_every,
+        None if first is None else range(1, samples.n_chunks),
     )
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 
-def _grid(
-    samples: Samples, n_columns: int | None, like: Any, seed: int, nan_policy: str
-) -> MomentGrid:
-    if like is not None:
-        found = like.grid if isinstance(like, SecondMoments) else like
-        if not isinstance(found, MomentGrid):
-            raise InputError(f"like of type {type(like).__name__}: give second moments.")
-        if n_columns not in (None, found.n_columns):
-            raise InputError(
-                f"n_columns={n_columns}: like= has n_columns={found.n_columns}; leave it out."
-            )
-        return found
-    known = samples.n_features
-    if known is not None:
-        _require_columns(known, n_columns)
-    n_rows = _PILOT_ROWS if known is None else min(_PILOT_ROWS, max(_PILOT_VALUES // known, 32))
-    policy = "omit" if nan_policy == "omit" else "raise"
-    rows = pilot_samples(samples, n_rows, seed, nan_policy=policy)
-    _require_columns(rows.shape[1], n_columns)
-    return MomentGrid.of_rows(rows, n_columns, seed, samples.feature_names)
+def _given_grid(like: Any, n_columns: int | None) -> MomentGrid:
+    found = like.grid if isinstance(like, SecondMoments) else like
+    if not isinstance(found, MomentGrid):
+        raise InputError(f"like of type {type(like).__name__}: give second moments.")
+    if n_columns not in (None, found.n_columns):
+        raise InputError(
+            f"n_columns={n_columns}: like= has n_columns={found.n_columns}; leave it out."
+        )
+    return found
+
+
+def _first_grid(
+    samples: Samples, n_columns: int | None, seed: int, nan_policy: str
+) -> tuple[MomentGrid, SecondMoments | None]:
+    """Grid of the first rows, and the moments of the first chunk where they need not be read again.
+
+    Further chunks are read if the rows of the first ones are few, or all the same.
+    """
+    names = samples.feature_names
+    chunk = partial(
+        _first_of_chunk, n_columns=n_columns, seed=seed, nan_policy=nan_policy, names=names,
+        moments=1 < samples.n_chunks <= _FEW_CHUNKS,
+    )  # fmt: skip
+    client = active_client() if samples.lazy else None
+    where = {} if samples.lazy else {"scheduler": "threads"}
+    rows: list[Any] = []
+    for number in range(min(samples.n_chunks, _MAX_PILOT)):
+        lazy = LazyResult(
+            samples, Reduction("pilot", chunk, _joined), chosen=range(number, number + 1)
+        )
+        (found,) = compute_together([lazy], client, False, "design", **where)
+        if found is None:
+            continue
+        rows.append(found[0])
+        if found[1] is not None and number == 0:
+            return found[1].grid, found[1]
+        together = np.concatenate(rows)
+        if len(together) >= _MIN_PILOT and np.ptp(together, axis=0).any():
+            break
+    together = np.concatenate(rows) if rows else np.empty((0, 0))
+    if not len(together):
+        raise InputError(
+            f"{samples.label} has no usable rows in its first {len(rows)} chunks. Check for NaN "
+            "rows, an empty store or weights of zero, or give like=, second moments of other rows."
+        )
+    _require_columns(together.shape[1], n_columns)
+    return MomentGrid.of_rows(together, n_columns, seed, names), None
+
+
+def _first_of_chunk(
+    rows: Any,
+    weights: Any,
+    label: str,
+    n_columns: int | None,
+    seed: int,
+    nan_policy: str,
+    names: tuple[str, ...] | None,
+    moments: bool,
+) -> tuple[Any, SecondMoments | None]:
+    """A few rows of a chunk, and its moments if these rows suffice for a grid."""
+    x, w = checked_chunk(rows, weights, rows.shape[-1], "the chunk", label)
+    used = np.ones(len(x), bool) if w is None else on_host(w) > 0
+    step = max(len(x) // min(_PILOT_ROWS, max(_PILOT_VALUES // x.shape[1], _MIN_PILOT)), 1)
+    few = on_host(x[::step]).astype(np.float64)
+    few = few[used[::step] & np.isfinite(few).all(axis=1)]
+    if not moments or len(few) < _MIN_PILOT or not np.ptp(few, axis=0).any():
+        return few, None
+    grid = MomentGrid.of_rows(few, n_columns, seed, names)
+    return few, partial_moments(x, grid, w, nan_policy=nan_policy, label=label)
+
+
+def _joined(parts: list[Any]) -> tuple[Any, SecondMoments | None]:
+    """Rows of the blocks of a partition, whose moments have different grids."""
+    return parts[0] if len(parts) == 1 else (np.concatenate([rows for rows, _ in parts]), None)
 
 
 def _require_columns(n_features: int, n_columns: int | None) -> None:
@@ -197,7 +270,12 @@ def _moments_of_chunk(
     return partial_moments(rows, grid, weights, nan_policy=nan_policy, label=label)
 
 
-def _require_samples(found: SecondMoments | None, label: str) -> SecondMoments:
+def _finished(
+    found: SecondMoments | None, label: str, first: SecondMoments | None
+) -> SecondMoments:
+    """Add the moments of the first chunk, and require samples."""
+    if first is not None:
+        found = first if found is None else merge([first, found])
     if found is None or not found.total_weight > 0:
         count, omitted = (0, 0) if found is None else (found.count, found.omitted)
         raise InputError(

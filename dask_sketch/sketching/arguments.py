@@ -173,8 +173,8 @@ def refuse_row(
     """
     weight = None if weights is None else float(weights[position])
     refuse_values(
-        row, weight, start + position, label, "the feature map", feature_map.center,
-        moment_units(feature_map), feature_map.feature_names,
+        row, weight, start + position, label, feature_map.center, moment_units(feature_map),
+        feature_map.feature_names, "the feature map", "design a feature map for these data",
     )  # fmt: skip
 
 
@@ -183,10 +183,11 @@ def refuse_values(
     weight: float | None,
     number: int,
     label: str,
-    owner: str,
     center: NDArray[np.float64],
     units: NDArray[np.float64],
     names: tuple[str, ...] | None,
+    owner: str,
+    remedy: str,
 ) -> NoReturn:
     """Raise the error of a bad row.
 
@@ -200,12 +201,14 @@ def refuse_values(
         Number of the row in the chunk.
     label
         Name of the chunk for messages.
-    owner
-        Name, in messages, of the object that has the center and the units.
     center, units
         Center and unit of each feature, shape (n_features,).
     names
         Names of the features, or None.
+    owner
+        Name, in messages, of the object that has the center and the units.
+    remedy
+        Clause of the message, for rows that are too far from the center.
 
     Raises
     ------
@@ -231,7 +234,7 @@ def refuse_values(
             f"{label}: row {number} of this chunk has {row[feature]} in "
             f"{feature_title(feature, names)}, {abs(away[feature]):.3g} times the scale of {owner} "
             f"from its center; the limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, "
-            f"use another unit, or design {owner} for these data."
+            f"use another unit, or {remedy}."
         )
     feature = int(np.argmin(finite))
     raise ChunkError(

@@ -45,7 +45,7 @@ FRACTION = 30  # binary digits of a value in its unit
 SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # of the sum of squared weights
 _WORDS = 16  # bytes of a sum of two words
 _NEAR = 2.0**41  # integers in two slices
-_BLOCK = 2**22  # values that are converted at a time
+_BLOCK = 2**20  # values that are converted at a time
 _DEVIATION = 2  # of an entry of the test matrix, a power of two: that of 64 coins is 4
 _RANGE = 400  # binary exponents of units, whose squares are float64 numbers
 
@@ -132,10 +132,12 @@ class MomentGrid(FrozenDataclass):
         scaled = x / np.where(largest > 0.0, largest, 1.0)
         mean = scaled.mean(axis=0)
         deviation = np.sqrt(((scaled - mean) ** 2).mean(axis=0)) * largest
-        # a feature that does not vary here may vary elsewhere: like the others
+        # a feature that does not vary here may vary elsewhere, by a fraction of its value or, if
+        # that is zero, like the others
         varies = deviation > 4.0 * np.finfo(np.float64).eps * largest
         typical = np.median(deviation[varies]) if varies.any() else 1.0
-        exponent = np.rint(np.log2(np.where(varies, deviation, typical)))
+        constant = np.where(largest > 0.0, 2.0**-10 * largest, typical)
+        exponent = np.rint(np.log2(np.where(varies, deviation, constant)))
         if n_columns is not None:
             exponent = np.full(len(exponent), exponent[varies].max() if varies.any() else 0.0)
         unit = np.ldexp(1.0, np.clip(exponent, -_RANGE, _RANGE).astype(int))
@@ -570,7 +572,8 @@ def partial_moments(
             bad = int(np.argmin(kept))
             refuse_values(
                 x[start + bad], None if own is None else float(own[bad]), start + bad, label,
-                "the grid", grid.center, grid.unit, grid.feature_names,
+                grid.center, grid.unit, grid.feature_names, "the grid",
+                "give like=, second moments of typical rows",
             )  # fmt: skip
         omitted += int((~fine).sum())
         if not fine.all():

@@ -12,7 +12,16 @@ from tests.benchmarks import table
 
 MODULES = tuple(
     name
-    for name in ("kernel", "memory", "graphs", "groups", "decoding", "polishing", "gpu")
+    for name in (
+        "kernel",
+        "memory",
+        "graphs",
+        "groups",
+        "decoding",
+        "polishing",
+        "components",
+        "gpu",
+    )
     if importlib.util.find_spec(f"tests.benchmarks.{name}")
 )
 

@@ -56,8 +56,17 @@ def test_covariance_and_mean():
     np.testing.assert_allclose(FIRST.covariance, np.cov(X.T), rtol=1e-8)
     np.testing.assert_allclose(FIRST.mean, X.mean(axis=0), rtol=1e-9)
     # whatever the rows from which center and units are found
-    other = ds.second_moments(X, seed=5)
-    np.testing.assert_allclose(other.covariance, FIRST.covariance, rtol=1e-8)
+    for chunks in (5, 40, 700):
+        other = ds.second_moments(da.from_array(X, chunks=(chunks, 3))).compute()
+        np.testing.assert_allclose(other.covariance, FIRST.covariance, rtol=1e-7)
+
+
+def test_chunks_in_which_nothing_varies():
+    x = np.concatenate([np.full((300, 3), 7.0), np.zeros((100, 3)), 1e3 * X])
+    found = ds.second_moments(da.from_array(x, chunks=(100, 3))).compute()
+    np.testing.assert_allclose(found.covariance, np.cov(x.T), rtol=1e-7)
+    found = ds.second_moments(da.from_array(1e-12 * x, chunks=(100, 3))).compute()
+    np.testing.assert_allclose(found.covariance, np.cov(1e-12 * x.T), rtol=1e-7)
 
 
 def test_weights_of_a_column():
@@ -79,8 +88,10 @@ def test_one_pass():
     ds.second_moments(rows, like=FIRST).compute()
     assert sum(read) == len(X)
     read.clear()
-    ds.second_moments(rows).compute()
-    assert sum(read) <= len(X) + 8 * 100  # and eight chunks for center and units
+    lazy = ds.second_moments(rows)
+    assert sum(read) == 100  # for center and units; it is not read again
+    assert lazy.compute() == ds.second_moments(X, like=lazy.compute())
+    assert sum(read) == 100 + 2 * (len(X) - 100)
 
 
 def test_batches_and_a_cluster_have_the_same_bits():
@@ -144,6 +155,7 @@ def test_memory_is_checked():
         (X, {"seed": -1}, "seed=-1"),
         (X, {"n_columns": 4}, "n_columns=4"),
         (X, {"weights": np.zeros(1200)}, "usable rows"),
+        (np.zeros((0, 3)), {}, "usable rows"),
     ],
 )
 def test_bad_arguments(x, arguments, message):
@@ -152,6 +164,9 @@ def test_bad_arguments(x, arguments, message):
 
 
 def test_no_samples():
+    typical = np.concatenate([np.full((300, 3), 7.0), np.zeros((100, 3)), 1e12 * X])
+    with pytest.raises(ChunkError, match="like="):
+        ds.second_moments(da.from_array(typical, chunks=(100, 3))).compute()
     with pytest.raises(InputError, match="1,200 rows of weight zero"):
         ds.second_moments(X, np.zeros(1200), like=FIRST)
     with pytest.raises(TypeError, match="columnz"):
