@@ -13,7 +13,14 @@ from dask_sketch import FeatureMap, GaussianMixture, decode
 from dask_sketch.distributions import PatternSearch, ProbitRegions
 from dask_sketch.models import random_mixture
 from tests.benchmarks import learning
-from tests.benchmarks.paper import active_search, divergence_cases, mixtures, rivals, thesis
+from tests.benchmarks.paper import (
+    active_search,
+    divergence_cases,
+    mixtures,
+    quadratic,
+    rivals,
+    thesis,
+)
 from tests.benchmarks.paper.__main__ import main, measured, report
 from tests.benchmarks.paper.acceptance import ROWS, Goal, reached
 from tests.benchmarks.paper.anisotropy import stretched
@@ -120,6 +127,23 @@ def test_mmd_is_that_of_two_points_in_closed_form():
     feature_map = FeatureMap(2, 1, scale=1.0, distribution="gaussian")
     found = mixtures.mmd(p, q, feature_map, seed=0, n_frequencies=100_000)
     assert found**2 == pytest.approx(2 - 2 * np.exp(-0.5), abs=0.01)
+
+
+def test_quadratic_measurements_have_the_stated_norms_and_are_decoded():
+    rng = np.random.default_rng(0)
+    matrix = quadratic.positive(rng.normal(size=(6, 6)), 2)
+    size, trace = (matrix**2).sum(), np.trace(matrix)
+    norms = [
+        (quadratic.measure(make(6, 20_000, rng), matrix) ** 2).sum()
+        for make in (quadratic.dense, quadratic.rank_one)
+    ]
+    np.testing.assert_allclose(norms, [size, size + trace**2], rtol=0.05)
+    operator = quadratic.dense(6, 40, rng)
+    found = quadratic.low_rank_decoder(operator, quadratic.measure(operator, matrix), 2)
+    np.testing.assert_allclose(found, matrix, atol=1e-8)
+    operator = quadratic.rank_one(6, 40, rng)
+    found = quadratic.semidefinite_decoder(operator, quadratic.measure(operator, matrix))
+    np.testing.assert_allclose(found, matrix, atol=1e-5)
 
 
 def test_exact_sketch_gives_the_distribution_back():

@@ -13,6 +13,7 @@ from tests.benchmarks.paper import (
     distributions,
     divergence_cases,
     pictures,
+    quadratic,
     sizes,
     thesis,
 )
@@ -86,6 +87,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         bandwidths.figure_8,
         pictures.planes,
         needs=SPECTRAL,
+    ),
+    "pca": Experiment(
+        "Gribonval et al. 2021, section 3: excess risk of 3 components, % of the variance (d=30)",
+        quadratic.section_3,
     ),
     "thesis-3.5": Experiment(
         f"{_THESIS}, section 3.5: errors of random features", thesis.section_3_5, thesis.by_features
