@@ -161,6 +161,14 @@ class DensityNodes:
     True
     >>> round(float(sums.sum() / 1000 * nodes.cell), 2)
     1.0
+
+    For a Dask array, in one pass:
+
+    >>> import dask.array as da
+    >>> rows = da.from_array(x, chunks=(300, 1))
+    >>> parts = rows.map_blocks(lambda part: nodes.kernel_sums(part)[None], chunks=(1, 40))
+    >>> bool(np.allclose(parts.sum(axis=0).compute(), sums))
+    True
     """
 
     lower: Array

@@ -20,7 +20,12 @@ from dask_sketch.distributions.nearest_neighbors import (
     neighbor_divergence,
     require_neighbors,
 )
-from dask_sketch.distributions.parameter_noise import n_parameters, parameter_covariance, scores
+from dask_sketch.distributions.parameter_noise import (
+    n_parameters,
+    parameter_covariance,
+    scores,
+    standard_errors,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer, require_memory, require_number
@@ -61,7 +66,8 @@ class Divergence:
         errors, and for rows.
     interval
         Confidence interval of the divergence of the true distributions, around the value without
-        its bias; for rows, the bias is added to the standard error as well. NaN for few rows.
+        its bias, and at least up to the value; for rows, the bias is added to the standard error as
+        well. NaN for few rows.
     level
         Probability that the interval misses it.
     alpha
@@ -300,7 +306,8 @@ def _simulated(
     bias, parameters = (0.0, 0.0) if noise is None else noise
     total = math.hypot(simulation, parameters)
     reach = float(special.ndtri(1.0 - 0.5 * level)) * total
-    ends = np.clip([value - bias - reach, value - bias + reach], 0.0, _largest(kind, alpha))
+    ends = np.array([value - bias - reach, max(value - bias + reach, value)])
+    ends = np.clip(ends, 0.0, _largest(kind, alpha))
     if kind == "renyi":
         integral = 1.0 - alpha * (1.0 - alpha) * value
         slope = alpha / integral if integral > 0.0 else math.inf
@@ -390,12 +397,11 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array) -> Array:
     step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
     blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
     made = np.concatenate(blocks)
-    small = made.shape[1] <= _MAX_PARAMETERS
-    information = (masses[:, None] * made).T @ made / len(x) if small else None
-    covariance = parameter_covariance(mixture, information)
-    if not small:
-        return np.asarray(made * np.sqrt(np.diag(covariance)))
-    values, basis = np.linalg.eigh(covariance)
+    errors = standard_errors(mixture)
+    if made.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
+        return made * errors
+    information = (masses[:, None] * made).T @ made / len(x)
+    values, basis = np.linalg.eigh(parameter_covariance(information, errors, mixture.n_components))
     return np.asarray(made @ (basis * np.sqrt(np.maximum(values, 0.0))))
 
 

@@ -80,11 +80,10 @@ def n_parameters(mixture: GaussianMixture) -> int:
     return int(k * (1 + d) + mixture.covariances.size)
 
 
-def standard_errors(mixture: GaussianMixture) -> Array | None:
-    """Standard errors of the parameters in the order of :func:`scores`; None if there are none."""
+def standard_errors(mixture: GaussianMixture) -> Array:
+    """Standard errors of the parameters of a mixture that has them, in the order of its scores."""
     errors = mixture.stderr
-    if errors is None:
-        return None
+    assert errors is not None
     covariances = errors.covariances
     if mixture.covariance_type in ("full", "tied"):
         rows, columns = np.tril_indices(mixture.n_features)
@@ -92,7 +91,7 @@ def standard_errors(mixture: GaussianMixture) -> Array | None:
     return np.concatenate([errors.weights, errors.means.ravel(), covariances.ravel()])
 
 
-def parameter_covariance(mixture: GaussianMixture, information: Array | None) -> Array:
+def parameter_covariance(information: Array, errors: Array, n_components: int) -> Array:
     """Covariance of the estimated parameters.
 
     The deviations are the standard errors of the mixture. The correlations are those of maximum
@@ -101,24 +100,22 @@ def parameter_covariance(mixture: GaussianMixture, information: Array | None) ->
 
     Parameters
     ----------
-    mixture
-        Mixture with standard errors.
     information
         Fisher information of one sample in the order of :func:`scores`, shape (n_parameters,
-        n_parameters); None to take the parameters for uncorrelated.
+        n_parameters).
+    errors
+        Standard errors in the same order, shape (n_parameters,).
+    n_components
+        Number of weights, which come first.
 
     Returns
     -------
     covariance
         Shape (n_parameters, n_parameters).
     """
-    errors = standard_errors(mixture)
-    assert errors is not None
-    if information is None:
-        return np.diag(errors**2)
-    k = mixture.n_components
     basis = np.eye(len(errors))[:, 1:]
-    basis[:k, : k - 1] = null_space(np.ones((1, k)))  # changes of weights sum to zero
+    # changes of weights sum to zero
+    basis[:n_components, : n_components - 1] = null_space(np.ones((1, n_components)))
     free = basis @ pinvh(basis.T @ information @ basis) @ basis.T
     deviations = np.sqrt(np.maximum(np.diag(free), 0.0))
     scale = np.divide(errors, deviations, out=np.zeros_like(errors), where=deviations > 0)

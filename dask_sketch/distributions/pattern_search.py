@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import psutil
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+from scipy.sparse import csr_array
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
@@ -18,6 +20,7 @@ from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
 _COPIES = 4  # of the covariance of the points, at most
+_FEW = 0.2  # fraction of weights other than zero, below which zeros are left out
 _TINY = 1e-12  # variance of a change, relative to one, that is none
 
 
@@ -122,6 +125,12 @@ class ProbitRegions:
         """Number of regions."""
         return len(self.weights)
 
+    @cached_property
+    def _operator(self) -> Any:
+        """The weights, without their zeros if regions have few of the points."""
+        few = np.count_nonzero(self.weights) < _FEW * self.weights.size
+        return csr_array(self.weights) if few else self.weights
+
     def probabilities(self, mean: Array, covariance: Array) -> Array:
         """Probability of the pattern in each region, shape (n_regions,).
 
@@ -131,7 +140,7 @@ class ProbitRegions:
             Mean and covariance of the field at the points, shape (n_points,) and (n_points,
             n_points).
         """
-        variance = np.einsum("gn,gn->g", self.weights @ covariance, self.weights)
+        variance = np.einsum("gn,gn->g", self._operator @ covariance, self.weights)
         return np.asarray(
             special.ndtr((self.weights @ mean + self.offsets) / np.sqrt(1.0 + variance))
         )
@@ -162,7 +171,7 @@ class ProbitRegions:
         rewards
             Shape (n_regions, n_candidates).
         """
-        linked = self.weights @ covariance
+        linked = self._operator @ covariance
         center = self.weights @ mean + self.offsets
         variance = np.einsum("gn,gn->g", linked, self.weights)
         observed = covariance[candidates, candidates] + noise_variance

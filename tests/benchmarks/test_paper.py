@@ -10,12 +10,13 @@ from click.testing import CliRunner
 from sklearn.gaussian_process.kernels import RBF
 
 from dask_sketch import FeatureMap, GaussianMixture, decode
-from dask_sketch.distributions import PatternSearch, ProbitRegions
+from dask_sketch.distributions import PatternSearch, ProbitRegions, mean_map_kernel
 from dask_sketch.models import random_mixture
 from tests.benchmarks import learning
 from tests.benchmarks.paper import (
     active_search,
     divergence_cases,
+    kernel_choice,
     mixtures,
     quadratic,
     rivals,
@@ -83,6 +84,36 @@ def test_errors_of_random_features_are_as_printed():
     scaled = [run for run in runs if run.setting["measure"] == "D times mean squared error"]
     assert scaled[0].value == pytest.approx(scaled[0].paper, rel=0.2)
     assert runs[-1].value == pytest.approx(-0.5, abs=0.1)
+
+
+def test_variance_of_the_u_statistic():
+    # errata of section 6.2: the variance is neither 400 times as large nor without its last term
+    rng, found = np.random.default_rng(0), []
+    for _ in range(300):
+        rows = np.concatenate(kernel_choice.wider(rng, 60))
+        squares = np.sum((rows[:, None] - rows) ** 2, axis=2)
+        matrices = kernel_choice.grams(squares, 1.0)
+        found.append(
+            [of(*matrices) for of in (kernel_choice.u_statistic, kernel_choice.u_variance)]
+        )
+    squared, variance = np.transpose(found)
+    assert variance.mean() == pytest.approx(squared.var(), rel=0.25)
+    p = GaussianMixture([1.0], np.zeros((1, 2)), np.ones((1, 2)))
+    q = GaussianMixture([1.0], np.zeros((1, 2)), [[2.0, 1.0]])
+    kernels = [mean_map_kernel(a, b, bandwidth=1.0) for a, b in ((p, p), (q, q), (p, q))]
+    exact = kernels[0] + kernels[1] - 2 * kernels[2]
+    assert squared.mean() == pytest.approx(exact, abs=4 * squared.std() / np.sqrt(300))
+
+
+def test_permuted_statistics_are_discrepancies():
+    rng = np.random.default_rng(0)
+    rows = np.concatenate(kernel_choice.wider(rng, 30))
+    squares = np.sum((rows[:, None] - rows) ** 2, axis=2)
+    xx, yy, xy = kernel_choice.grams(squares, 1.0)
+    inner = sum(k.sum() - np.trace(k) for k in (xx, yy)) / (30 * 29)
+    signs = np.repeat([[-1.0, 1.0]], 30, axis=1)
+    values = kernel_choice.permuted(squares, 1.0, signs)
+    np.testing.assert_allclose(values, inner - 2 * xy.mean())
 
 
 def test_neighbors_count_components_better_than_a_constant():

@@ -2,11 +2,17 @@ import numpy as np
 import pytest
 
 from dask_sketch import GaussianMixture
-from dask_sketch.distributions.parameter_noise import n_parameters, parameter_covariance, scores
+from dask_sketch.distributions.parameter_noise import (
+    n_parameters,
+    parameter_covariance,
+    scores,
+    standard_errors,
+)
 from dask_sketch.models import StandardErrors
 
 WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.0, 1.0], [1.5, -0.5]])
 FULL = np.array([[[1.0, 0.3], [0.3, 0.8]], [[0.7, -0.2], [-0.2, 1.2]]])
+LOWER = [(0, 0), (1, 0), (1, 1)]
 COVARIANCES = {
     "diag": np.array([[1.0, 0.5], [0.7, 1.4]]),
     "spherical": np.array([0.8, 1.3]),
@@ -64,14 +70,22 @@ def test_the_covariance_of_maximum_likelihood_is_found_again():
         deviations[:2], deviations[2:6].reshape(2, 2), deviations[6:].reshape(2, 2)
     )
     mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
-    np.testing.assert_allclose(parameter_covariance(mixture, information), exact, atol=1e-12)
-    np.testing.assert_allclose(parameter_covariance(mixture, None), np.diag(deviations**2))
+    stored = standard_errors(mixture)
+    np.testing.assert_array_equal(stored, deviations)
+    np.testing.assert_allclose(parameter_covariance(information, stored, 2), exact, atol=1e-12)
 
 
 def test_parameters_at_a_bound_have_no_noise():
     errors = StandardErrors([0.1, 0.1], [[0.1, 0.0], [0.1, 0.1]], np.full((2, 2), 0.1))
     mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
     made = scores(mixture, mixture.sample(2000, seed=0))
-    covariance = parameter_covariance(mixture, made.T @ made / len(made))
+    covariance = parameter_covariance(made.T @ made / len(made), standard_errors(mixture), 2)
     assert not covariance[3].any()
     assert np.diag(covariance)[2] == pytest.approx(0.01)
+
+
+def test_standard_errors_of_matrices_are_those_of_their_lower_triangles():
+    errors = StandardErrors([0.1, 0.2], np.full((2, 2), 0.3), FULL**2)
+    mixture = GaussianMixture(WEIGHTS, MEANS, FULL, stderr=errors, covariance_type="full")
+    expected = [0.1, 0.2, *[0.3] * 4, *(FULL[k][i, j] ** 2 for k in (0, 1) for i, j in LOWER)]
+    np.testing.assert_allclose(standard_errors(mixture), expected)

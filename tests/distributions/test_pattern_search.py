@@ -86,6 +86,17 @@ def test_sampled_rewards_agree_with_closed_forms():
     np.testing.assert_allclose(sampled.rewards(*arguments), REGIONS.rewards(*arguments), atol=0.06)
 
 
+def test_small_regions_of_many_points():
+    points = np.arange(60.0)[:, None]
+    members = np.abs(points[:, 0] - np.array([[10.0], [40.0]])) < 3
+    regions = ProbitRegions.of_means(members, level=0.3)
+    covariance = RBF(4.0)(points)
+    mean = np.sin(points[:, 0])
+    linked = regions.weights @ covariance @ regions.weights.T
+    ratio = (regions.weights @ mean + regions.offsets) / np.sqrt(1 + np.diag(linked))
+    np.testing.assert_allclose(regions.probabilities(mean, covariance), ndtr(ratio))
+
+
 def test_observations_without_effect():
     # a region far from a candidate stays as it is
     points = np.array([[0.0], [1.0], [1000.0]])

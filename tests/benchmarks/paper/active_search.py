@@ -139,7 +139,9 @@ def recall(
     settings = {"noise_variance": NOISE, "threshold": THRESHOLD}
     search = PatternSearch(points, RBF(LENGTH), classifier, **settings)  # type: ignore[arg-type]
     # regions count as found by their exact probability, also for the search with samples
-    judge = PatternSearch(points, RBF(LENGTH), regions, **settings)  # type: ignore[arg-type]
+    judge = search
+    if classifier is not regions:
+        judge = PatternSearch(points, RBF(LENGTH), regions, **settings)  # type: ignore[arg-type]
     rng, seen, recalls = np.random.default_rng(0), np.zeros(len(points), dtype=bool), []
     for step in range(n_steps):
         if step < len(first):
@@ -147,7 +149,7 @@ def recall(
         else:
             position = choose(search, np.flatnonzero(~seen), rng)
         seen[position] = True
-        for one in (search, judge):
+        for one in {id(one): one for one in (search, judge)}.values():
             one.observe(position, values[position])
         if step >= len(first) - 1:
             recalls.append(np.mean(judge.found[is_there]))

@@ -12,6 +12,7 @@ from tests.benchmarks.paper import (
     bandwidths,
     distributions,
     divergence_cases,
+    kernel_choice,
     pictures,
     quadratic,
     sizes,
@@ -97,6 +98,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "thesis-5.2": Experiment(
         f"{_THESIS}, section 5.2: error of the predicted number of components", thesis.section_5_2
+    ),
+    "thesis-6.4": Experiment(
+        f"{_THESIS}, section 6.4: powers of tests by the choice of the bandwidth, level 10 %",
+        kernel_choice.section_6_4,
+        kernel_choice.powers,
     ),
     "thesis-7": Experiment(
         f"{_THESIS}, chapter 7: regions found by active searches",
