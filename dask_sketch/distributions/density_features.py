@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from dask_sketch.distributions.nearest_neighbors import checked_rows
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.arrays import require_integer, require_memory, require_number
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -123,7 +123,6 @@ def _opened(distributions: Any) -> list[GaussianMixture | Array]:
         )
     out: list[GaussianMixture | Array] = []
     for k, one in enumerate(given):
-        require_memory(one, f"X[{k}]", "Give rows in memory, or a decoded mixture.")
         out.append(one if isinstance(one, GaussianMixture) else checked_rows(f"X[{k}]", one))
     counts = {_n_features(one) for one in out}
     if len(counts) > 1:

@@ -28,7 +28,7 @@ from dask_sketch.distributions.parameter_noise import (
 )
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.arrays import require_integer, require_memory, require_number
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -253,7 +253,7 @@ def divergence(
         _require_same_features(first, second)
         with one_blas_thread():
             return _simulated(first, second, kind, alpha, n_pairs, level, seed)
-    x, y = _rows("first", first), _rows("second", second)
+    x, y = checked_rows("first", first), checked_rows("second", second)
     found = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
     return _from_rows(found, kind, alpha, level)
 
@@ -267,11 +267,6 @@ def _checked(kind: str, alpha: float) -> float:
     if alpha == 1.0:
         raise InputError("alpha=1: this limit is kind='kl'.")
     return alpha
-
-
-def _rows(name: str, given: Any) -> Array:
-    require_memory(given, name, "Give rows in memory, or decode a sketch of it.")
-    return checked_rows(name, given)
 
 
 def _require_same_features(first: GaussianMixture, second: GaussianMixture) -> None:
@@ -498,7 +493,7 @@ def divergence_matrix(
             f"distributions has {len(mixtures)} mixtures and {len(given) - len(mixtures)} others: "
             "give mixtures only, or rows only."
         )
-    rows = [_rows(f"distributions[{k}]", one) for k, one in enumerate(given)]
+    rows = [checked_rows(f"distributions[{k}]", one) for k, one in enumerate(given)]
     require_neighbors(rows, kind, alpha, n_neighbors)
     rng = np.random.default_rng(seed)
     sides = [Neighbors.of(x[rng.permutation(len(x))], n_neighbors) for x in rows]

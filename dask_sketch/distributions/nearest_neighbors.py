@@ -13,7 +13,7 @@ from scipy import special
 from scipy.spatial import KDTree
 
 from dask_sketch.errors import InputError
-from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
 _FOLDS = 10
@@ -53,8 +53,9 @@ def checked_rows(name: str, given: Any) -> Array:
     Raises
     ------
     InputError
-        If there are no finite real numbers in that shape.
+        If there are no finite real numbers in that shape, or they are lazy.
     """
+    require_memory(given, name, "Give rows in memory, or decode a sketch of them.")
     try:
         rows = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):

@@ -375,6 +375,11 @@ class PatternSearch:
             )
         self.noise_variance = require_number("noise_variance", noise_variance, 0.0, math.inf)
         self.threshold = require_number("threshold", threshold, 0.0, 1.0, strict=True)
+        if not callable(kernel):
+            raise InputError(
+                f"kernel={kernel!r}: give a kernel of scikit-learn, as RBF(3.0), or a function.",
+                parameter="kernel",
+            )
         self.points, self.regions = given, regions
         self.mean = np.full(len(given), float(mean))
         self.covariance: Array = np.array(kernel(given), dtype=np.float64)

@@ -1,5 +1,6 @@
 """Divergences: against quadrature and closed forms, with errors that are right."""
 
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -222,6 +223,8 @@ def test_bad_distributions():
         divergence(P, random_mixture(2, 3))
     with pytest.raises(InputError, match="first of type GaussianMixture"):
         divergence(P, P.sample(10))
+    with pytest.raises(InputError, match="first of type Array"):
+        divergence(da.ones((10, 2)), P.sample(10))
     with pytest.raises(InputError, match="kind='tv'"):
         divergence(P.sample(10), P.sample(10), "tv")
     with pytest.raises(InputError, match=r"shape \(3,\)"):

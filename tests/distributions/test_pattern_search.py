@@ -148,6 +148,7 @@ def test_the_search_finds_more_than_random_points():
         (lambda: PatternSearch(POINTS, KERNEL, REGIONS, noise_variance=-1), "noise_variance=-1"),
         (lambda: searching(threshold=1.0), "threshold=1.0"),
         (lambda: PatternSearch(POINTS, len, REGIONS, noise_variance=0.1), "kernel"),
+        (lambda: PatternSearch(POINTS, None, REGIONS, noise_variance=0.1), "kernel=None"),
         (lambda: searching().observe(20, 1.0), "position=20"),
         (lambda: searching().observe(0, np.nan), "value=nan"),
         (lambda: searching().next_point([0.5]), "candidates"),
