@@ -9,9 +9,11 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 
 from dask_sketch.decomposition import SketchPCA
 from dask_sketch.distributions import (
+    DistanceKernel,
     DistributionClassifier,
     DistributionFeatures,
     DistributionRegressor,
+    NystroemKernel,
 )
 from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
 
@@ -99,4 +101,9 @@ def test_checks_of_learning_on_groups(estimator, check):
     xfail_strict=True,
 )
 def test_checks_of_classifiers_of_groups(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks([DistanceKernel(), NystroemKernel()])
+def test_checks_of_kernels(estimator, check):
     check(estimator)

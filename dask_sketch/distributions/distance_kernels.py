@@ -229,7 +229,11 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         values = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         distances = _require_square("X", values, "distances")
         if distances.min() < 0.0:
-            raise InputError(f"X has the distance {distances.min():g}: give distances from 0 on.")
+            raise InputError(
+                f"X has the distance {distances.min():g}. Negative values in data are not "
+                "distances: give roots of squares that are clipped at zero.",
+                parameter="X",
+            )
         apart = distances[distances > 0.0]
         self.bandwidth_ = relative * (float(np.median(apart)) if len(apart) else 1.0)
         squares = distances**2
@@ -328,6 +332,11 @@ class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def __init__(self, repair: Literal["flip", "clip"] = "flip"):
         self.repair = repair
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = True
+        return tags
 
     def fit(self, X: Any, y: Any = None) -> NystroemKernel:
         """Compute the eigenvectors of the kernel of the anchors.

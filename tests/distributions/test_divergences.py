@@ -140,7 +140,7 @@ def test_mixtures_of_many_parameters():
     errors = StandardErrors([0.0], np.full((1, d), 0.01), np.zeros((1, d, d)))
     p = GaussianMixture([1.0], mean, np.eye(d)[None], stderr=errors, covariance_type="full")
     q = GaussianMixture([1.0], np.zeros((1, d)), np.eye(d)[None], covariance_type="full")
-    found = divergence(p, q, n_draws=1500)
+    found = divergence(p, q, n_draws=600)
     exact = 0.01 * np.sqrt(np.sum(mean**2) + 0.5 * d * 0.01**2)
     assert found.parameter_error == pytest.approx(exact, rel=0.3)
     assert found.bias == pytest.approx(0.5 * d * 0.01**2, rel=0.1)
