@@ -24,6 +24,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.decode import decode
+from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
@@ -42,6 +43,8 @@ from dask_sketch.validation.arrays import (
 from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import names_of, require_columns
+
+_MAX_AUTO = 20  # components that the feature map of "auto" is designed for
 
 
 def number(value: Any) -> float:
@@ -78,12 +81,14 @@ class SketchEstimator(BaseEstimator, ABC):
     _task: ClassVar[Task]
     _size: ClassVar[str]  # name of the parameter that holds the number of components
     _predicts_missing: ClassVar[bool] = False  # whether predictions take missing values
+    _selects: ClassVar[bool] = False  # whether the number of components may be "auto"
     sample_size: int | bool | None
     nan_policy: str
     columns: Sequence[str] | None
 
     feature_map_: FeatureMap
     sketch_: Sketch
+    selection_: ModelSelection
     model_: Any
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
@@ -131,13 +136,18 @@ class SketchEstimator(BaseEstimator, ABC):
         return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
 
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
-        n_components = require_integer(self._size, getattr(self, self._size), 1)
+        auto = self._selects and getattr(self, self._size) == "auto"
+        if auto:
+            n_components = _MAX_AUTO
+        else:
+            n_components = require_integer(self._size, getattr(self, self._size), 1)
         require_nan_policy(self.nan_policy)
         if is_lazy(x):
             rows = share = None
             samples = open_samples(x, weights=sample_weight, columns=self.columns)
         else:
-            rows, share = self._checked(x, sample_weight, n_components, reset=fresh)
+            n_least = 1 if auto else n_components
+            rows, share = self._checked(x, sample_weight, n_least, reset=fresh)
             # with names, so that lazy tables are compared with them later
             names = names_of(getattr(self, "feature_names_in_", []))
             samples = replace(open_samples(rows, weights=share), feature_names=names)
@@ -155,7 +165,13 @@ class SketchEstimator(BaseEstimator, ABC):
         found = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
             found = self.sketch_ + found
-        model = decode(found, n_components, seed=seed, replicates=self.n_init, **self._decoding())
+        given = {"seed": seed, "replicates": self.n_init, **self._decoding()}
+        if auto:
+            types = (given.pop("covariance_type", "diag"),)
+            selection = select_model(found, covariance_types=types, **given)
+            model, self.selection_ = selection.model, selection
+        else:
+            model = decode(found, n_components, **given)
         # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model
         self.n_features_in_ = self.feature_map_.n_features
@@ -400,10 +416,12 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     Parameters
     ----------
     n_components
-        Number of components.
+        Number of components, or ``"auto"``: the number that :func:`dask_sketch.select_model` finds,
+        whose ranking is ``selection_``.
     n_frequencies
         Number of frequencies of the feature map; ``5 (2 d + 1) n_components`` by default, five for
-        each parameter of diagonal covariances.
+        each parameter of diagonal covariances, and those of 20 components for ``"auto"``. Up to 50
+        components are found with so many.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by
         default.
@@ -460,6 +478,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
 
     _task = "mixture"
     _size = "n_components"
+    _predicts_missing = _selects = True
 
     if not TYPE_CHECKING:  # misspelled attributes remain errors of the type checker
 
@@ -471,11 +490,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
                 obj=self,
             )
 
-    _predicts_missing = True
-
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: int | str = 1,
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,

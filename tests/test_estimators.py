@@ -312,3 +312,12 @@ def test_labels_of_a_mixture_are_predictions():
     with pytest.raises(AttributeError, match="no attribute 'means_'$"):
         found.means_  # noqa: B018
     assert pickle.loads(pickle.dumps(found)).n_components == 2
+
+
+def test_the_number_of_components_is_found():
+    x = random_mixture(2, 2, seed=3).sample(5000, seed=4)
+    found = SketchGaussianMixture("auto", sample_size=False).fit(x)
+    assert found.means_.shape == (2, 2)
+    assert found.selection_.model is found.model_
+    with pytest.raises(InputError, match="n_clusters='auto'"):
+        SketchKMeans("auto").fit(x)

@@ -24,7 +24,7 @@ from dask_sketch.cli.options import (
     for_url,
     input_options,
     map_option,
-    nan_option,
+    missing_option,
     output_options,
     refuse_existing,
     refuse_existing_file,
@@ -170,6 +170,7 @@ def plan(
 @seed_option
 @input_options
 @by_option
+@partial(missing_option, default="omit")
 @cluster_options
 @run_options
 def design(
@@ -221,7 +222,7 @@ def design(
 @size_options
 @input_options
 @by_option
-@nan_option
+@missing_option
 @click.option("--split-every", type=click.IntRange(min=2), metavar="N",
               help="Fan-in of a merge; 16 by default, 4 with --by.")  # fmt: skip
 @click.option("--sample", type=click.IntRange(min=0), metavar="N",
@@ -270,6 +271,7 @@ def sketch(
                 n_components=n_components,
                 task=task or TASK,
                 seed=seed,
+                nan_policy="available" if nan_policy == "available" else "omit",
                 **opening,
             )
         lazy = make_sketch(

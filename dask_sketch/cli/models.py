@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dask_sketch.cli.options import (
+    NumberOrAuto,
     Run,
     cluster_options,
     device_option,
@@ -32,6 +33,7 @@ from dask_sketch.validation.choices import COVARIANCE_TYPES
 @click.command(
     epilog=examples(
         "decode sketch.zarr -k 10 --refine efficient -o model.zarr",
+        "decode sketch.zarr -k auto -o model.zarr",
         "decode sketch.zarr -k 64 --method splitting --variance-floor 0.3 -o model.zarr",
         "decode sketch.zarr -k 10 --model dirac -o centroids.zarr",
         "decode sketch.zarr -k 10 --covariance-type full -o model.zarr",
@@ -41,9 +43,9 @@ from dask_sketch.validation.choices import COVARIANCE_TYPES
 )
 @click.argument("sketch")
 @output_options
-@click.option("-k", "--n-components", type=click.IntRange(min=1), metavar="K",
-              help="Number of components; by default that of --start, or found from the "
-              "sketch.")  # fmt: skip
+@click.option("-k", "--n-components", type=NumberOrAuto(), metavar="K",
+              help="Number of components, or auto for the number that explains the sketch best; by "
+              "default that of --start, or found from the sketch by cl-omp.")  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
 @click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
 @click.option("--covariance-type", type=click.Choice(COVARIANCE_TYPES),
@@ -77,7 +79,7 @@ def decode(
     output: str,
     overwrite: bool,
     group: str | None,
-    n_components: int | None,
+    n_components: int | str | None,
     start: str | None,
     variance_floor: float | None,
     storage_options: dict[str, Any] | None,
@@ -118,10 +120,25 @@ def decode(
         choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
     if variance_floor is not None:
         choices["variance_floor"] = variance_floor
-    model = find_model(source, n_components, progress=run.progress, **choices)
+    more: dict[str, Any] = {}
+    if isinstance(n_components, str):
+        from dask_sketch.diagnostics.model_selection import select_model
+
+        types = (choices.pop("covariance_type", None) or "diag",)
+        selection = select_model(source, covariance_types=types, **choices)
+        model, more = selection.model, {"selection": selection.as_dict()}
+    else:
+        model = find_model(source, n_components, progress=run.progress, **choices)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     values = model.as_dict()
-    run.answer(values | {"output": output}, describe(values) | {"written to": output})
+    shown = describe(values)
+    if more:
+        tried = sorted(each["n_components"] for each in more["selection"]["candidates"])
+        shown["selected"] = (
+            f"{model.n_components} components of {', '.join(map(str, tried))} by "
+            f"{more['selection']['criterion']}"
+        )
+    run.answer(values | more | {"output": output}, shown | {"written to": output})
 
 
 @click.command(

@@ -9,7 +9,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -317,6 +317,16 @@ def map_option(function: Command) -> Command:
     )(function)
 
 
+class NumberOrAuto(click.ParamType[Any]):
+    """A number of components, or ``"auto"``."""
+
+    name = "integer or auto"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        """Return the number, or ``"auto"``."""
+        return "auto" if value == "auto" else click.IntRange(min=1).convert(value, param, ctx)
+
+
 def size_options(function: Command) -> Command:
     """Add ``-k``, ``-m`` and ``--task``, which set the size of a sketch."""
     function = click.option(
@@ -340,15 +350,23 @@ def size_options(function: Command) -> Command:
     )(function)
 
 
-def nan_option(function: Command) -> Command:
+def nan_option(
+    function: Command, more: Sequence[str] = (), text: str = "", default: str = "raise"
+) -> Command:
     """Add ``--nan-policy``."""
     return click.option(
         "--nan-policy",
-        type=click.Choice(["raise", "omit"]),
-        default="raise",
+        type=click.Choice(["raise", "omit", *more]),
+        default=default,
         show_default=True,
-        help="Stop at rows with NaN or infinite values, or leave them out and count them.",
+        help=f"Stop at rows with NaN or infinite values, or leave them out and count them{text}.",
     )(function)
+
+
+def missing_option(function: Command, default: str = "raise") -> Command:
+    """Add ``--nan-policy`` with missing values."""
+    text = "; or take such values as missing, completely at random, and use the others (available)"
+    return nan_option(function, ("available",), text, default)
 
 
 def output_options(function: Command) -> Command:

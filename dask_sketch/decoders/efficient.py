@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+from scipy import linalg, special
 
 from dask_sketch.decoders.atoms import Array, unpacked
 from dask_sketch.decoders.descent import Fit, coarse_objective
@@ -101,6 +101,16 @@ class Overidentification:
     def excess(self) -> float:
         """Standard deviations above the mean."""
         return (self.statistic - self.freedom) / self.deviation
+
+    @property
+    def p_value(self) -> float:
+        """Probability of a larger statistic if the data is such a mixture.
+
+        The statistic is then a chi-squared variable, times a factor if frequencies are weighted in
+        several blocks.
+        """
+        factor = self.deviation**2 / (2.0 * self.freedom)
+        return float(special.chdtrc(self.freedom / factor, max(self.statistic, 0.0) / factor))
 
 
 def refine_efficiently(

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.decoders.efficient import Overidentification
 from dask_sketch.diagnostics.degenerate_components import (
     at_boundary,
     at_floor,
     coincident_pairs,
 )
-from dask_sketch.diagnostics.linearization import Linearization, linearise
+from dask_sketch.diagnostics.linearization import Linearization, linearise, overidentify
 from dask_sketch.diagnostics.mmd import (
     Discrepancy,
     discrepancy,
@@ -66,6 +67,7 @@ _FROM_ZERO = 2.0
 _LOST = 5.0
 # Ratio of the width of components to the expected one beyond which another scale is advised.
 _OTHER_SCALE = 1.5
+_TEST_WORK = 1e11  # multiplications of a test of overidentification, some five CPU seconds
 # Multiple of the smallest loss of a feature above which features are named.
 _UNLIKE = 2.0
 
@@ -251,6 +253,11 @@ class FitDiagnostics:
         Discrepancy from a held-out sketch, if one was given.
     is_likeliest
         Whether the likelihood of rows was preferred to the fit to the sketch.
+    overidentification
+        Test of whether the data is a mixture of such components, by the statistic J of the mixture
+        nearest to the sketch in the metric of its noise; see
+        :class:`~dask_sketch.decoders.efficient.Overidentification`. None for centroids, for
+        covariances that it cannot refine, and where it would take more than a few seconds.
     """
 
     cost: float
@@ -267,6 +274,7 @@ class FitDiagnostics:
     feature_losses: NDArray[np.float64]
     heldout: Discrepancy | None
     is_likeliest: bool = False
+    overidentification: Overidentification | None = None
 
     @property
     def cost_ratio(self) -> float:
@@ -309,6 +317,8 @@ class FitDiagnostics:
         values = asdict(self) | {name: getattr(self, name) for name in names}
         if self.heldout is not None:
             values["heldout"] |= {"squared": self.heldout.squared}
+        if self.overidentification is not None:
+            values["overidentification"] |= {"p_value": self.overidentification.p_value}
         return values
 
     def _fields(self) -> dict[str, str]:
@@ -327,6 +337,12 @@ class FitDiagnostics:
                 out["cost after one more step"] = f"{after:.3g}"
                 out["expected of the true model"] = f"{expected:.3g} ± {spread:.2g}"
             out["misfit"] = f"{self.misfit:.2g} standard deviations; noise alone gives -3 to 3"
+            test = self.overidentification
+            if test is not None:
+                out["overidentification statistic J"] = (
+                    f"{test.statistic:,.0f} on {test.freedom:,.0f} degrees of freedom, "
+                    f"p-value {test.p_value:.2g}"
+                )
             if not np.isnan(found.divergence):
                 out["expected divergence"] = (
                     f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
@@ -437,7 +453,7 @@ def _measured(
     residual = weighted_residual(model, sketch)
     visible = np.abs(sketch.characteristic) > 2.0 * sketch.noise_modulus
     is_likeliest = model.decoding is not None and model.decoding.is_likeliest
-    found = None
+    found = test = None
     widths = np.zeros(model.n_features)
     losses = np.full(model.n_features, np.nan)
     if isinstance(model, GaussianMixture):
@@ -451,6 +467,8 @@ def _measured(
             )
         elif is_likeliest:
             found = replace(found, divergence=np.nan)
+        if _is_testable(model, sketch):
+            test = overidentify(model, sketch)
         unit = sketch.feature_map.mean_variances
         widths = np.sqrt(model.weights @ model.variances / unit)
         counts = sketch.effective_count * model.weights[:, None]
@@ -470,4 +488,12 @@ def _measured(
         feature_losses=losses,
         heldout=None if heldout is None else discrepancy(model, heldout, seed),
         is_likeliest=is_likeliest,
+        overidentification=test,
     )
+
+
+def _is_testable(model: GaussianMixture, sketch: Sketch) -> bool:
+    """Whether the overidentification statistic exists, and is affordable."""
+    p, m = model.n_parameters + 1, sketch.feature_map.n_frequencies
+    work = p * m * (p + 4096) + (2.0 * m) ** 3
+    return 2 * m > p and work < _TEST_WORK

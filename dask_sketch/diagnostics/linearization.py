@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from dask_sketch.decoders.atoms import count_shapes, entries
+from dask_sketch.decoders.descent import Fit
+from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, halves, observed_factors, private_noise
@@ -41,6 +43,9 @@ Array = NDArray[np.float64]
 # Relative to the noise per parameter: too small to affect a parameter known to a tenth of its size.
 _FARTHEST = 1e12  # scales of the sketch: cosines of larger phases have no digits left
 _RIDGE = 1e-3
+# Smallest variance of the mixture of a test, as a fraction of that of the frequencies, and the
+# number of parameters beyond which it is refined in float32, as in the search for matrices.
+_TESTED_FLOOR, _MANY_PARAMETERS = 0.01, 1500
 _MIN_WEIGHT = 1e-12  # components of smaller weight have no determined mean
 
 
@@ -161,6 +166,38 @@ class LogVarianceAtoms:
         by_weight = share / self.weights[:, None] - 1.0  # minus a constant: weights sum to one
         rows = np.concatenate([by_weight[:, None], by_mean, by_shape], axis=1)
         return np.asarray(rows.reshape(self.n_parameters, -1))
+
+
+def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
+    """Test whether the data of a sketch is a mixture of such components.
+
+    The mixture nearest to the sketch in the metric of the inverse covariance of its noise is
+    descended to from the model (:func:`~dask_sketch.decoders.efficient.refine_efficiently`). Its
+    squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture.
+
+    Parameters
+    ----------
+    model
+        Mixture near the sketch.
+    sketch
+        Sketch of at least two samples, with as many features.
+
+    References
+    ----------
+    Hansen (1982), Large sample properties of generalized method of moments estimators,
+    Econometrica 50(4).
+    """
+    name = _family(model)
+    known = model.covariances[0] if name == "known" else None
+    objective = Objective(sketch, name, covariance=known, variance_floor=_TESTED_FLOOR)
+    part = _part(model, np.flatnonzero(model.weights > _MIN_WEIGHT))
+    shapes = part.covariance_matrices if objective.space.family.has_matrices else part.variances
+    theta = objective.space.clip(objective.space.from_data_units(part.means, shapes))
+    fit = Fit(part.weights, theta, objective.cost(part.weights, theta), True, "")
+    single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
+    found = refine_efficiently(objective, fit, lambda cost: None, single=single, test=True)
+    assert found.overidentification is not None  # it was asked for
+    return found.overidentification
 
 
 def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:

@@ -7,7 +7,8 @@ The functions take arrays, or objects with the few attributes that the protocols
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 SIZE = (5.0, 3.75)  # inches
+_WIDE_RANGE = 1000.0  # of a criterion, in nats, from which its axis is logarithmic
 _MAX_POINTS = 5000  # of a scatter plot: more make a picture larger, not clearer
 
 
@@ -318,6 +320,48 @@ def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_criterion(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    selected: tuple[float, float],
+    label: str,
+    ax: Axes | None = None,
+) -> Axes:
+    """Criterion of model selection by the number of components.
+
+    Parameters
+    ----------
+    curves
+        Numbers of components and values of the criterion, by the name of the curve, such as the
+        type of the covariances.
+    selected
+        Number of components and value of the selected model.
+    label
+        Name of the criterion.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+    """
+    ax = new_axes(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    for (name, (numbers, values)), color in zip(
+        curves.items(), itertools.cycle((BLUE, GREEN, ORANGE, GREY)), strict=False
+    ):
+        ax.plot(numbers, values, "o-", color=color, ms=4, lw=1.5, label=name)
+    ax.plot(*selected, "o", ms=11, mfc="none", mec=ORANGE, mew=2, label="selected")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="components", ylabel=label)
+    low = min(np.min(values) for _, values in curves.values())
+    if max(np.max(values) for _, values in curves.values()) - low > _WIDE_RANGE:
+        ax.set_yscale("symlog", linthresh=_WIDE_RANGE / 10)
+    ax.legend()
+    return ax
+
+
 def new_axes(ax: Axes | None) -> Axes:
     """Given axes, or those of a new figure."""
     if ax is not None:
@@ -531,3 +575,22 @@ def notebook_axes(ax: Axes | None) -> Axes | None:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=SIZE, layout="constrained")[1]
+
+
+@dataclass(frozen=True)
+class SelectionPlots:
+    """Plots of a selection among models.
+
+    Attributes
+    ----------
+    curves, selected, label
+        Arguments of :func:`~dask_sketch.display.plots.plot_criterion`.
+    """
+
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]]
+    selected: tuple[float, float]
+    label: str
+
+    def criterion(self, ax: Axes | None = None) -> Axes:
+        """Plot the criterion: :func:`~dask_sketch.display.plots.plot_criterion`."""
+        return plot_criterion(self.curves, self.selected, self.label, notebook_axes(ax))

@@ -259,6 +259,9 @@ class DecodeTable(Table):
     ----------
     name
         Name of the model in the ledger, in the report and in names of files.
+    n_components
+        Number of components; ``"auto"`` for the number that :func:`dask_sketch.select_model` finds,
+        anew in each run that changes the data.
     warm
         Start at the model of the last run, if that was a fit to the sketch and the ledger keeps no
         rows; where the fit is then worse, decode from scratch.
@@ -267,7 +270,7 @@ class DecodeTable(Table):
     """
 
     name: Name = "model"
-    n_components: Components | None = None
+    n_components: Components | Literal["auto"] | None = None
     method: MethodName | None = None
     model: ModelName | None = None
     covariance_type: CovarianceType | None = None
@@ -284,6 +287,10 @@ class DecodeTable(Table):
     def _wrong(self) -> Iterator[tuple[str, str]]:
         if self.n_components is None and self.method not in (None, "cl-omp"):
             yield "method", "give n_components; only cl-omp finds the number of components"
+        if self.n_components == "auto" and self.model == "dirac":
+            yield "n_components", '"auto" is for mixtures: give the number of centroids'
+        if self.n_components == "auto" and self.method == "cl-omp":
+            yield "method", 'leave it out: "auto" decodes each number of components by itself'
         if (self.model == "known") != (self.covariance is not None):
             yield "covariance", 'is needed for model = "known", and for no other model'
         if self.method in ("density", "sketch-shift"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
+from dask_sketch.diagnostics.model_selection import select_model
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
@@ -119,16 +120,20 @@ def decode_model(
     decoded
     """
     options = settings_of(table, job.job.seed) | {"progress": progress}
+    n_components = table.n_components
+    if isinstance(n_components, str):  # "auto"
+        types = (options.pop("covariance_type", "diag"),)
+        return DecodedModel(select_model(total, covariance_types=types, **options).model, "cold")
     start = last if _can_start(table, last, total) else None
     warm = None
     if start is not None:
         given = {
             key: value for key, value in options.items() if key not in ("method", "replicates")
         }
-        warm = decode(total, table.n_components, start=start, **given)
+        warm = decode(total, n_components, start=start, **given)
         if not _is_worse(warm, start, total):
             return DecodedModel(warm, "warm")
-    cold = decode(total, table.n_components, **options)
+    cold = decode(total, n_components, **options)
     if warm is None:
         return DecodedModel(cold, "cold")
     return DecodedModel(
@@ -148,7 +153,7 @@ def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
     return (
         table.warm
         and not by_likelihood
-        and table.n_components is not None
+        and isinstance(table.n_components, int)
         and isinstance(last, GaussianMixture)
         and last.decoding is not None
         and not last.decoding.is_likeliest

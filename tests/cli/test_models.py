@@ -192,3 +192,25 @@ def test_a_gpu_that_is_not_there(data: str, here: Path) -> None:
     answer("sketch", *common)
     decoding = ("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr", "--device", "cuda")
     assert "needs CuPy" in refusal(1, *decoding)
+
+
+def test_the_number_of_components_is_found(sketched: Path) -> None:
+    decoded = answer("decode", "sketch.zarr", "-k", "auto", "-o", "model.zarr")
+    assert decoded["n_components"] == decoded["selection"]["n_components"] == 2
+    assert ds.open("model.zarr").n_components == 2
+    text = call("decode", "sketch.zarr", "-k", "auto", "--overwrite", "-o", "model.zarr").stdout
+    assert "2 components of 1, 2" in text
+    assert call("decode", "sketch.zarr", "-k", "some", "-o", "other.zarr").exit_code == 2
+
+
+def test_missing_values(here: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 5)) + 6.0 * (rng.random((3000, 1)) > 0.5)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    zarr.save_array("x.zarr", x)
+    found = answer("sketch", "x.zarr", "-k", 4, "--nan-policy", "available", "-o", "sketch.zarr")
+    assert found["observed_features"] == pytest.approx([0.8] * 5, abs=0.03)
+    assert found["count"] + found["omitted"] == 3000
+    answer("design", "x.zarr", "-k", 4, "--nan-policy", "available", "-o", "map.json")
+    answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
+    answer("diagnose", "model.zarr", "sketch.zarr")

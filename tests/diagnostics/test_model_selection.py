@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from dask_sketch import Centroids, FeatureMap, Sketch, decode, partial_sketch, select_model
+from dask_sketch import (
+    Centroids,
+    FeatureMap,
+    Sketch,
+    decode,
+    design,
+    partial_sketch,
+    select_model,
+    sketch,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.models import GaussianMixture, random_mixture
 
@@ -83,3 +94,140 @@ def test_bad_input() -> None:
         select_model([truth, random_mixture(2, 3)], sketch_of(truth, 100, 0))
     with pytest.raises(InputError, match="effective count"):
         select_model([truth], Sketch.empty(MAP))
+
+
+def overlapping(n_components: int, seed: int) -> GaussianMixture:
+    """A mixture of four features whose nearest components are about 1.5 deviations apart."""
+    truth = random_mixture(n_components, 4, seed=seed)
+    apart = np.linalg.norm(truth.means[:, None] - truth.means, axis=2)
+    np.fill_diagonal(apart, np.inf)
+    factor = 1.5 / np.median(apart.min(axis=1))
+    return GaussianMixture(truth.weights, factor * truth.means, truth.covariances)
+
+
+def of_rows(n_components: int, seed: int, n: int = 20_000, **options: Any) -> Sketch:
+    x = overlapping(n_components, seed).sample(n, seed=seed + 50)
+    return sketch(x, design(x, n_components=4, n_pilot=2000), **options)
+
+
+@pytest.mark.parametrize("numbers", [None, range(1, 7)])
+def test_the_number_of_components_of_a_sketch_is_found(numbers: Any) -> None:
+    data = of_rows(3, seed=1, sample=False)
+    choice = select_model(data, n_components=numbers, threads=1)
+    assert choice.model.n_components == 3
+    assert choice.criterion == "overidentification"
+    assert [entry.value for entry in choice.ranking] == sorted(e.value for e in choice.ranking)
+    by_number = {entry.model.n_components: entry for entry in choice.ranking}
+    assert by_number.keys() >= {2, 3, 4}
+    too_few, right = by_number[2].overidentification, by_number[3].overidentification
+    assert too_few is not None
+    assert right is not None
+    assert too_few.p_value < 1e-6
+    assert right.p_value > 1e-4
+    values = choice.as_dict()
+    assert (values["n_components"], values["criterion"]) == (3, "overidentification")
+    assert len(values["candidates"]) == len(choice.ranking)
+
+
+def test_the_criterion_is_that_of_andrews_and_lu_up_to_a_constant() -> None:
+    data = of_rows(2, seed=2, sample=False)
+    choice = select_model(data, n_components=[2, 3], threads=1)
+    m, n = data.feature_map.n_frequencies, data.count
+    values = {}
+    for entry in choice.ranking:
+        test = entry.overidentification
+        assert test is not None
+        values[entry.model.n_components] = test.statistic - (2 * m - entry.n_parameters) * np.log(n)
+    excess = next(entry.excess for entry in choice.ranking if entry.model.n_components == 3)
+    assert values[3] - values[2] == pytest.approx(excess, abs=10.0)
+
+
+def test_types_of_covariances_are_compared() -> None:
+    truth = GaussianMixture(
+        [0.5, 0.5], [[-2, 0], [2, 1]], [[[1, 0.7], [0.7, 1]], [[1, -0.6], [-0.6, 2]]],
+        covariance_type="full",
+    )  # fmt: skip
+    x = truth.sample(20_000, seed=1)
+    data = sketch(x, design(x, n_frequencies=200, n_components=3), sample=False)
+    choice = select_model(
+        data, n_components=[1, 2, 3], covariance_types=["diag", "full"], threads=1
+    )
+    assert (choice.model.n_components, choice.model.covariance_type) == (2, "full")
+
+
+def test_all_rows_decide_by_their_likelihood() -> None:
+    data = of_rows(2, seed=3, n=3000, sample=3000)
+    choice = select_model(data, n_components=[1, 2, 3], threads=1)
+    assert choice.criterion == "likelihood"
+    assert choice.model.n_components == 2
+    rows = data.sample.rows.astype(float)
+    best = choice.ranking[0]
+    assert best.value == pytest.approx(best.model.bic(rows), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:n_components")
+def test_rows_decide_where_no_mixture_explains_the_sketch(rng: np.random.Generator) -> None:
+    x = rng.uniform(size=(20_000, 2))
+    data = sketch(x, design(x, n_components=3), sample=2000)
+    assert select_model(data, n_components=[1, 2], threads=1).criterion == "likelihood"
+    with pytest.warns(UserWarning, match="statistic"):
+        select_model(data.without_sample(), n_components=[1, 2], threads=1)
+
+
+def test_a_held_out_sketch_decides_where_it_is_given() -> None:
+    data = of_rows(3, seed=4, sample=False)
+    heldout = sketch(overlapping(3, 4).sample(10_000, seed=99), data.feature_map, sample=False)
+    choice = select_model(data, heldout, n_components=[1, 3, 4], threads=1)
+    assert choice.criterion == "heldout"
+    assert choice.ranking[-1].model.n_components == 1
+    assert choice.selected.heldout is not None
+    assert choice.selected.overidentification is not None
+
+
+def test_the_largest_number_is_warned_of() -> None:
+    data = of_rows(3, seed=1, sample=False)
+    with pytest.warns(UserWarning, match="n_components"):
+        select_model(data, n_components=[2, 3], threads=1)
+
+
+def test_a_selection_has_a_table_and_a_picture() -> None:
+    pytest.importorskip("matplotlib")
+    data = of_rows(2, seed=5, n=10_000, sample=False)
+    choice = select_model(
+        data, n_components=[1, 2, 3], covariance_types=["diag", "spherical"], threads=1
+    )
+    for text in (repr(choice), choice._repr_html_()):
+        assert "p-value" in text
+        assert "spherical" in text
+    ax = choice.plot.criterion()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "diag", "spherical", "selected"
+    ]  # fmt: skip
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3])
+    assert min(line.get_ydata().min() for line in ax.lines) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"criterion": "aic"}, "criterion='aic'"),
+        ({"criterion": "likelihood"}, "criterion='likelihood'"),
+        ({"criterion": "heldout"}, "heldout"),
+        ({"n_components": 3}, "n_components=3"),
+        ({"n_components": []}, "n_components"),
+        ({"n_components": [0]}, "n_components=0"),
+        ({"covariance_types": ["round"]}, "covariance_types="),
+        ({"n_components": [2], "model": "dirac"}, "model='dirac'"),
+        ({"start": random_mixture(2, 4)}, "start"),
+    ],
+)
+def test_arguments_of_a_search_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        select_model(of_rows(2, seed=5, n=500, sample=False), **options)
+
+
+def test_arguments_of_a_search_need_a_sketch() -> None:
+    truth = random_mixture(3, 2, seed=1)
+    for options in ({"n_components": [2]}, {"criterion": "likelihood"}, {"replicates": 2}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            select_model([truth], sketch_of(truth, 100, 0), **options)

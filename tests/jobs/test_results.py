@@ -149,3 +149,13 @@ def test_a_job_of_centroids_alone_has_a_report(make_place: Make) -> None:
     place.append(rows_of(ROWS, seed=1))
     assert place.run().models["model"]["start"] == "cold"
     assert "centroids" in (place.folder / "r.html").read_text()
+
+
+def test_the_number_of_components_is_found(make_place: Make) -> None:
+    place = make_place(6, '[[decode]]\nn_components = "auto"\n')
+    outcome = place.run()
+    assert outcome.models["model"]["n_components"] == 2
+    assert place.run().models["model"]["start"] == "kept"
+    place.write('[[decode]]\nn_components = "auto"\nmodel = "dirac"\n')
+    with pytest.raises(JobError, match=r"n_components.*\"auto\""):
+        place.run()
