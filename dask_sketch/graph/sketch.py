@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
@@ -34,6 +36,7 @@ from dask_sketch.sketching.partial import (
 )
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.open import is_stream, require_options
 from dask_sketch.sources.positions import Positions
 from dask_sketch.sources.samples import Samples
 
@@ -60,13 +63,16 @@ def sketch(
     Parameters
     ----------
     x
-        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
+        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes; or a
+        stream of blocks of any such form in memory: a generator, a reader of record batches of
+        Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory.
     feature_map
         Feature map to average; see :func:`design`.
     weights
-        Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
+        Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`. For a
+        stream a name, or a stream of the weights of each block.
     groups
-        Label of the group of each sample; an array-like or a name, see :func:`open_samples`. There
+        Label of the group of each sample, in the same forms as the weights. There
         is then one sketch for each group, with the sums of a pass over its samples alone, and
         without random rows: ``sample`` is refused. Where a group needs rows, sketch it by itself.
     split_every
@@ -137,9 +143,32 @@ def sketch(
         require_sparse(feature_map)
     size = sample_size(sample, feature_map.n_features, grouped=groups is not None)
     position = require_position(position)
+    pass_over = partial(
+        _pass, feature_map=feature_map, nan_policy=nan_policy, device=device, size=size
+    )
+    if is_stream(x):
+        require_options("sketch", options)
+        beside = {"weights": weights, "groups": groups}
+        return _sketch_stream(x, beside, feature_map, split_every, options, pass_over, position)
     samples, fan_in = open_input(
         "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
+    lazy = pass_over(samples, fan_in, position=position)
+    return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+def _pass(
+    samples: Samples,
+    fan_in: int,
+    *,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None,
+    size: int | None,
+    position: int,
+    allow_empty: bool = False,
+) -> LazyResult:
+    """Pass over opened samples; see :func:`sketch` and :func:`sketch_reduction`."""
     if samples.groups is None:
         sampling = None
         if size is not None:
@@ -147,16 +176,90 @@ def sketch(
             sampling = Sampling.of(size, feature_map, n, weighted=weighted)
         reduction = sketch_reduction(
             samples, feature_map, nan_policy, device, sampling=sampling,
-            positions=Positions.in_source(samples, position),
+            positions=Positions.in_source(samples, position), allow_empty=allow_empty,
         )  # fmt: skip
     else:
-        reduction = group_reduction(samples, feature_map, nan_policy, device)
+        reduction = group_reduction(
+            samples, feature_map, nan_policy, device, allow_empty=allow_empty
+        )
     lazy = LazyResult(samples, reduction, fan_in)
     if device is None and reduction.prepare is not None:
         # compiled while the graph is built: local threads and workers of this machine find it
         # cached
         reduction.prepare()
-    return lazy if samples.lazy else lazy.compute(scheduler="threads")
+    return lazy
+
+
+def _sketch_stream(
+    x: Iterable[Any],
+    beside: dict[str, Any],
+    feature_map: FeatureMap,
+    split_every: int | None,
+    options: dict[str, Any],
+    pass_over: Callable[..., LazyResult],
+    position: int,
+) -> Any:
+    """Sketch blocks one after the other, and add the sketches.
+
+    Each block is summed by the threads of this process. Sums are exact and random rows are chosen
+    by their positions, so that the result does not depend on the division into blocks.
+
+    Parameters
+    ----------
+    x
+        Stream of blocks.
+    beside
+        Weights and groups: None, a name, or a stream of the values of each block.
+    feature_map, split_every, options, position
+        Arguments of :func:`sketch`.
+    pass_over
+        Function that sketches the opened samples of one block.
+    """
+    streams = {key: value for key, value in beside.items() if is_stream(value)}
+    for key, value in beside.items():
+        if not (value is None or key in streams or isinstance(value, str)):
+            raise InputError(
+                f"{key} of type {type(value).__name__}: x is a stream of blocks; give the name of "
+                f"a column, or a stream of the {key} of each block.",
+                parameter=key,
+            )
+    total = None
+    for number, (block, *values) in enumerate(_together(x, streams)):
+        given = beside | dict(zip(streams, values, strict=True))
+        samples, fan_in = open_input(
+            "sketch", block, feature_map, split_every, **given, options=options
+        )
+        if samples.lazy:
+            raise InputError(
+                f"x is a stream, and its block {number} of type {type(block).__name__} is lazy: "
+                "give blocks in memory, or one lazy input in place of the stream.",
+                parameter="x",
+            )
+        samples = replace(samples, label=f"block {number} of the stream")
+        part = pass_over(samples, fan_in, position=position, allow_empty=True)
+        part = part.compute(scheduler="threads")
+        total = part if total is None else merge([total, part])
+        position += samples.n_samples or 0
+    if total is None:
+        raise InputError("x is a stream without blocks: it may have been read before.")
+    count, omitted = int(np.sum(total.count)), int(np.sum(total.omitted))
+    _require_samples(count, omitted, "the stream", "have NaN or infinite values, or no label")
+    return total
+
+
+def _together(x: Iterable[Any], streams: dict[str, Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Give the blocks of several streams together; a stream that ends early is refused."""
+    end = object()
+    for blocks in zip_longest(x, *streams.values(), fillvalue=end):
+        missing = [
+            name for name, block in zip(("x", *streams), blocks, strict=True) if block is end
+        ]
+        if missing:
+            raise InputError(
+                f"{missing[0]} is a stream of another length: give one block of each stream for "
+                "each block of rows."
+            )
+        yield blocks
 
 
 # The reductions of both kinds of sketches.
@@ -252,7 +355,12 @@ def _finish_sketch(found: Sketch | None, feature_map: FeatureMap, label: str | N
 
 
 def group_reduction(
-    samples: Samples, feature_map: FeatureMap, nan_policy: str, device: str | None = None
+    samples: Samples,
+    feature_map: FeatureMap,
+    nan_policy: str,
+    device: str | None = None,
+    *,
+    allow_empty: bool = False,
 ) -> Reduction:
     """The reduction of samples to one sketch for each group.
 
@@ -264,6 +372,8 @@ def group_reduction(
         Samples to sketch, with groups.
     feature_map, nan_policy, device
         Arguments of :func:`sketch`.
+    allow_empty
+        Whether no samples give an empty group, rather than an error.
     """
     groups = samples.groups
     assert groups is not None
@@ -282,7 +392,7 @@ def group_reduction(
             feature_map=feature_map,
             dim=groups.dim,
             names=groups.names,
-            label=samples.label,
+            label=None if allow_empty else samples.label,
         ),
         partial(prepare_groups, feature_map, samples.dtype),
         uses_groups=True,
@@ -315,11 +425,12 @@ def _finish_groups(
     feature_map: FeatureMap,
     dim: str,
     names: NDArray[Any] | None,
-    label: str,
+    label: str | None,
 ) -> SketchGroup:
     result = SketchGroup.empty(feature_map, dim) if found is None else found
-    omitted, lacking = int(result.omitted.sum()), "have NaN or infinite values, or no label"
-    _require_samples(int(result.count.sum()), omitted + result.unlabelled, label, lacking)
+    if label is not None:
+        omitted, lacking = int(result.omitted.sum()), "have NaN or infinite values, or no label"
+        _require_samples(int(result.count.sum()), omitted + result.unlabelled, label, lacking)
     # until here the labels are numbers of names
     return result if names is None else replace(result, labels=names[result.labels])
 

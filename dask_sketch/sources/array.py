@@ -20,7 +20,7 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
     require_unmasked(x, "samples", "the values of the array")
     try:
         return np.asarray(x)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # tensors on a GPU, or with gradients
         raise InputError(
             f"x of type {type(x).__name__} is not an array ({error}): give rows of equal length.",
             parameter="x",
@@ -72,6 +72,37 @@ def memory_samples(
     rows = min(step, max(len(x), 1))
     blocks = da.from_array(x, chunks=(rows, x.shape[1]), inline_array=True, name=False)
     return array_samples(blocks, label, weights, groups, lazy=False, **known)
+
+
+def stored_array_samples(
+    x: Any, *, weights: Any = None, groups: Any = None, chunk_size: str | int | None = None
+) -> Samples:
+    """Make samples of an array in a file, such as one of HDF5: each task reads some of its rows.
+
+    Parameters
+    ----------
+    x
+        Object with a shape, a type, and the rows of slices.
+    weights, groups
+        Weights and labels of shape (n,), or None.
+    chunk_size
+        Target size of one task in bytes.
+
+    Raises
+    ------
+    InputError
+        If ``x`` has no shape (n, n_features), or no real numbers.
+    """
+    label, dtype = f"the {type(x).__name__} {getattr(x, 'name', '')}".rstrip(), np.dtype(x.dtype)
+    if len(x.shape) != 2:
+        raise InputError(f"x has shape={x.shape}: give rows of features.", parameter="x")
+    stored = getattr(x, "chunks", None) or (1,)
+    row_bytes = max(dtype.itemsize * x.shape[1], 1)
+    step = row_step(x.shape[0], int(stored[0]), row_bytes, chunk_size, grouped=groups is not None)
+    chunks = (max(min(step, x.shape[0]), 1), x.shape[1])
+    # HDF5 and NetCDF files are read by one thread at a time
+    blocks = da.from_array(x, chunks=chunks, lock=True, asarray=True)
+    return array_samples(blocks, label, weights, groups)
 
 
 def array_samples(

@@ -82,6 +82,7 @@ def frame_samples(
 def pandas_samples(
     x: pd.DataFrame,
     *,
+    label: str = "the DataFrame",
     weights: Any = None,
     groups: Any = None,
     columns: Sequence[str] | None = None,
@@ -93,6 +94,8 @@ def pandas_samples(
     ----------
     x
         Data frame.
+    label
+        Name of the samples for messages.
     weights, groups
         Names of the columns of weights and of labels, or arrays.
     columns
@@ -102,12 +105,12 @@ def pandas_samples(
     """
     weight, weights = column_or_values(weights, x.columns, "weights")
     group, groups = column_or_values(groups, x.columns, "groups")
-    names = feature_columns(columns, x.dtypes, weight, "the DataFrame", group)
+    names = feature_columns(columns, x.dtypes, weight, label, group)
     values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
     weights = weights if weight is None else x[weight]
     samples = memory_samples(
         values,
-        "the DataFrame",
+        label,
         weights,
         groups if group is None else x[group],
         chunk_size,

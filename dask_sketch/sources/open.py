@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import dask.array as da
 import fsspec
 import numpy as np
 from dask.base import is_dask_collection
+from zarr.abc.store import Store
 
 from dask_sketch.errors import InputError
-from dask_sketch.sources.array import array_samples, as_array, memory_samples
+from dask_sketch.sources.array import (
+    array_samples,
+    as_array,
+    memory_samples,
+    stored_array_samples,
+)
+from dask_sketch.sources.arrow import (
+    arrow_dataset_samples,
+    arrow_samples,
+    is_arrow,
+    is_arrow_dataset,
+)
 from dask_sketch.sources.bag import bag_samples
 from dask_sketch.sources.dataframe import column_or_values, frame_samples, pandas_samples
 from dask_sketch.sources.parquet import parquet_samples
 from dask_sketch.sources.parquet_files import SUFFIXES, is_glob
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
 from dask_sketch.validation.device import device_array, on_device
 
 _TYPES = (
-    "a NumPy array, a pandas or Dask DataFrame, a Dask array or bag, an xarray DataArray or "
-    "Dataset, a CuPy array, a Zarr store, or the path or URL of a Zarr store or of Parquet files"
+    "an array (NumPy, CuPy, HDF5, PyTorch), a table (pandas, Arrow, Polars), a Dask array, "
+    "DataFrame or bag, an xarray DataArray or Dataset, a Zarr store, or the path or URL of a Zarr "
+    "store or of Parquet or CSV files"
 )
-_OTHER_SUFFIXES = (".csv", ".txt", ".json", ".npy", ".npz", ".h5", ".hdf5", ".feather")
+_OTHER_SUFFIXES = (".txt", ".json", ".npz", ".h5", ".hdf5", ".feather", ".arrow")
+_NETCDF = (".nc", ".nc4", ".cdf")
+# packages whose arrays are read block by block
+_STORED_ARRAYS = ("h5py", "netCDF4", "tensorstore")
 
 
 def open_samples(
@@ -49,10 +65,15 @@ def open_samples(
     Parameters
     ----------
     x
-        NumPy or CuPy array, pandas or Dask DataFrame, Dask array (chunks of unknown length, empty
-        chunks and chunks along features are fine), Dask bag of blocks or records, xarray DataArray
-        or Dataset, Zarr array, group or store, path or URL of a Zarr store or of a Parquet file,
-        directory or glob.
+        NumPy or CuPy array, or any object that NumPy takes as an array, such as a tensor of
+        PyTorch; pandas or Dask DataFrame; table with the Arrow PyCapsule interface, such as those
+        of pyarrow, Polars and DuckDB (in memory); dataset of ``pyarrow.dataset`` (lazy); Dask array
+        (chunks of unknown length, empty chunks and chunks along features are fine); Dask bag of
+        blocks or records; xarray DataArray or Dataset; dataset of an open HDF5 file (``h5py``);
+        Zarr array, group or store; path or URL of a Zarr store, of a Parquet or CSV file,
+        directory or glob; path of a NetCDF or ``.npy`` file. Streams of blocks, such as generators
+        and readers of record batches, can be read once only: :func:`sketch` takes them, this
+        function does not.
     weights
         One weight for each sample: array-like, or the name of a column, variable, coordinate, array
         of the group, or field of the records.
@@ -162,9 +183,29 @@ def _require_effect(given: dict[str, Any], noun: str, accepted: tuple[str, ...])
             raise InputError(f"{name} has no effect on {noun}; leave it out.", parameter=name)
 
 
+def is_stream(x: Any) -> bool:
+    """Whether an object gives blocks of rows one after the other, and has no rows itself.
+
+    Such are generators, readers of record batches, and loaders of PyTorch.
+
+    Examples
+    --------
+    >>> is_stream(iter([[[1.0, 2.0]]])), is_stream([[1.0, 2.0]]), is_stream(np.zeros((2, 2)))
+    (True, False, False)
+    """
+    if isinstance(x, Iterator):
+        return True
+    if not isinstance(x, Iterable) or isinstance(x, Set) or is_dask_collection(x):
+        return False
+    # sequences, arrays, tables and groups of arrays have items
+    return not (hasattr(x, "__getitem__") or hasattr(x, "__array__") or is_arrow(x))
+
+
 def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     """Open a Dask, xarray or Zarr object; None for other types."""
     module, name = type(x).__module__.split(".")[0], type(x).__name__
+    if module == "dask_array" and is_dask_collection(x):  # the same graph as a plain Dask array
+        x = da.Array(x.__dask_graph__(), x.name, x.chunks, dtype=x.dtype)
     if isinstance(x, da.Array):
         _require_effect(given, "a Dask array", ("weights", "groups"))
         return array_samples(x, f"the Dask array {x.name}", **given)
@@ -174,29 +215,44 @@ def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     if module == "xarray" and name == "Dataset":
         _require_effect(given, "a Dataset", ("weights", "groups", "columns", "feature_dim"))
         return dataset_samples(x, **given)
-    if module == "zarr" or name in ("LocalStore", "FsspecStore", "MemoryStore", "ObjectStore"):
+    if module == "zarr" or isinstance(x, Store):
         options = ("weights", "groups", "array", "chunk_size", "missing_chunks")
         _require_effect(given, "a Zarr store", options)
         return zarr_samples(x, **given)
+    if is_arrow_dataset(x):
+        _require_effect(given, "an Arrow dataset", ("weights", "groups", "columns"))
+        return arrow_dataset_samples(x, **given)
+    if module in _STORED_ARRAYS and hasattr(x, "shape") and hasattr(x, "dtype"):
+        _require_effect(given, "a stored array", ("weights", "groups", "chunk_size"))
+        return stored_array_samples(x, **given)
     if not is_dask_collection(x) or not hasattr(x, "npartitions"):
         return None
     _require_effect(given, "a Dask DataFrame or bag", ("weights", "groups", "columns"))
     if hasattr(x, "columns"):
-        weight, weights = column_or_values(given.get("weights"), x.columns, "weights")
-        group, groups = column_or_values(given.get("groups"), x.columns, "groups")
-        return frame_samples(
-            x, "the Dask DataFrame", weight=weight, weights=weights, group=group, groups=groups,
-            columns=given.get("columns"),
-        )  # fmt: skip
+        return _dask_frame_samples(x, "the Dask DataFrame", given)
     if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
         return bag_samples(x, **given)
     return None
 
 
+def _dask_frame_samples(x: Any, label: str, given: dict[str, Any]) -> Samples:
+    """Open a Dask DataFrame, whose columns may be weights and labels."""
+    weight, weights = column_or_values(given.get("weights"), x.columns, "weights")
+    group, groups = column_or_values(given.get("groups"), x.columns, "groups")
+    return frame_samples(
+        x, label, weight=weight, weights=weights, group=group, groups=groups,
+        columns=given.get("columns"),
+    )  # fmt: skip
+
+
 def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     """Open data in the memory of the host or of a GPU; None for other types."""
-    if type(x).__module__.split(".")[0] == "pandas" and hasattr(x, "columns"):
-        _require_effect(given, "a DataFrame", ("weights", "groups", "columns", "chunk_size"))
+    module = type(x).__module__.split(".")[0]
+    if module == "polars" and hasattr(x, "collect"):  # a query, which is run
+        x = x.collect()
+    tabular = ("weights", "groups", "columns", "chunk_size")
+    if module == "pandas" and hasattr(x, "columns"):
+        _require_effect(given, "a DataFrame", tabular)
         return pandas_samples(x, **given)
     if isinstance(x, (np.ndarray, list, tuple)):
         _require_effect(given, "an array", ("weights", "groups", "chunk_size"))
@@ -204,6 +260,18 @@ def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     if on_device(x):
         _require_effect(given, "an array on a GPU", ("weights", "groups", "chunk_size"))
         return memory_samples(device_array(x), "the array on the GPU", **given)
+    if is_arrow(x) and module != "pandas":
+        _require_effect(given, "a table", tabular)
+        return arrow_samples(x, **given)
+    if is_stream(x):
+        raise InputError(
+            f"x of type {type(x).__module__}.{type(x).__name__} is a stream, which can be read "
+            "once only: dask_sketch.sketch takes it; give other functions an array or a table.",
+            parameter="x",
+        )
+    if hasattr(x, "__array__"):
+        _require_effect(given, "an array", ("weights", "groups", "chunk_size"))
+        return memory_samples(as_array(x), "the array", **given)
     return None
 
 
@@ -217,9 +285,11 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
         raise InputError(f"x={path!r}: give the path of a Zarr store or of Parquet files.")
     if plain.endswith(_OTHER_SUFFIXES):
         raise InputError(
-            f"x={path!r}: only Zarr and Parquet are read by path. Read other files with pandas, "
-            "dask.dataframe or xarray, and give the result."
+            f"x={path!r}: only Zarr, Parquet, CSV, NetCDF and .npy files are read by path. Read "
+            "other files with h5py, pandas, dask.dataframe or xarray, and give the result."
         )
+    if plain.endswith((*_NETCDF, ".csv", ".npy")):
+        return _file_samples(path, plain.rpartition(".")[2], given)
     if not is_parquet(path, given.get("storage_options")):
         if "columns" in given:
             raise InputError(
@@ -233,6 +303,36 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
     if given.pop("missing_chunks", "raise") == "fill":
         raise InputError(f"missing_chunks='fill': {path} has Parquet files; leave it out.")
     return parquet_samples(path, **given)
+
+
+def _file_samples(path: str, kind: str, given: dict[str, Any]) -> Samples:
+    """Open a file by the library that reads its format."""
+    options, size = given.pop("storage_options", None), given.get("chunk_size")
+    try:
+        if kind == "csv":
+            _require_effect(given, "a CSV file", ("weights", "groups", "columns", "chunk_size"))
+            import dask.dataframe as dd
+
+            blocks = "default" if size is None else target_bytes(given.pop("chunk_size"))
+            frame = dd.read_csv(path, blocksize=blocks, storage_options=options)
+            return _dask_frame_samples(frame, path, given)
+        if options:
+            raise InputError("storage_options has no effect on a file of this machine.")
+        if kind == "npy":
+            _require_effect(given, "a .npy file", ("weights", "groups", "chunk_size"))
+            return stored_array_samples(np.load(path, mmap_mode="r", allow_pickle=False), **given)
+        import xarray as xr
+
+        _require_effect(given, "a NetCDF file", ("weights", "groups", "columns", "feature_dim"))
+        return dataset_samples(xr.open_dataset(path, chunks={}), **given)
+    except InputError:
+        raise
+    except Exception as error:  # libraries fail in many ways
+        raise InputError(
+            f"x={path!r} could not be opened: {type(error).__name__}: {error}. Check the path, and "
+            "that the package for this format is installed.",
+            parameter="x",
+        ) from error
 
 
 def is_parquet(path: str, storage_options: dict[str, Any] | None = None) -> bool:

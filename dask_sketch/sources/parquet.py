@@ -12,6 +12,7 @@ import dask.array as da
 import fsspec
 
 from dask_sketch.errors import ChunkError, InputError, install_command
+from dask_sketch.sources.arrow import empty_frame, to_frame
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.parquet_files import SUFFIXES, list_parquet_files
@@ -51,12 +52,8 @@ class PartReader:
 
     def __call__(self, part: FilePart) -> pd.DataFrame:
         """Return the columns of one part as a frame."""
-        import pandas as pd
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # booleans with missing values would become Python objects
-        kinds = {pa.bool_(): pd.BooleanDtype()}
         try:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 groups = range(parquet.num_row_groups)
@@ -66,10 +63,8 @@ class PartReader:
                     chosen, columns=list(self.columns), use_threads=False
                 )
                 # each column is freed as it is converted, so that memory holds one table
-                table = _with_floats(table.select(list(self.columns)))
-                frame: pd.DataFrame = table.to_pandas(
-                    types_mapper=kinds.get, split_blocks=True, self_destruct=True
-                )
+                table = table.select(list(self.columns))
+                frame = to_frame(table, self_destruct=True)
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
@@ -82,22 +77,6 @@ class PartReader:
         except InputError as error:
             raise ChunkError(str(error)) from error
         return frame
-
-
-def _with_floats(table: Any) -> Any:
-    """Convert the decimals of a table, and columns without any value, to float64."""
-    import pyarrow as pa
-
-    for k, field in enumerate(table.schema):
-        if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
-            table = table.set_column(k, field.name, table.column(k).cast(pa.float64()))
-    return table
-
-
-def _frame_of(schema: Any) -> pd.DataFrame:
-    """Frame without rows that has the columns of a schema, but no index of several columns."""
-    frame: pd.DataFrame = _with_floats(schema.empty_table()).to_pandas()
-    return frame.reset_index(drop=True)
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:
@@ -172,7 +151,7 @@ def parquet_samples(
     )  # an empty file has no sizes to extrapolate from
     try:
         with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            meta, n_rows = _frame_of(parquet.schema_arrow), parquet.metadata.num_rows
+            meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
     except Exception as error:  # damaged metadata of pandas raises errors of many kinds
         raise ChunkError(
             f"{first} could not be read: {type(error).__name__}: {error}. Restore it."
@@ -228,7 +207,7 @@ def _split(
 
     try:
         with fs.open(file, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            meta = _frame_of(parquet.schema_arrow)
+            meta = empty_frame(parquet.schema_arrow)
             # a file without these columns is an error of the task that reads it
             readable = set(chosen) <= set(meta)
             width = _row_bytes(meta, chosen, labelled) if readable else 8 * len(chosen)

@@ -52,6 +52,10 @@ class GuardedStore(ReadOnlyStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._root = _local_root(store)
+        # those of other packages may fail at a range that ends after the value
+        self._takes_long_ranges = isinstance(
+            store, (LocalStore, FsspecStore, MemoryStore, WrapperStore)
+        )
         self._layouts: dict[str, Layout] = {}
         self._folders: set[Path] = set()  # folders that are known to be in the store
 
@@ -65,8 +69,9 @@ class GuardedStore(ReadOnlyStore):
 
     def _part(self, key: str, byte_range: ByteRequest | None) -> ByteRequest | None:
         if is_document(key):
-            return _WHOLE_DOCUMENT
-        if byte_range is None and self._root is None:  # a server may answer with any number
+            return _WHOLE_DOCUMENT if self._takes_long_ranges else None
+        # a server may answer with any number of bytes
+        if byte_range is None and self._root is None and self._takes_long_ranges:
             return _whole_chunk(self._layout_of(key, 0))
         return byte_range
 
@@ -76,12 +81,12 @@ class GuardedStore(ReadOnlyStore):
         if found is None:
             return None
         if is_document(key):
-            if byte_range != _WHOLE_DOCUMENT:
+            if byte_range not in (None, _WHOLE_DOCUMENT):
                 raise ArtifactError(f"{self}: the document {key!r} is only read as a whole.")
             self._read(key, key.rpartition("/")[0], found.to_bytes())
             return found
         layout = self._layout_of(key, 0)
-        if byte_range == _whole_chunk(layout):
+        if byte_range in (None, _whole_chunk(layout)):
             self._layout_of(key, len(found))
             byte_range = None
         if layout.compressor is not None or layout.n_texts:
