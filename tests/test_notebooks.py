@@ -26,6 +26,7 @@ SHOWN = {  # part of the output of each
     "08_real_data": "gradient boosting, calibrated sample",
     "09_comparing": "most clearly in feature 2",
     "10_each_speaker_a_sample": "right by densities: 100%",
+    "11_tables_of_sketches": "same bits: True",
 }
 
 SMALLER = {  # sizes in the tests, in place of those of the notebook

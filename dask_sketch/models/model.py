@@ -15,7 +15,7 @@ from dask_sketch.display.plots import ModelPlots
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
-from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, weighted_sum
 from dask_sketch.validation.tables import (
     common_dtype,
@@ -25,6 +25,9 @@ from dask_sketch.validation.tables import (
     require_numeric,
     to_numpy,
 )
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 
@@ -75,7 +78,7 @@ _INSTEAD = {
 LIKELIEST = "maximum likelihood on "  # begins the message of models that rows decided
 
 
-class Model(FrozenDataclass):
+class Model(FrozenDataclass, Storable):
     """Base class of the models, which are frozen dataclasses of arrays.
 
     ``_arrays`` names the arrays; the second holds the means or centers of the components, shape
@@ -136,35 +139,8 @@ class Model(FrozenDataclass):
             )
         return omega
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the model as a Zarr group with a schema, conventions and a checksum.
-
-        :func:`dask_sketch.open` reads it back with the same bits.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace an earlier artifact of this package. Anything else is never replaced.
-        storage_options
-            Options of the file system of a URL.
-
-        Raises
-        ------
-        ArtifactError
-            If something is stored there that may not be replaced, or it cannot be written.
-        """
-        write_dataset(
-            artifact.to_dataset(self, self._schema),
-            store,
-            self._schema,
-            artifact.VERSION,
-            overwrite=overwrite,
-            storage_options=storage_options,
-        )
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return artifact.to_dataset(self, self._schema), self._schema, artifact.VERSION
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)

@@ -24,7 +24,7 @@ from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import STACKS, SUMS, WEIGHTS, add_groups, merge
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
 from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit, union
 
@@ -36,7 +36,7 @@ _MAX_SHOWN = 6  # labels in a message
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SketchGroup(FrozenDataclass):
+class SketchGroup(FrozenDataclass, Storable):
     """One sketch for each group of samples, of one feature map, along one dimension.
 
     :func:`~dask_sketch.sketch` returns it for ``groups=labels``: ``group["ann"]`` is
@@ -477,36 +477,8 @@ class SketchGroup(FrozenDataclass):
         """Sketch vectors, counts, weights, means and bounds as a labelled dataset, in float64."""
         return artifact.group_dataset(self)
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the group as a Zarr group with a schema, conventions and a checksum.
-
-        :func:`dask_sketch.open` reads it back with the same bits.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace an earlier artifact of this package. Anything else is never replaced.
-        storage_options
-            Options of the file system of a URL.
-
-        Raises
-        ------
-        ArtifactError
-            If something is stored there that may not be replaced, it cannot be written, or an
-            array is over 2 GiB; ``select`` parts of the groups then, and store each.
-        """
-        write_dataset(
-            artifact.stored_group(self),
-            store,
-            artifact.GROUP,
-            artifact.VERSIONS[artifact.GROUP],
-            overwrite=overwrite,
-            storage_options=storage_options,
-        )
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return artifact.stored_group(self), artifact.GROUP, artifact.VERSIONS[artifact.GROUP]
 
     @property
     def nbytes(self) -> int:

@@ -41,7 +41,7 @@ from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage.artifact_reader import read_dataset
+from dask_sketch.storage.artifact_reader import read_dataset, unpacked_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +60,8 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     ----------
     store
         Path or URL of a file ``.json`` with the text of :meth:`FeatureMap.to_json`; or path, URL
-        or Zarr store that ``to_zarr`` of a sketch, a group or a model wrote.
+        or Zarr store that ``to_zarr`` of a sketch, a group or a model wrote; or the bytes that
+        its ``to_bytes`` returned.
     storage_options
         Options of the file system of a URL.
 
@@ -92,9 +93,13 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     >>> ds.open(folder / "map.json") == sketch.feature_map
     True
     """
-    if isinstance(store, (str, os.PathLike)) and is_feature_map(store):
+    if isinstance(store, (bytes, bytearray, memoryview)):
+        dataset = unpacked_dataset(bytes(store), ALL_VERSIONS)
+        store = f"{len(store):,} bytes"
+    elif isinstance(store, (str, os.PathLike)) and is_feature_map(store):
         return open_feature_map(os.fspath(store), storage_options)
-    dataset = read_dataset(store, ALL_VERSIONS, storage_options=storage_options)
+    else:
+        dataset = read_dataset(store, ALL_VERSIONS, storage_options=storage_options)
     schema = dataset.attrs["schema"]
     if schema in MODELS:
         return model_from_dataset(dataset, schema, store)
@@ -306,9 +311,8 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
 
 def _feature_map(dataset: xr.Dataset) -> FeatureMap:
     attrs = dataset.attrs
-    found = FeatureMap.from_spec(
-        attrs["feature_map"], attrs["digest"], dataset["frequencies"].values
-    )
+    stored = dataset["frequencies"].values if "frequencies" in dataset else None
+    found = FeatureMap.from_spec(attrs["feature_map"], attrs["digest"], stored)
     if "pilot" not in attrs:
         return found
     return found.with_pilot(Pilot.from_dict(parse_object(attrs["pilot"]), found.n_features))

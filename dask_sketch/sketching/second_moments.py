@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,12 @@ from dask_sketch.features.kernels.sliced_products import (
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.arguments import checked_chunk, refuse_values
 from dask_sketch.sketching.merge import merge
-from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
 from dask_sketch.validation.device import on_host
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 FRACTION = 30  # binary digits of a value in its unit
@@ -204,7 +207,7 @@ def _test_matrix(n_features: int, n_columns: int, seed: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecondMoments(FrozenDataclass):
+class SecondMoments(FrozenDataclass, Storable):
     """Exact second moments of samples, or their products with a test matrix.
 
     Second moments of one grid can be added and subtracted: ``a + b`` are those of both inputs
@@ -464,35 +467,8 @@ class SecondMoments(FrozenDataclass):
 
     # Files and descriptions.
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the second moments as a Zarr group with a schema, conventions and a checksum.
-
-        :func:`dask_sketch.open` reads them back with the same bits.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace an earlier artifact of this package. Anything else is never replaced.
-        storage_options
-            Options of the file system of a URL.
-
-        Raises
-        ------
-        ArtifactError
-            If something is stored there that may not be replaced, or it cannot be written.
-        """
-        write_dataset(
-            artifact.stored_moments(self),
-            store,
-            artifact.MOMENTS,
-            artifact.VERSIONS[artifact.MOMENTS],
-            overwrite=overwrite,
-            storage_options=storage_options,
-        )
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return artifact.stored_moments(self), artifact.MOMENTS, artifact.VERSIONS[artifact.MOMENTS]
 
     def as_dict(self) -> dict[str, object]:
         """Counts, weights, moments and conventions; moments are None without samples."""

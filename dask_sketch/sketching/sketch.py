@@ -30,7 +30,7 @@ from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.missing import MissingWeights, ObservedWeights
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
 from dask_sketch.sketching.row_sample import RowSample
-from dask_sketch.storage.artifact import write_dataset
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _ARRAYS = (*_ARRAY_SUMS, "minimum", "maximum")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sketch(FrozenDataclass):
+class Sketch(FrozenDataclass, Storable):
     """Weighted sums over samples, from which models are decoded.
 
     Sketches of one feature map can be added and subtracted: ``a + b`` is the sketch of both inputs
@@ -362,35 +362,8 @@ class Sketch(FrozenDataclass):
         """Return the sketch as a labelled dataset whose attributes state every convention."""
         return artifact.sketch_dataset(self)
 
-    def to_zarr(
-        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
-    ) -> None:
-        """Store the sketch as a Zarr group with a schema, conventions and a checksum.
-
-        :func:`dask_sketch.open` reads it back with the same bits.
-
-        Parameters
-        ----------
-        store
-            Path, URL or Zarr store.
-        overwrite
-            Replace an earlier artifact of this package. Anything else is never replaced.
-        storage_options
-            Options of the file system of a URL.
-
-        Raises
-        ------
-        ArtifactError
-            If something is stored there that may not be replaced, or it cannot be written.
-        """
-        write_dataset(
-            artifact.stored_sketch(self),
-            store,
-            artifact.SKETCH,
-            artifact.sketch_version(self),
-            overwrite=overwrite,
-            storage_options=storage_options,
-        )
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return artifact.stored_sketch(self), artifact.SKETCH, artifact.sketch_version(self)
 
     def identical(self, other: Sketch) -> bool:
         """Whether all sums, counts and bounds, and the digest of the feature map, are the same.

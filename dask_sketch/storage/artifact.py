@@ -23,8 +23,74 @@ if TYPE_CHECKING:
     import xarray as xr
 
 ROOT = "zarr.json"  # metadata of a group
+_ZIP_ERRORS = (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError)
+DOCUMENT = "dataset.json"  # attributes and dimensions of a packed dataset
 # End of the name of the object that holds a whole artifact while another one is replaced by it.
 REPLACEMENT = ".dask-sketch-replacement"
+
+
+class Storable:
+    """Object that is stored as a Zarr group with a schema, conventions and a checksum."""
+
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        """Dataset to store, name of its schema, and version of the schema."""
+        raise NotImplementedError
+
+    def to_zarr(
+        self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store this as a Zarr group with a schema, conventions and a checksum.
+
+        :func:`dask_sketch.open` reads it back with the same bits.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        overwrite
+            Replace an earlier artifact of this package. Anything else is never replaced.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            If something is stored there that may not be replaced, it cannot be written, or an
+            array is over 2 GiB: store parts of a group of sketches then.
+        """
+        dataset, schema, number = self._stored()
+        write_dataset(
+            dataset, store, schema, number, overwrite=overwrite, storage_options=storage_options
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return one value for a column of a database, a message or a cache.
+
+        :func:`dask_sketch.open` reads the value back with the same bits, and accepts values from
+        others as it accepts their files. The value is an uncompressed ZIP file of arrays in NumPy's
+        format and of a document in JSON. Frequencies are left out: they follow from the document.
+
+        Examples
+        --------
+        >>> import dask_sketch as ds
+        >>> sketch = ds.partial_sketch([[0.0, 1.0]], ds.FeatureMap(2, 20, scale=1.0))
+        >>> value = sketch.to_bytes()
+        >>> ds.open(value).identical(sketch)
+        True
+        """
+        dataset, schema, number = self._stored()
+        compact = dataset.drop_vars("frequencies", errors="ignore")
+        return packed_dataset(_complete(compact, schema, number))
+
+
+def _complete(dataset: xr.Dataset, schema: str, schema_version: int) -> xr.Dataset:
+    """Add the schema and the checksum."""
+    dataset = dataset.assign_attrs(
+        schema=schema,
+        schema_version=schema_version,
+        written_by=f"dask-sketch {version('dask-sketch')}",
+    )
+    return dataset.assign_attrs(checksum=checksum(dataset))
 
 
 def write_dataset(
@@ -68,12 +134,7 @@ def write_dataset(
     """
     if store is None:  # Zarr would write to memory, and the result would be lost
         raise ArtifactError("store=None: give a path, a URL or a Zarr store.")
-    dataset = dataset.assign_attrs(
-        schema=schema,
-        schema_version=schema_version,
-        written_by=f"dask-sketch {version('dask-sketch')}",
-    )
-    dataset = dataset.assign_attrs(checksum=checksum(dataset))
+    dataset = _complete(dataset, schema, schema_version)
     require_writable(store, overwrite=overwrite, storage_options=storage_options)
     path = local_path(store)
     try:
@@ -169,8 +230,27 @@ def packed(contents: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def unpacked(content: bytes) -> dict[str, bytes]:
+def packed_dataset(dataset: xr.Dataset) -> bytes:
+    """Pack a dataset into one object: arrays in NumPy's format, and a document."""
+    dims = {str(name): list(variable.dims) for name, variable in dataset.variables.items()}
+    objects = {DOCUMENT: json.dumps({"attrs": dataset.attrs, "dims": dims}).encode()}
+    for name in dims:
+        file = io.BytesIO()
+        values = np.ascontiguousarray(dataset[name].values).reshape(dataset[name].shape)
+        np.lib.format.write_array(file, values, allow_pickle=False)
+        objects[f"{name}.npy"] = file.getvalue()
+    return packed(objects)
+
+
+def unpacked(content: bytes, label: str = "the replacement") -> dict[str, bytes]:
     """Unpack what :func:`packed` wrote; the objects are never larger than ``content`` together.
+
+    Parameters
+    ----------
+    content
+        Bytes to unpack.
+    label
+        Name of the bytes for messages.
 
     Raises
     ------
@@ -182,10 +262,10 @@ def unpacked(content: bytes) -> dict[str, bytes]:
             members = file.infolist()
             stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
             if not stored or sum(member.file_size for member in members) > len(content):
-                raise ArtifactError("the replacement is larger than its file.")
+                raise zipfile.BadZipFile("its parts are larger than the whole")
             return {member.filename: file.read(member) for member in members}
-    except (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, OSError) as error:
-        raise ArtifactError(f"the replacement is damaged: {first_line(error)}.") from error
+    except (*_ZIP_ERRORS, OSError) as error:
+        raise ArtifactError(f"{label} is damaged: {first_line(error)}.") from error
 
 
 def _make_folders(fs: fsspec.AbstractFileSystem, names: Iterable[str]) -> None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import numpy as np
 import psutil
 import zarr
+from numpy.typing import NDArray
 from zarr.buffer import cpu
 from zarr.errors import ContainsArrayError
 from zarr.storage import MemoryStore
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.artifact import REPLACEMENT, ROOT, checksum, first_line, unpacked
+from dask_sketch.storage.artifact import (
+    DOCUMENT,
+    REPLACEMENT,
+    ROOT,
+    checksum,
+    first_line,
+    unpacked,
+)
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.replace import scratch_folders
 from dask_sketch.storage.untrusted import guarded
@@ -24,6 +35,7 @@ from dask_sketch.storage.untrusted import guarded
 if TYPE_CHECKING:
     import xarray as xr
 
+Versions = Mapping[str, int | tuple[int, ...]]
 MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate more
 _ATTEMPTS = 20  # to read a store that is replaced again and again
 _REMOTE_ATTEMPTS = 3  # more, at a URL
@@ -36,7 +48,7 @@ _REMEDIES = {
 
 def read_dataset(
     store: Any,
-    versions: Mapping[str, int | tuple[int, ...]],
+    versions: Versions,
     *,
     storage_options: dict[str, Any] | None = None,
     max_bytes: int = MAX_BYTES,
@@ -79,6 +91,57 @@ def read_dataset(
     return _read(store, versions, storage_options, max_bytes)
 
 
+def unpacked_dataset(content: bytes, versions: Versions) -> xr.Dataset:
+    """Read the bytes that ``to_bytes`` of an artifact returned.
+
+    Parameters
+    ----------
+    content
+        Bytes of an untrusted author.
+    versions
+        Accepted schemas, and the version of each.
+
+    Raises
+    ------
+    ArtifactError
+        If ``content`` is something else, or was truncated or edited.
+    """
+    import xarray as xr
+
+    label = f"{len(content):,} bytes"
+    objects = unpacked(content, f"store={label!r}")
+    try:
+        document = json.loads(objects[DOCUMENT])
+        attrs, dims = dict(document["attrs"]), dict(document["dims"])
+        arrays = {name: (dims[name], _array(objects[f"{name}.npy"])) for name in dims}
+        dataset = xr.Dataset(arrays, attrs=attrs)
+    except Exception as error:  # damaged bytes surface as errors of many types
+        raise ArtifactError(
+            f"store={label!r} is damaged, or no artifact ({type(error).__name__}: "
+            f"{first_line(error)}). Give the value that to_bytes returned."
+        ) from error
+    _require_schema(attrs.get("schema"), attrs.get("schema_version"), versions, label)
+    _require_checksum(dataset, label)
+    return dataset
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    """Array of numbers in NumPy's format that is as long as it states."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"the format of an array has version {version}")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "fiubc" or fortran_order:
+        raise ValueError(f"an array has dtype={dtype}")
+    return np.frombuffer(content, dtype, offset=file.tell()).reshape(shape)
+
+
+def _store_of(objects: Mapping[str, bytes]) -> MemoryStore:
+    buffers = {key: cpu.Buffer.from_bytes(value) for key, value in objects.items()}
+    return MemoryStore(dict(buffers), read_only=True)
+
+
 def _identity(path: Path | None) -> tuple[int, ...] | None:
     """Numbers of a local folder, which change when it is replaced; None if there is none."""
     try:
@@ -102,7 +165,7 @@ def _is_replaced(path: Path | None, before: tuple[int, ...] | None) -> bool:
 
 def _read_replaced(
     url: str,
-    versions: Mapping[str, int | tuple[int, ...]],
+    versions: Versions,
     storage_options: dict[str, Any] | None,
     max_bytes: int,
     error: ArtifactError,
@@ -114,8 +177,7 @@ def _read_replaced(
         objects = _replacement(url, storage_options, max_bytes)
         store: Any = url
         if objects is not None:
-            buffers = {key: cpu.Buffer.from_bytes(value) for key, value in objects.items()}
-            store = MemoryStore(dict(buffers), read_only=True)
+            store = _store_of(objects)
         with contextlib.suppress(ArtifactError):
             return _read(store, versions, storage_options, max_bytes)
     raise error
@@ -156,7 +218,7 @@ def _replacement(
 
 def _read(
     store: Any,
-    versions: Mapping[str, int | tuple[int, ...]],
+    versions: Versions,
     storage_options: dict[str, Any] | None,
     max_bytes: int,
 ) -> xr.Dataset:
@@ -178,20 +240,8 @@ def _read(
             f"store={str(store)!r} {state}, expected a {noun} ({first_line(error)}). Check the "
             "path or the URL."
         ) from error
-    if not isinstance(schema, str) or schema not in versions:
-        raise ArtifactError(
-            f"store={str(store)!r} is not a {noun}: schema={schema!r}, expected "
-            f"{' or '.join(map(repr, versions))}. "
-            + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
-        )
-    given = versions[schema]
-    accepted = given if isinstance(given, tuple) else (given,)
-    if version not in accepted:
-        raise ArtifactError(
-            f"store={str(store)!r} is a {_noun(schema)} of schema_version={version!r}; this "
-            f"version of dask-sketch reads {' or '.join(map(str, accepted))}. Upgrade the older "
-            "side."
-        )
+    _require_schema(schema, version, versions, str(store))
+    schema = str(schema)
     try:
         dataset = _load(store, source, group, max_bytes)
     except ArtifactError:
@@ -201,12 +251,37 @@ def _read(
             f"store={str(store)!r}: the {_noun(schema)} is truncated or damaged "
             f"({first_line(error)}). Restore it from a copy, or make it again."
         ) from error
+    _require_checksum(dataset, str(store))
+    return dataset
+
+
+def _require_schema(schema: object, version: object, versions: Versions, store: str) -> None:
+    """Refuse other artifacts and other versions."""
+    noun = " or ".join(_noun(name) for name in versions)
+    if not isinstance(schema, str) or schema not in versions:
+        raise ArtifactError(
+            f"store={store!r} is not a {noun}: schema={schema!r}, expected "
+            f"{' or '.join(map(repr, versions))}. "
+            + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
+        )
+    given = versions[schema]
+    accepted = given if isinstance(given, tuple) else (given,)
+    if version not in accepted:
+        raise ArtifactError(
+            f"store={store!r} is a {_noun(schema)} of schema_version={version!r}; this "
+            f"version of dask-sketch reads {' or '.join(map(str, accepted))}. Upgrade the older "
+            "side."
+        )
+
+
+def _require_checksum(dataset: xr.Dataset, store: str) -> None:
+    """Refuse content that was edited, and take the checksum out of the attributes."""
+    schema = dataset.attrs["schema"]
     if dataset.attrs.pop("checksum", None) != checksum(dataset):
         raise ArtifactError(
-            f"store={str(store)!r}: the {_noun(schema)} does not match its checksum; it was "
+            f"store={store!r}: the {_noun(schema)} does not match its checksum; it was "
             "truncated or edited. Restore it from a copy, or make it again."
         )
-    return dataset
 
 
 def _load(store: Any, source: Any, group: zarr.Group, max_bytes: int) -> xr.Dataset:

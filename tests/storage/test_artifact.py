@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import queue
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
+import dask_sketch as ds
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.artifact import checksum, write_dataset
 from dask_sketch.storage.artifact_reader import read_dataset
@@ -33,6 +36,53 @@ def test_round_trip(tmp_path):
         assert again.attrs[name] == value
     assert again.attrs["schema_version"] == 3
     assert again.attrs["written_by"].startswith("dask-sketch ")
+
+
+def artifacts():
+    feature_map = ds.FeatureMap(2, 20, scale=1.0, seed=3, feature_names=("a", "b"))
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    return {
+        "sketch": ds.sketch(x, feature_map, sample=10),
+        "group": ds.sketch(x, feature_map, groups=np.resize(["é", "b"], 50)),
+        "mixture": ds.GaussianMixture([0.5, 0.5], [[0.0, 1.0], [2.0, 3.0]], [[1.0, 2.0]] * 2),
+        "centroids": ds.Centroids([1.0], [[0.0, 1.0]]),
+    }
+
+
+@pytest.mark.parametrize("kind", artifacts())
+def test_bytes_hold_what_a_file_holds(kind, tmp_path):
+    one = artifacts()[kind]
+    value = one.to_bytes()
+    assert isinstance(value, bytes)
+    assert value == one.to_bytes()
+    again = ds.open(value)
+    one.to_zarr(tmp_path / "d")
+    assert type(again) is type(ds.open(tmp_path / "d")) is type(one)
+    assert again.to_bytes() == value == ds.open(memoryview(value)).to_bytes()
+    assert str(again.as_dict()) == str(ds.open(tmp_path / "d").as_dict())
+
+
+def test_edited_bytes_are_refused():
+    value = artifacts()["sketch"].to_bytes()
+    for place in range(0, len(value), 97):
+        edited = bytearray(value)
+        edited[place] ^= 0x20
+        try:  # most of it is covered by the checksums of the ZIP file and of the content
+            found = ds.open(edited)
+        except ArtifactError:
+            continue
+        assert found.identical(ds.open(value))
+    for cut in (0, 10, len(value) - 1):
+        with pytest.raises(ArtifactError, match=f"{cut:,} bytes"):
+            ds.open(value[:cut])
+
+
+def test_bytes_that_unpack_to_more_are_refused():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zarr.json", b" " * 10**6)
+    with pytest.raises(ArtifactError, match="bytes"):
+        ds.open(out.getvalue())
 
 
 def test_the_checksum_sees_names_shapes_types_values_and_attributes():
