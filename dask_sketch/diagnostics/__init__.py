@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
+from dask_sketch.diagnostics.guarantees import (
+    Guarantees,
+    excess_risk_bound,
+    prune_close_centroids,
+    sample_isometry,
+    sketch_sizes,
+)
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 
-__all__ = ["FitDiagnostics", "ModelSelection", "diagnose", "select_model"]
+__all__ = [
+    "FitDiagnostics",
+    "Guarantees",
+    "ModelSelection",
+    "diagnose",
+    "excess_risk_bound",
+    "prune_close_centroids",
+    "sample_isometry",
+    "select_model",
+    "sketch_sizes",
+]

@@ -15,6 +15,7 @@ from dask_sketch.diagnostics.degenerate_components import (
     at_floor,
     coincident_pairs,
 )
+from dask_sketch.diagnostics.guarantees import Guarantees, guarantees
 from dask_sketch.diagnostics.linearization import Linearization, linearise, overidentify
 from dask_sketch.diagnostics.mmd import (
     Discrepancy,
@@ -258,6 +259,8 @@ class FitDiagnostics:
         nearest to the sketch in the metric of its noise; see
         :class:`~dask_sketch.decoders.efficient.Overidentification`. None for centroids, for
         covariances that it cannot refine, and where it would take more than a few seconds.
+    theory
+        Quantities of the theory of compressive learning, if they were asked for.
     """
 
     cost: float
@@ -275,6 +278,7 @@ class FitDiagnostics:
     heldout: Discrepancy | None
     is_likeliest: bool = False
     overidentification: Overidentification | None = None
+    theory: Guarantees | None = None
 
     @property
     def cost_ratio(self) -> float:
@@ -364,7 +368,7 @@ class FitDiagnostics:
             )
             if self.linearization is not None:
                 out["expected of a fitted true model"] = f"{self.expected_heldout:.2g}"
-        return out
+        return out if self.theory is None else out | self.theory.fields()
 
     def __repr__(self) -> str:
         nothing = "No problem found."
@@ -385,6 +389,8 @@ def diagnose(
     sketch: Sketch,
     heldout: Sketch | None = None,
     seed: int = 0,
+    *,
+    theory: bool = False,
 ) -> FitDiagnostics:
     """Diagnose the fit of a model to the sketch that it was decoded from.
 
@@ -404,6 +410,10 @@ def diagnose(
         data can be held out afterwards: ``whole - part``.
     seed
         Seed of the points sampled from the model to compute expectations, ``>= 0``.
+    theory
+        Whether to add the quantities of the theorems of Gribonval et al. (2017): sizes of sketches,
+        separation, coherence, isometry and a bound of the excess risk. They explain what an error
+        depends on, and are far too conservative to choose a size by.
 
     Returns
     -------
@@ -434,7 +444,8 @@ def diagnose(
         require_sketch("heldout", heldout, model)
         sketch.feature_map.require_same(heldout.feature_map)
     with one_blas_thread():
-        return _measured(model, sketch, heldout, seed)
+        found = _measured(model, sketch, heldout, seed)
+        return replace(found, theory=guarantees(model, sketch, seed)) if theory else found
 
 
 def _relative_errors(model: GaussianMixture, errors: NDArray[np.float64]) -> NDArray[np.float64]:
