@@ -115,7 +115,8 @@ def counted(method: str, n_train: int, n_test: int, landmarks: int, few: int) ->
         name: str, n: int, found: Array, seconds: float | None, paper: float | None = None
     ) -> Run:
         error = root_mean_square(found - truth[: len(found)])
-        return Run({"groups": n, "rows": ROWS}, name, 0, error, seconds, paper)
+        learned = {"groups": n} if n else {}
+        return Run({"rows": ROWS} | learned, name, 0, error, seconds, paper)
 
     if method == "criteria":
         found, seconds = timed(lambda: by_criteria(new[: few // 2]))
