@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -21,7 +22,7 @@ from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_mom
 from dask_sketch.models.principal_components import AffineMap
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
-from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_unmasked
 from dask_sketch.validation.tables import names_of
@@ -47,8 +48,9 @@ class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         moments of up to 5,000 features are summed, and ``max(80, 8 n_components)`` columns for
         more.
     nan_policy
-        Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
-        them out; their number is ``moments_.omitted``.
+        Treatment of rows with NaN or infinite values in a fit: ``"raise"``, ``"omit"`` to leave
+        them out, whose number is then ``moments_.omitted``, or ``"available"`` to leave out such
+        values alone, see :func:`dask_sketch.second_moments`. ``transform`` refuses them.
     columns
         Names of the columns of tables that are features; all by default, which must then be
         numeric.
@@ -125,8 +127,9 @@ class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Parameters
         ----------
         X
-            Samples, shape (n_samples, n_features), or anything that :func:`dask_sketch.sketch`
-            takes; or their :class:`dask_sketch.SecondMoments`.
+            Samples, shape (n_samples, n_features), or anything that
+            :func:`dask_sketch.second_moments` takes, such as a stream of blocks; or their
+            :class:`dask_sketch.SecondMoments`.
         y
             Ignored.
         sample_weight
@@ -167,18 +170,28 @@ class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _learn(
         self, x: Any, sample_weight: Any, *, fresh: bool, partial: bool = False
     ) -> SketchPCA:
-        require_nan_policy(self.nan_policy, without="for principal components: pass 'omit'.")
+        require_nan_policy(self.nan_policy)
         names, checked = None, False
         if isinstance(x, SecondMoments):
             moments = x if fresh else self.moments_ + x
             names = x.grid.feature_names
         else:
-            samples, checked = self._opened(x, sample_weight, fresh=fresh)
-            names = samples.feature_names
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            given = {"like": self.moments_} if not fresh else {"n_columns": self._columns(samples)}
-            found = second_moments(samples, nan_policy=self.nan_policy, seed=seed, **given)
+            options: dict[str, Any] = {"nan_policy": self.nan_policy, "seed": seed}
+            if not fresh:
+                options["like"] = self.moments_
+            if is_stream(x) and not issparse(x):  # scikit-learn refuses sparse arrays
+                given = options | {"weights": sample_weight, "columns": self.columns}
+                if fresh:
+                    given["n_columns"] = self.n_columns
+                found = second_moments(x, **given)
+            else:
+                samples, checked = self._opened(x, sample_weight, fresh=fresh)
+                if fresh:
+                    options["n_columns"] = self._columns(samples)
+                found = second_moments(samples, **options)
             found = found if isinstance(found, SecondMoments) else found.compute()
+            names = found.grid.feature_names
             moments = found if fresh else self.moments_ + found
         wanted = self.n_components
         if partial and isinstance(wanted, (int, np.integer)):
@@ -234,7 +247,9 @@ class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 )
         names = names_of(getattr(self, "feature_names_in_", []))
         samples = open_samples(rows, weights=weights)
-        n_bytes = moment_bytes(rows.shape[1], self._columns(samples))
+        n_bytes = moment_bytes(
+            rows.shape[1], self._columns(samples), self.nan_policy == "available"
+        )
         samples = in_larger_chunks(samples, n_bytes, rows, weights=weights)
         return replace(samples, feature_names=names), True
 

@@ -96,6 +96,13 @@ def test_labelled_and_other_input(tmp_path):
         np.testing.assert_allclose(scores, found.transform(X), atol=1e-7)
 
 
+def test_streams():
+    found = SketchPCA(3).fit(iter(np.array_split(X, 4)))
+    same(found, SketchPCA(3).fit(X))
+    found.partial_fit(iter([X[:100]]), sample_weight=iter([np.ones(100)]))
+    assert found.n_samples_ == 1000
+
+
 def test_weights():
     w = RNG.integers(0, 4, len(X)).astype(float)
     found = SketchPCA(2).fit(X, sample_weight=w)
@@ -167,6 +174,17 @@ def test_rows_with_nan_are_left_out_on_demand():
         same(found, SketchPCA(2).fit(x[kept]))
         with pytest.raises(ValueError, match="(?i)nan"):
             SketchPCA(2).fit(given)
+
+
+def test_missing_values():
+    x = np.where(RNG.uniform(size=X.shape) < 0.05, np.nan, X)
+    found = SketchPCA(2, nan_policy="available").fit(x)
+    values = np.linalg.eigvalsh(pd.DataFrame(x).cov().to_numpy())[::-1][:2]
+    np.testing.assert_allclose(found.explained_variance_, values, rtol=1e-7)
+    same(SketchPCA(2, nan_policy="available").fit(lazy(x)), found)
+    found.partial_fit(x[:50])
+    with pytest.raises(ValueError, match="NaN"):
+        found.transform(x)
 
 
 def test_a_pipeline_and_set_output():

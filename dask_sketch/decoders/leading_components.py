@@ -35,6 +35,7 @@ Array = NDArray[np.float64]
 COLUMNS = 8  # of the test matrix, for each component
 MIN_COLUMNS = 80
 _ROUNDING = 2.0 ** np.arange(-30, -9, 4)  # of the products, relative to their size
+_MAX_NEGATIVE = 0.01  # of the sum of all eigenvalues, in size
 _MAX_EXCESS = 0.02  # excess risk that warns; the estimate is often two times too large
 
 
@@ -84,7 +85,8 @@ def principal_components(
 
     Examples
     --------
-    >>> from dask_sketch.sketching.second_moments import MomentGrid, partial_moments
+    >>> from dask_sketch.sketching.partial_moments import partial_moments
+    >>> from dask_sketch.sketching.second_moments import MomentGrid
     >>> x = np.random.default_rng(0).normal(size=(1000, 2)) * [3.0, 1.0]
     >>> found = principal_components(partial_moments(x, MomentGrid.of_rows(x)), 1)
     >>> found.components.round(1), found.explained_variance.round()
@@ -125,10 +127,16 @@ def _of_covariance(
 ) -> PrincipalComponents:
     covariance, d = moments.covariance, moments.n_features
     total = float(np.trace(covariance))
-    chosen = None if share is not None else (d - int(n_components), d - 1)
+    # pairwise all of them, since some may be negative
+    whole = share is not None or moments.grid.pairwise
+    chosen = None if whole else (d - int(n_components), d - 1)
     values, vectors = scipy.linalg.eigh(
         covariance, subset_by_index=chosen, overwrite_a=True, check_finite=False
     )
+    if moments.grid.pairwise:
+        _warn_of_negative(values)
+        if share is None:
+            values, vectors = values[-int(n_components) :], vectors[:, -int(n_components) :]
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     if share is not None:
         # as in scikit-learn: the first number that explains more
@@ -136,6 +144,17 @@ def _of_covariance(
         k = min(int(np.searchsorted(reached, share, side="right")) + 1, len(reached))
         values, vectors = values[:k], vectors[:, :k]
     return _components(moments, vectors, values, total, 0.0)
+
+
+def _warn_of_negative(values: Array) -> None:
+    """Warn if pairwise covariances are far from those of any samples."""
+    negative = -float(values[values < 0.0].sum()) / (float(np.abs(values).sum()) or 1.0)
+    if negative > _MAX_NEGATIVE:
+        warn_user(
+            f"{negative:.1%} of the eigenvalues of the covariances by pairs of features is "
+            "negative: too many values are missing, or not at random. Leave out features with few "
+            "values, or fit rows without missing values, nan_policy='omit'."
+        )
 
 
 def _of_products(moments: SecondMoments, k: int) -> PrincipalComponents:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,20 +18,18 @@ from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import FAN_IN
 from dask_sketch.graph.plan import require_chunks_fit
 from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.sketch import blocks_together
 from dask_sketch.sketching.arguments import checked_chunk, require_nan_policy
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.second_moments import (
-    MomentGrid,
-    SecondMoments,
-    moment_bytes,
-    partial_moments,
-)
-from dask_sketch.sources.open import open_samples, require_options
+from dask_sketch.sketching.partial_moments import partial_moments
+from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments, moment_bytes
+from dask_sketch.sources.open import is_stream, open_samples, require_options
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.warn import warn_user
 
+AVAILABLE = "available"  # value of nan_policy
 MAX_FEATURES = 5000  # whose second moments take 200 MB
 _PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
 _MIN_PILOT = 32  # rows for center and units,
@@ -58,9 +58,12 @@ def second_moments(
     Parameters
     ----------
     x
-        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
+        Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes; or a
+        stream of blocks of any such form in memory, such as a generator. A stream is read at once,
+        and only one block is in memory.
     weights
-        Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
+        Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`. For a
+        stream a name, or a stream of the weights of each block.
     n_columns
         Number of columns of a random test matrix, whose products with the second moments are
         summed: ``n_features * n_columns`` numbers in place of ``n_features**2 / 2``, and about
@@ -73,7 +76,9 @@ def second_moments(
         Seed of the test matrix, ``>= 0``.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
-        ``"omit"`` leaves such rows out and counts them.
+        ``"omit"`` leaves such rows out and counts them, ``"available"`` leaves out such values, so
+        that the covariance of two features is that of the rows that have both. That is right for
+        values that are missing at random; it takes four times as long.
     split_every
         Maximum number of partial results that one task combines, ``>= 2``; the setting
         ``sketch.split-every`` by default, and 4 where they are larger than 4 MiB.
@@ -107,24 +112,31 @@ def second_moments(
     True
     """
     require_options("second_moments", options)
-    require_nan_policy(nan_policy, without="for second moments: pass 'omit'.")
+    require_nan_policy(nan_policy)
     require_integer("seed", seed, 0)
     if options.get("groups") is not None:
         raise InputError(
             "groups: there is one result for all samples; leave it out, or select the rows of a "
             "group."
         )
+    if is_stream(x):
+        return _of_stream(x, weights, n_columns, like, seed, nan_policy, split_every, options)
     samples = open_samples(x, weights=weights, **options)
     known = samples.n_features
+    if n_columns is not None and nan_policy == AVAILABLE:
+        raise InputError(
+            f"n_columns={n_columns}: nan_policy='available' needs all second moments; leave it "
+            "out, or pass nan_policy='omit'."
+        )
     if like is None and known is not None:
         _require_columns(known, n_columns)
         if "chunk_size" not in options and not isinstance(x, Samples):
-            n_bytes = moment_bytes(known, n_columns)
+            n_bytes = moment_bytes(known, n_columns, nan_policy == AVAILABLE)
             samples = in_larger_chunks(samples, n_bytes, x, weights=weights, **options)
     if like is None:
         grid, first = _first_grid(samples, n_columns, seed, nan_policy)
     else:
-        grid, first = _given_grid(like, n_columns), None
+        grid, first = _given_grid(like, n_columns, nan_policy), None
     samples.require_features(grid.n_features, "the grid", grid.feature_names)
     _warn_of_small_chunks(samples, grid)
     setting = config.get("split-every")
@@ -144,13 +156,62 @@ def second_moments(
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
 
 
-def _given_grid(like: Any, n_columns: int | None) -> MomentGrid:
+def _of_stream(
+    x: Iterable[Any],
+    weights: Any,
+    n_columns: int | None,
+    like: Any,
+    seed: int,
+    nan_policy: str,
+    split_every: int | None,
+    options: dict[str, Any],
+) -> SecondMoments:
+    """Second moments of blocks one after the other; the first usable rows give the grid."""
+    streams = {"weights": weights} if is_stream(weights) else {}
+    if not (weights is None or streams or isinstance(weights, str)):
+        raise InputError(
+            f"weights of type {type(weights).__name__}: x is a stream of blocks; give the name of "
+            "a column, or a stream of the weights of each block.",
+            parameter="weights",
+        )
+    total = None if like is None else SecondMoments.empty(_given_grid(like, n_columns, nan_policy))
+    for number, (block, *values) in enumerate(blocks_together(x, streams)):
+        samples = open_samples(block, weights=values[0] if values else weights, **options)
+        if samples.lazy:
+            raise InputError(
+                f"x is a stream, and its block {number} of type {type(block).__name__} is lazy: "
+                "give blocks in memory, or one lazy input in place of the stream.",
+                parameter="x",
+            )
+        samples = replace(samples, label=f"block {number} of the stream")
+        if samples.n_samples == 0:
+            continue
+        if total is None:
+            total = second_moments(
+                samples, n_columns=n_columns, seed=seed, nan_policy=nan_policy,
+                split_every=split_every,
+            )  # fmt: skip
+            continue
+        samples.require_features(total.n_features, "the grid", total.grid.feature_names)
+        chunk = partial(_moments_of_chunk, grid=total.grid, nan_policy=nan_policy)
+        lazy = LazyResult(samples, Reduction("second-moments", chunk, merge), split_every)
+        total = merge([total, lazy.compute(scheduler="threads")])
+    return _finished(total, "the stream", None)
+
+
+def _given_grid(like: Any, n_columns: int | None, nan_policy: str) -> MomentGrid:
     found = like.grid if isinstance(like, SecondMoments) else like
     if not isinstance(found, MomentGrid):
         raise InputError(f"like of type {type(like).__name__}: give second moments.")
     if n_columns not in (None, found.n_columns):
         raise InputError(
             f"n_columns={n_columns}: like= has n_columns={found.n_columns}; leave it out."
+        )
+    if found.pairwise != (nan_policy == AVAILABLE):
+        raise InputError(
+            f"nan_policy={nan_policy!r}: like= has been computed "
+            f"{'with' if found.pairwise else 'without'} {AVAILABLE!r}; use the same.",
+            parameter="nan_policy",
         )
     return found
 
@@ -181,7 +242,7 @@ def _first_grid(
         if found[1] is not None and number == 0:
             return found[1].grid, found[1]
         together = np.concatenate(rows)
-        if len(together) >= _MIN_PILOT and np.ptp(together, axis=0).any():
+        if len(together) >= _MIN_PILOT and _varies(together):
             break
     together = np.concatenate(rows) if rows else np.empty((0, 0))
     if not len(together):
@@ -190,7 +251,15 @@ def _first_grid(
             "rows, an empty store or weights of zero, or give like=, second moments of other rows."
         )
     _require_columns(together.shape[1], n_columns)
-    return MomentGrid.of_rows(together, n_columns, seed, names), None
+    pairwise = nan_policy == AVAILABLE
+    return MomentGrid.of_rows(together, n_columns, seed, names, pairwise=pairwise), None
+
+
+def _varies(rows: Any) -> bool:
+    """Whether a feature has two values in some rows."""
+    given = np.isfinite(rows)
+    high = np.where(given, rows, -np.inf).max(axis=0)
+    return bool((high > np.where(given, rows, np.inf).min(axis=0)).any())
 
 
 def _first_of_chunk(
@@ -208,10 +277,11 @@ def _first_of_chunk(
     used = np.ones(len(x), bool) if w is None else on_host(w) > 0
     step = max(len(x) // min(_PILOT_ROWS, max(_PILOT_VALUES // x.shape[1], _MIN_PILOT)), 1)
     few = on_host(x[::step]).astype(np.float64)
-    few = few[used[::step] & np.isfinite(few).all(axis=1)]
-    if not moments or len(few) < _MIN_PILOT or not np.ptp(few, axis=0).any():
+    pairwise, finite = nan_policy == AVAILABLE, np.isfinite(few)
+    few = few[used[::step] & (finite.any(axis=1) if pairwise else finite.all(axis=1))]
+    if not moments or len(few) < _MIN_PILOT or not _varies(few):
         return few, None
-    grid = MomentGrid.of_rows(few, n_columns, seed, names)
+    grid = MomentGrid.of_rows(few, n_columns, seed, names, pairwise=pairwise)
     return few, partial_moments(x, grid, w, nan_policy=nan_policy, label=label)
 
 

@@ -224,7 +224,7 @@ def _sketch_stream(
                 parameter=key,
             )
     total = None
-    for number, (block, *values) in enumerate(_together(x, streams)):
+    for number, (block, *values) in enumerate(blocks_together(x, streams)):
         given = beside | dict(zip(streams, values, strict=True))
         samples, fan_in = open_input(
             "sketch", block, feature_map, split_every, **given, options=options
@@ -247,8 +247,18 @@ def _sketch_stream(
     return total
 
 
-def _together(x: Iterable[Any], streams: dict[str, Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Give the blocks of several streams together; a stream that ends early is refused."""
+def blocks_together(
+    x: Iterable[Any], streams: dict[str, Iterable[Any]]
+) -> Iterator[tuple[Any, ...]]:
+    """Give the blocks of several streams together; a stream that ends early is refused.
+
+    Parameters
+    ----------
+    x
+        Stream of blocks of rows.
+    streams
+        Streams of values for each block, by the name of the argument.
+    """
     end = object()
     for blocks in zip_longest(x, *streams.values(), fillvalue=end):
         missing = [

@@ -101,7 +101,8 @@ _MOMENTS_CONVENTION = (
     "[1, t]), row after row, then those of weight * y**2, where t = y @ (coins - 32) * test_scale, "
     "and coins are the numbers of bits that are one in n_features * n_columns words of 64 bits of "
     "the generator Philox with the key seed. squared_weight = squared_weight_steps * 2.0**-104. To "
-    "merge two of one center, unit, n_columns and seed, add all integers, count and omitted."
+    "merge two of one center, unit, n_columns and seed, add all integers, count and omitted. "
+    "With pairwise, [1, y] is [1, e, y] where e is 1 for values that there are, and others are 0."
 )
 
 
@@ -273,6 +274,8 @@ def stored_moments(moments: Any) -> xr.Dataset:
     }
     if grid.n_columns is not None:
         attrs |= {"n_columns": grid.n_columns, "test_scale": grid.test_scale}
+    if grid.pairwise:
+        attrs["pairwise"] = 1
     if grid.feature_names is not None:
         attrs["feature_names"] = json.dumps(grid.feature_names)
     return xr.Dataset(

@@ -232,6 +232,7 @@ def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
             int(attrs["n_columns"]) if "n_columns" in attrs else None,
             int(attrs["seed"]),
             None if names is None else tuple(map(str, json.loads(names))),
+            bool(attrs.get("pairwise", 0)),
         )
         words = [_array(dataset, f"sums_{w}", (grid.n_sums,), (np.int64,)) for w in ("high", "low")]
         counts = [int(attrs[name]) for name in ("squared_weight_steps", "count", "omitted")]

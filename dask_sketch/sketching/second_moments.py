@@ -17,28 +17,16 @@ from numpy.typing import NDArray
 
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
-from dask_sketch.errors import CapacityError, ChunkError, InputError, MergeError
-from dask_sketch.features.kernels.expectation_loop import weights_by_exponent
+from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features.kernels.fixed_point import (
-    MAX_EXPONENT,
     MAX_TOTAL_WEIGHT,
     MIN_EXPONENT,
     FixedPoint,
 )
-from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
-from dask_sketch.features.kernels.sliced_products import (
-    MAX_ROWS,
-    SLICE_BITS,
-    add_products,
-    add_squares,
-    slices,
-)
 from dask_sketch.sketching import artifact
-from dask_sketch.sketching.arguments import checked_chunk, refuse_values
 from dask_sketch.sketching.merge import merge
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
-from dask_sketch.validation.device import on_host
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -47,8 +35,6 @@ Array = NDArray[np.float64]
 FRACTION = 30  # binary digits of a value in its unit
 SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # of the sum of squared weights
 _WORDS = 16  # bytes of a sum of two words
-_NEAR = 2.0**41  # integers in two slices
-_BLOCK = 2**20  # values that are converted at a time
 _DEVIATION = 2  # of an entry of the test matrix, a power of two: that of 64 coins is 4
 _RANGE = 400  # binary exponents of units, whose squares are float64 numbers
 
@@ -73,6 +59,8 @@ class MomentGrid(FrozenDataclass):
         Seed of the test matrix, ``>= 0``.
     feature_names
         Names of the features, or None.
+    pairwise
+        Whether the moments of two features are those of the rows that have both.
 
     Raises
     ------
@@ -91,6 +79,7 @@ class MomentGrid(FrozenDataclass):
     n_columns: int | None = None
     seed: int = 0
     feature_names: tuple[str, ...] | None = None
+    pairwise: bool = False
 
     def __post_init__(self) -> None:
         for name in ("center", "unit"):
@@ -105,6 +94,11 @@ class MomentGrid(FrozenDataclass):
         require_integer("seed", self.seed, 0)
         if self.n_columns is not None:
             require_integer("n_columns", self.n_columns, 1)
+            if self.pairwise:
+                raise InputError(
+                    f"n_columns={self.n_columns}: missing values need all second moments; leave it "
+                    "out, or pass nan_policy='omit'."
+                )
             if self.n_columns > self.n_features:
                 raise InputError(
                     f"n_columns={self.n_columns}: give at most the number of features, "
@@ -120,21 +114,26 @@ class MomentGrid(FrozenDataclass):
         n_columns: int | None = None,
         seed: int = 0,
         feature_names: tuple[str, ...] | None = None,
+        *,
+        pairwise: bool = False,
     ) -> MomentGrid:
         """Grid for data like the given rows, of which a few hundred suffice.
 
         Parameters
         ----------
         rows
-            Finite rows, shape (n, n_features), at least one.
-        n_columns, seed, feature_names
+            Rows, shape (n, n_features), at least one. Values that are not finite are left out.
+        n_columns, seed, feature_names, pairwise
             Attributes of the grid.
         """
         x = np.asarray(rows, dtype=np.float64)
+        given = np.isfinite(x)
+        x, count = np.where(given, x, 0.0), np.maximum(given.sum(axis=0), 1)
         largest = np.abs(x).max(axis=0)
         scaled = x / np.where(largest > 0.0, largest, 1.0)
-        mean = scaled.mean(axis=0)
-        deviation = np.sqrt(((scaled - mean) ** 2).mean(axis=0)) * largest
+        mean = scaled.sum(axis=0) / count
+        away = np.where(given, scaled - mean, 0.0)
+        deviation = np.sqrt((away**2).sum(axis=0) / count) * largest
         # a feature that does not vary here may vary elsewhere, by a fraction of its value or, if
         # that is zero, like the others
         varies = deviation > 4.0 * np.finfo(np.float64).eps * largest
@@ -146,7 +145,7 @@ class MomentGrid(FrozenDataclass):
         unit = np.ldexp(1.0, np.clip(exponent, -_RANGE, _RANGE).astype(int))
         # in whole units: the differences from it have few digits, for integers none
         center = np.rint(mean * largest / unit) * unit
-        return cls(center, unit, n_columns, seed, feature_names)
+        return cls(center, unit, n_columns, seed, feature_names, pairwise)
 
     @property
     def n_features(self) -> int:
@@ -156,12 +155,12 @@ class MomentGrid(FrozenDataclass):
     @property
     def n_sums(self) -> int:
         """Number of sums."""
-        return moment_bytes(self.n_features, self.n_columns) // _WORDS
+        return moment_bytes(self.n_features, self.n_columns, self.pairwise) // _WORDS
 
     @property
     def nbytes(self) -> int:
         """Size of the sums in bytes."""
-        return moment_bytes(self.n_features, self.n_columns)
+        return moment_bytes(self.n_features, self.n_columns, self.pairwise)
 
     def test_matrix(self) -> Array:
         """Random integers with variance 16, nearly Gaussian, shape (n_features, n_columns)."""
@@ -175,7 +174,7 @@ class MomentGrid(FrozenDataclass):
 
     def require_same(self, other: MomentGrid) -> None:
         """Raise MergeError, with the name of the attribute, unless the grids are equal."""
-        for name in ("center", "unit", "n_columns", "seed", "feature_names"):
+        for name in ("center", "unit", "n_columns", "seed", "feature_names", "pairwise"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if not np.array_equal(mine, theirs):
                 raise MergeError(
@@ -184,7 +183,7 @@ class MomentGrid(FrozenDataclass):
                 )
 
 
-def moment_bytes(n_features: int, n_columns: int | None) -> int:
+def moment_bytes(n_features: int, n_columns: int | None, pairwise: bool = False) -> int:
     """Size of second moments in bytes, or of their products with a test matrix.
 
     Examples
@@ -193,7 +192,8 @@ def moment_bytes(n_features: int, n_columns: int | None) -> int:
     (200120016, 6561296)
     """
     if n_columns is None:
-        return _WORDS * ((n_features + 1) * (n_features + 2) // 2)
+        side = 1 + n_features * (2 if pairwise else 1)
+        return _WORDS * (side * (side + 1) // 2)
     return _WORDS * ((n_features + 1) * (n_columns + 1) + n_features)
 
 
@@ -219,7 +219,9 @@ class SecondMoments(FrozenDataclass, Storable):
         Conventions of the sums.
     sums
         Sums as integers, flat: those of ``[1, x]' [1, x]``, upper triangle row by row; or with a
-        test matrix those of ``[1, x]' [1, x Omega]``, and of the squares of ``x``.
+        test matrix those of ``[1, x]' [1, x Omega]``, and of the squares of ``x``; or pairwise
+        those of ``[1, e, x]' [1, e, x]``, where ``e`` tells which values there are, and others are
+        zero.
     squared_weight_quanta
         Sum of the squares of the weights in multiples of ``2**-104``.
     count
@@ -235,6 +237,7 @@ class SecondMoments(FrozenDataclass, Storable):
 
     Examples
     --------
+    >>> from dask_sketch.sketching.partial_moments import partial_moments
     >>> x = np.random.default_rng(0).normal(size=(1000, 3))
     >>> grid = MomentGrid.of_rows(x)
     >>> parts = [partial_moments(x[:300], grid), partial_moments(x[300:], grid)]
@@ -345,8 +348,18 @@ class SecondMoments(FrozenDataclass, Storable):
         d = self.grid.n_features
         if not self.is_complete:
             return slice(self.grid.n_sums - d, None)
-        rows = np.arange(1, d + 1)
-        return rows * (d + 1) - rows * (rows + 1) // 2 + rows
+        rows = np.arange(1, d + 1) + (d if self.grid.pairwise else 0)
+        return self._starts(rows) + rows
+
+    def _starts(self, rows: Any) -> Any:
+        """Positions before the first column, of rows of the upper triangle."""
+        side = 1 + self.grid.n_features * (2 if self.grid.pairwise else 1)
+        return rows * side - rows * (rows + 1) // 2
+
+    def _part(self, row: int, start: int, stop: int) -> Array:
+        """Entries of one row of the upper triangle."""
+        before = self._starts(row)
+        return self._floats(slice(before + start, before + stop))
 
     def _floats(self, where: Any) -> Array:
         chosen = FixedPoint(self.sums.high[where].copy(), self.sums.low[where].copy())
@@ -372,15 +385,31 @@ class SecondMoments(FrozenDataclass, Storable):
         return self.total_weight**2 / (self.squared_weight_quanta / (1 << SQUARED_FRACTION))
 
     @cached_property
+    def _weights(self) -> Any:
+        """Weight of the values of each feature: the total weight, or pairwise an array."""
+        self._require_weight()
+        if not self.grid.pairwise:
+            return self.total_weight
+        rows = np.arange(1, self.n_features + 1)
+        found = self._floats(self._starts(rows) + rows)
+        if not (found > 0.0).all():
+            raise InputError(
+                f"feature {int(np.argmin(found))} has no values: leave it out of the samples."
+            )
+        return found
+
+    @cached_property
     def _first(self) -> Array:
         """Mean of ``(x - center) / unit``, shape (n_features,)."""
-        d = self.n_features
-        self._require_weight()
-        where = slice(1, d + 1)
+        d, weights = self.n_features, self._weights
+        where: Any = slice(1, d + 1)
         if self.grid.n_columns is not None:
             width = self.grid.n_columns + 1
             where = slice(width, width * (d + 1), width)
-        return self._floats(where) / self.total_weight
+        elif self.grid.pairwise:
+            rows = np.arange(1, d + 1)
+            where = self._starts(rows) + rows + d
+        return self._floats(where) / weights
 
     @property
     def mean(self) -> Array:
@@ -393,29 +422,31 @@ class SecondMoments(FrozenDataclass, Storable):
         """
         return self.grid.center + self.grid.unit * self._first
 
-    @cached_property
-    def _divided(self) -> float:
-        """Factor from second moments about the mean to unbiased covariances."""
-        n = self.effective_count
-        return n / (n - 1.0) if n > 1.0 else np.nan
+    def _divided(self, weights: Any) -> Any:
+        """Factors from second moments about the mean to unbiased covariances."""
+        one = self.total_weight / max(self.effective_count, 1.0)  # weight of a row, on average
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(weights > one, weights / (weights - one), np.nan)
 
     @property
     def variance(self) -> Array:
         """Unbiased variance of each feature, shape (n_features,); nan for a single sample."""
-        self._require_weight()
-        spread = self._floats(self._squares) / self.total_weight - self._first**2
-        return np.asarray(np.maximum(spread, 0.0) * self.grid.unit**2 * self._divided)
+        weights = self._weights
+        spread = self._floats(self._squares) / weights - self._first**2
+        return np.asarray(np.maximum(spread, 0.0) * self.grid.unit**2 * self._divided(weights))
 
     @property
     def covariance(self) -> Array:
         """Unbiased covariance matrix, shape (n_features, n_features).
 
-        That of ``numpy.cov(x.T, aweights=weights)``.
+        That of ``numpy.cov(x.T, aweights=weights)``. Pairwise, each entry is that of the rows that
+        have both features, as in pandas, so that the matrix may have negative eigenvalues.
 
         Raises
         ------
         InputError
-            If the total weight is zero, or only products with a test matrix are held.
+            If the total weight is zero, only products with a test matrix are held, or two features
+            are in no row together.
         """
         if not self.is_complete:
             raise InputError(
@@ -423,17 +454,29 @@ class SecondMoments(FrozenDataclass, Storable):
                 "held. Leave n_columns out for all second moments, or decode the leading "
                 "components with SketchPCA."
             )
-        self._require_weight()
         d, unit = self.n_features, self.grid.unit
-        out = np.empty((d, d))
-        start = d + 1
+        offset = d if self.grid.pairwise else 0
+        out, first = np.empty((d, d)), np.empty((d, d))
+        weights = np.broadcast_to(np.asarray(self._weights), (d, d)).copy()
+        first[:] = self._first[:, None]
         for i in range(d):
-            out[i, i:] = self._floats(slice(start, start + d - i))
-            out[i:, i] = out[i, i:]
-            start += d - i
-        out /= self.total_weight
-        out -= np.outer(self._first, self._first)
-        out *= np.outer(unit, unit) * self._divided
+            row = 1 + offset + i
+            out[i, i:] = out[i:, i] = self._part(row, row, 1 + offset + d)
+            if self.grid.pairwise:
+                weights[i, i:] = weights[i:, i] = self._part(1 + i, 1 + i, 1 + d)
+                first[:, i] = self._part(1 + i, 1 + d, 1 + 2 * d)  # of the rows that have i
+        if not (weights > 0.0).all():
+            one, two = np.argwhere(~(weights > 0.0))[0]
+            raise InputError(
+                f"features {one} and {two} are in no row together: leave one of them out, or "
+                "impute missing values."
+            )
+        if self.grid.pairwise:
+            first /= weights
+        out /= weights
+        out -= first * first.T
+        out *= np.outer(unit, unit)
+        out *= self._divided(weights)
         return out
 
     def covariance_products(self) -> tuple[Array, Array]:
@@ -455,7 +498,7 @@ class SecondMoments(FrozenDataclass, Storable):
         shape = self.n_features + 1, self.grid.n_columns + 1
         sums = self._floats(slice(0, shape[0] * shape[1])).reshape(shape) / self.total_weight
         products = sums[1:, 1:] - np.outer(sums[1:, 0], sums[0, 1:])
-        factor = self._divided * float(self.grid.unit[0]) ** 2
+        factor = float(self._divided(self.total_weight)) * float(self.grid.unit[0]) ** 2
         return products * factor, self.grid.test_matrix() * self.grid.test_scale
 
     def _require_weight(self) -> None:
@@ -496,118 +539,3 @@ class SecondMoments(FrozenDataclass, Storable):
         del values["kind"]
         summary = f"{self.count:,} samples of {self.n_features:,} features"
         return card("SecondMoments", describe(values), summary=summary)
-
-
-def partial_moments(
-    samples: Any,
-    grid: MomentGrid,
-    weights: Any = None,
-    *,
-    nan_policy: str = "raise",
-    label: str = "samples",
-) -> SecondMoments:
-    """Second moments of one chunk in memory.
-
-    Parameters
-    ----------
-    samples
-        Chunk of shape (..., n_features) and any real dtype.
-    grid
-        Conventions of the sums.
-    weights
-        Weights of shape (...), zero or from ``2**-32`` to ``2**32``; all one when not given.
-    nan_policy
-        ``"raise"`` refuses the chunk at a row with a NaN or infinite value, ``"omit"`` leaves such
-        rows out and counts them.
-    label
-        Name of the chunk for messages.
-
-    Raises
-    ------
-    InputError
-        If shapes or types do not fit, or values are masked.
-    ChunkError
-        If a row or a weight is refused, or sums are too large.
-    """
-    given, shares = checked_chunk(samples, weights, grid.n_features, "the grid", label)
-    x, w = on_host(given), None if shares is None else on_host(shares)
-    step = max(min(_BLOCK // grid.n_features, MAX_ROWS), 64)
-    sums = np.zeros((2, grid.n_sums), np.int64)
-    squared_weight = omitted = 0
-    for start in range(0, len(x), step):
-        rows = x[start : start + step].astype(np.float64)
-        own = None if w is None else w[start : start + step].astype(np.float64)
-        fine = np.isfinite(rows).all(axis=1)
-        kept = fine | (nan_policy == "omit")
-        if own is not None:
-            kept &= (own == 0.0) | ((own >= 2.0**MIN_EXPONENT) & (own <= 2.0**MAX_EXPONENT))
-        rows -= grid.center
-        rows /= grid.unit
-        kept &= ~fine | (np.abs(rows) <= MAX_DISTANCE).all(axis=1)
-        if not kept.all():
-            bad = int(np.argmin(kept))
-            refuse_values(
-                x[start + bad], None if own is None else float(own[bad]), start + bad, label,
-                grid.center, grid.unit, grid.feature_names, "the grid",
-                "give like=, second moments of typical rows",
-            )  # fmt: skip
-        omitted += int((~fine).sum())
-        if not fine.all():
-            rows, own = rows[fine], None if own is None else own[fine]
-        try:
-            squared_weight += _add_rows(sums, rows, own, grid)
-        except CapacityError as error:
-            raise ChunkError(f"{label}: {error}") from error
-    return SecondMoments(grid, FixedPoint(*sums), squared_weight, len(x) - omitted, omitted)
-
-
-def _add_rows(sums: NDArray[np.int64], rows: Array, weights: Array | None, grid: MomentGrid) -> int:
-    """Add rows in units of the grid; return the sum of their squared weights."""
-    if weights is None:
-        _add_scaled(sums, rows, None, 0, grid)
-        return len(rows) << SQUARED_FRACTION
-    squared = 0
-    for exponent, part in weights_by_exponent(weights):
-        mantissas = np.ldexp(weights[part], -exponent)
-        quanta = int(np.rint(np.ldexp(mantissas**2, 40)).astype(np.int64).sum())
-        squared += quanta << 2 * (exponent - MIN_EXPONENT)
-        # small weights are rounded to the grid of a weight of one
-        shift = max(exponent, 0)
-        _add_scaled(sums, rows[part], np.sqrt(np.ldexp(weights[part], -shift)), shift, grid)
-    return squared
-
-
-def _add_scaled(
-    sums: NDArray[np.int64], rows: Array, roots: Array | None, shift: int, grid: MomentGrid
-) -> None:
-    """Add the products of rows, times the square roots of their weights over ``2**shift``."""
-    q = np.empty((len(rows), grid.n_features + 1))
-    q[:, 0], q[:, 1:] = 1.0, rows
-    if roots is not None:
-        q *= roots[:, None]
-    q *= 2.0**FRACTION
-    np.rint(q, out=q)
-    t = None
-    if grid.n_columns is not None:
-        t = np.empty((len(rows), grid.n_columns + 1))
-        t[:, 0], t[:, 1:] = q[:, 0], _tested(q[:, 1:], grid)
-    near = (np.abs(q) <= _NEAR).all(axis=1)
-    if t is not None:
-        near &= (np.abs(t) <= _NEAR).all(axis=1)
-    # distant rows have more slices: apart from the others, of which there are more
-    parts = [slice(None)] if near.all() else [np.flatnonzero(near), np.flatnonzero(~near)]
-    for part in parts:
-        add_products(sums, q[part], None if t is None else t[part], shift=shift)
-        if t is not None:
-            start = grid.n_sums - grid.n_features
-            add_squares(sums, q[part, 1:], start=start, shift=shift)
-
-
-def _tested(q: Array, grid: MomentGrid) -> Array:
-    """Products of rows with the test matrix, each rounded to an integer by its row alone."""
-    matrix, out = grid.test_matrix(), np.zeros((len(q), grid.n_columns or 0))
-    for part in reversed(list(enumerate(slices(q)))):
-        # exact, as are the products; one rounding for each slice, from the highest
-        out += (part[1] @ matrix) * 2.0 ** (SLICE_BITS * part[0])
-    out *= grid.test_scale
-    return np.rint(out, out=out)

@@ -10,7 +10,8 @@ from sklearn.decomposition import PCA
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
 from dask_sketch.errors import DecodeError, InputError
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments, partial_moments
+from dask_sketch.sketching.partial_moments import partial_moments
+from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 
 
 def rows_of(spectrum, n=900, seed=0):
@@ -139,6 +140,17 @@ def test_a_better_size_is_possible():
 def test_bad_arguments(n_components, n_columns, message):
     with pytest.raises(InputError, match=message):
         principal_components(moments_of(X, n_columns), n_components)
+
+
+def test_missing_values_by_pairs():
+    x = INVERSE[:, :40].copy()
+    x[np.random.default_rng(0).uniform(size=x.shape) < 0.1] = np.nan
+    found = principal_components(partial_moments(x, MomentGrid.of_rows(x[:200], pairwise=True)), 3)
+    expected = principal_components(moments_of(INVERSE[:, :40]), 3)
+    assert (np.abs(np.diag(found.components @ expected.components.T)) > 0.95).all()
+    few = np.where(np.random.default_rng(0).uniform(size=(60, 40)) < 0.6, np.nan, INVERSE[:60, :40])
+    with pytest.warns(UserWarning, match="nan_policy='omit'"):
+        principal_components(partial_moments(few, MomentGrid.of_rows(few, pairwise=True)), 3)
 
 
 def test_other_objects_and_single_samples_are_refused():

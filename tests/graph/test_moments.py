@@ -104,6 +104,26 @@ def test_batches_and_a_cluster_have_the_same_bits():
         assert ds.second_moments(lazy, like=COLUMNS).compute() == COLUMNS
 
 
+def test_streams():
+    blocks = [X[:0], X[:500], X[500:501], X[501:]]
+    w = np.random.default_rng(1).uniform(0.5, 2.0, len(X))
+    assert ds.second_moments(iter(blocks), like=FIRST) == FIRST
+    found = ds.second_moments(iter(blocks), iter(np.split(w, [0, 500, 501])))
+    assert found == ds.second_moments(X, w, like=found)
+    frames = (pd.DataFrame(x, columns=NAMES).assign(w=1.0) for x in blocks)
+    found = ds.second_moments(frames, "w", n_columns=2)
+    assert found.grid.feature_names == tuple(NAMES)
+    assert found == ds.second_moments(pd.DataFrame(X, columns=NAMES), like=found)
+    for stream, weights, message in (
+        (iter([]), None, "the stream gave no samples"),
+        (iter(blocks), w, "weights of type ndarray"),
+        (iter([da.from_array(X)]), None, "block 0"),
+        (iter([X, X[:, :2]]), None, "n_features=3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ds.second_moments(stream, weights)
+
+
 def test_rows_with_nan():
     x = X.copy()
     x[5:1000:7, 1] = np.nan
@@ -114,6 +134,22 @@ def test_rows_with_nan():
     np.testing.assert_allclose(found.covariance, np.cov(x[kept].T), rtol=1e-8)
     with pytest.raises(ChunkError, match="nan"):
         ds.second_moments(lazy, like=FIRST).compute()
+
+
+def test_missing_values():
+    x = np.where(np.random.default_rng(2).uniform(size=X.shape) < 0.2, np.nan, X)
+    expected = pd.DataFrame(x).cov().to_numpy()
+    found = ds.second_moments(x, nan_policy="available")
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-7, atol=1e-9)
+    lazy = da.from_array(x, chunks=(100, 3))
+    assert ds.second_moments(lazy, like=found, nan_policy="available").compute() == found
+    other = ds.second_moments(lazy, nan_policy="available").compute()
+    np.testing.assert_allclose(other.covariance, expected, rtol=1e-7, atol=1e-9)
+    for arguments in ({"like": found}, {"like": FIRST, "nan_policy": "available"}):
+        with pytest.raises(InputError, match="nan_policy="):
+            ds.second_moments(X, **arguments)
+    with pytest.raises(InputError, match="n_columns=2"):
+        ds.second_moments(x, n_columns=2, nan_policy="available")
 
 
 def test_small_arrays_are_not_divided_into_many_large_results():

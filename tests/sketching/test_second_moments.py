@@ -6,13 +6,15 @@ import itertools
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, MergeError
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments, partial_moments
+from dask_sketch.sketching.partial_moments import partial_moments
+from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(700, 5)) @ RNG.normal(size=(5, 5)) * [1e-3, 1.0, 50.0, 2.0, 1.0] + 30.0
@@ -84,6 +86,47 @@ def test_matrices_are_the_same_in_all_versions():
     assert np.abs(np.corrcoef(matrix.T) - np.eye(40)).max() < 0.15
 
 
+def missing(rng, fraction=0.3):
+    """Rows of which values are missing, and the covariances of pandas."""
+    x = np.where(rng.uniform(size=X.shape) < fraction, np.nan, X)
+    x[5:9] = np.nan
+    return x, pd.DataFrame(x).cov().to_numpy()
+
+
+def test_values_that_are_available():
+    x, expected = missing(np.random.default_rng(3))
+    grid = MomentGrid.of_rows(x[:200], pairwise=True)
+    found = partial_moments(x, grid)
+    deviation = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(
+        found.covariance / np.outer(deviation, deviation),
+        expected / np.outer(deviation, deviation),
+        atol=1e-8,
+    )
+    np.testing.assert_allclose(found.mean, np.nanmean(x, axis=0), rtol=1e-8)
+    np.testing.assert_allclose(found.variance, np.nanvar(x, axis=0, ddof=1), rtol=1e-8)
+    empty = np.isnan(x).all(axis=1)
+    assert (found.count, found.omitted) == ((~empty).sum(), empty.sum())
+    # without missing values they are those of all rows
+    whole = partial_moments(X, grid, W)
+    np.testing.assert_allclose(whole.covariance, np.cov(X.T, aweights=W), rtol=1e-7)
+    parts = [partial_moments(x[::-1][a : a + 130], grid) for a in range(0, 700, 130)]
+    assert ds.merge(parts) == found
+    assert found - parts[2] == ds.merge(parts[:2] + parts[3:])
+
+
+def test_features_that_are_never_together():
+    x = X.copy()
+    x[:350, 0] = x[350:, 2] = np.nan
+    found = partial_moments(x, MomentGrid.of_rows(X, pairwise=True))
+    with pytest.raises(InputError, match="features 0 and 2"):
+        _ = found.covariance
+    x[:, 1] = np.inf
+    found = partial_moments(x, MomentGrid.of_rows(X, pairwise=True))
+    with pytest.raises(InputError, match="feature 1"):
+        _ = found.mean
+
+
 @grids
 @given(
     cuts=st.lists(st.integers(0, 707), max_size=4),
@@ -112,9 +155,12 @@ def test_files_and_pickles(grid, tmp_path):
     found.to_zarr(tmp_path / "x.zarr")
     assert ds.open(tmp_path / "x.zarr") == found
     assert pickle.loads(pickle.dumps(found)) == found
-    named = MomentGrid(GRID.center, GRID.unit, feature_names=tuple("abcde"))
+    named = MomentGrid(GRID.center, GRID.unit, feature_names=tuple("abcde"), pairwise=True)
     partial_moments(X, named).to_zarr(tmp_path / "x.zarr", overwrite=True)
-    assert ds.open(tmp_path / "x.zarr").grid.feature_names == tuple("abcde")
+    again = ds.open(tmp_path / "x.zarr")
+    assert again.grid.feature_names == tuple("abcde")
+    assert again == partial_moments(X, named)
+    assert ds.open(found.to_bytes()) == found
 
 
 @pytest.mark.parametrize(
@@ -217,6 +263,7 @@ def test_integers_lose_nothing():
     ("changes", "message"),
     [
         ({"n_columns": 9}, "n_columns=9"),
+        ({"n_columns": 1, "pairwise": True}, "n_columns=1"),
         ({"n_columns": 0}, "n_columns=0"),
         ({"unit": np.array([1.0, 3.0])}, "unit="),
         ({"unit": np.array([1.0, 2.0]), "n_columns": 1}, "n_columns"),
