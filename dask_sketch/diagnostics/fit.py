@@ -17,6 +17,7 @@ from dask_sketch.diagnostics.degenerate_components import (
 )
 from dask_sketch.diagnostics.guarantees import Guarantees, guarantees
 from dask_sketch.diagnostics.linearization import Linearization, linearise, overidentify
+from dask_sketch.diagnostics.missingness import Missingness, compare_incomplete
 from dask_sketch.diagnostics.mmd import (
     Discrepancy,
     discrepancy,
@@ -76,6 +77,8 @@ _UNLIKE = 2.0
 def findings(fit: FitDiagnostics) -> dict[str, str]:
     """Describe each problem of a fit in a sentence, by the name of the problem."""
     found: dict[str, str] = {}
+    if fit.missingness is not None and fit.missingness.excess > _NOISE_REACH:
+        found["missing values"] = fit.missingness.sentence
     if fit.linearization is not None:
         found |= _mixture_findings(fit, fit.linearization)
     if fit.heavy_components < fit.n_components:
@@ -259,6 +262,8 @@ class FitDiagnostics:
         nearest to the sketch in the metric of its noise; see
         :class:`~dask_sketch.decoders.efficient.Overidentification`. None for centroids, for
         covariances that it cannot refine, and where it would take more than a few seconds.
+    missingness
+        Comparison of complete rows with those that lack some values; None without missing values.
     theory
         Quantities of the theory of compressive learning, if they were asked for.
     """
@@ -278,6 +283,7 @@ class FitDiagnostics:
     heldout: Discrepancy | None
     is_likeliest: bool = False
     overidentification: Overidentification | None = None
+    missingness: Missingness | None = None
     theory: Guarantees | None = None
 
     @property
@@ -321,6 +327,8 @@ class FitDiagnostics:
         values = asdict(self) | {name: getattr(self, name) for name in names}
         if self.heldout is not None:
             values["heldout"] |= {"squared": self.heldout.squared}
+        if self.missingness is not None:
+            values["missingness"] |= {"excess": self.missingness.excess}
         if self.overidentification is not None:
             values["overidentification"] |= {"p_value": self.overidentification.p_value}
         return values
@@ -351,6 +359,8 @@ class FitDiagnostics:
                 out["expected divergence"] = (
                     f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
                 )
+        if self.missingness is not None:
+            out["complete rows"] = f"{self.missingness.complete:.1%}"
         out |= {
             "frequencies above the noise": f"{self.visible:.0%}",
             "components": f"{self.n_components}",
@@ -398,6 +408,10 @@ def diagnose(
     is matched and the likelihood is poor (section 5.4 of Keriven et al. 2018). The expected
     Kullback-Leibler divergence, computed from the frequencies and the model to first order in the
     noise, shows this.
+
+    For a sketch with missing values (``nan_policy="available"``), which is valid where they are
+    missing completely at random, the moments of complete rows are compared with those of the other
+    rows. Equal moments do not prove that: values may be missing because of themselves.
 
     Parameters
     ----------
@@ -500,6 +514,7 @@ def _measured(
         heldout=None if heldout is None else discrepancy(model, heldout, seed),
         is_likeliest=is_likeliest,
         overidentification=test,
+        missingness=compare_incomplete(model, sketch),
     )
 
 

@@ -338,5 +338,9 @@ class IncompleteRows:
         missing = FixedPoint.from_integers(np.full(observed.shape, total, object)) - observed
         n_sets = len(kernel.sets) - kernel.n_pairs
         return MissingWeights(
-            missing.part(kernel.set_of_frequency), missing.part(slice(n_sets, None))
+            missing.part(kernel.set_of_frequency),
+            missing.part(slice(n_sets, None)),
+            self.reader.first_quanta,
+            self.reader.second_quanta,
+            self.reader.weight_quanta,
         )

@@ -38,7 +38,12 @@ SUMS = {
     "second": (("feature",), "second_quanta"),
 }
 # stored name and dimension of the counters of missing values, by attribute
-MISSING = {"frequencies": ("missing_frequency", "frequency"), "pairs": ("missing_pair", "pair")}
+MISSING = {
+    "frequencies": ("missing_frequency", "frequency"),
+    "pairs": ("missing_pair", "pair"),
+    "first": ("missing_first", "feature"),
+    "second": ("missing_second", "feature"),
+}
 SAMPLE = ("row_weights", "importance", "keys")
 WEIGHTS = {"weight_steps": "weight_quanta", "squared_weight_steps": "squared_weight_quanta"}
 # stored name and attribute of the stacks of a group, and the arrays stored under their own names
@@ -67,7 +72,7 @@ _MEANING = {
     "sample_keys": "u / q, where u in (0, 1) is a hash of the position of the row in its source",
 } | {
     f"{name}_{word}": f"of whole numbers {name}_high * 2**56 + {name}_low, the {word} words"
-    for name in (*SUMS, "missing_frequency", "missing_pair")
+    for name in (*SUMS, *(name for name, _ in MISSING.values()))
     for word in ("high", "low")
 }
 _SKETCH_CONVENTION = (
@@ -86,7 +91,9 @@ _MISSING_CONVENTION = (
     f"2.0**-{FRACTION} takes the place of total_weight in z. missing_pair is that of the rows "
     "without both features of each pair, in the order of numpy.triu_indices (for over 1024 "
     "features, of each feature with itself only), and first and second moments of a feature are "
-    "sums over the rows that observe it. Counters are added like the sums."
+    "sums over the rows that observe it. missing_first and missing_second are those of the rows "
+    "with some missing values alone, whose total weight is missing_weight_steps * "
+    f"2.0**-{WEIGHT_FRACTION}. All of these are added like the sums."
 )
 _GROUP_CONVENTION = (
     "Along group, in the order of labels, stands what dask-sketch/sketch version 2 has of one "
@@ -161,6 +168,7 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
         }
+        | ({} if missing is None else {"missing_weight_steps": str(missing.weight_quanta)})
         | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))})
         | _pilot_of(sketch.feature_map)
         | (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,6 +29,7 @@ from dask_sketch.validation.arrays import FrozenDataclass
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+ARRAYS = ("frequencies", "pairs", "first", "second")  # attributes of the counters
 _BLOCK = 256  # sets of features whose overlaps with all others are computed together
 # Bound of the probabilities of the tree: values that were never missing may be missing.
 _LEAST = 1e-12
@@ -36,22 +38,31 @@ _LEAST_FRACTION = 1e-9  # of the rows that observe a frequency
 
 @dataclass(frozen=True, eq=False)
 class MissingWeights(FrozenDataclass):
-    """Total weights of the rows that some frequencies or features miss, in quanta of ``2**-71``.
+    """Counters and moments of the rows with missing values, which are called incomplete.
 
     They are exact integers, which add and subtract like the sums of a sketch.
 
     Attributes
     ----------
     frequencies
-        Weight of the rows without all features of each frequency, shape (n_frequencies,).
+        Weight of the rows without all features of each frequency, in quanta of ``2**-71``, shape
+        (n_frequencies,).
     pairs
-        Weight of the rows without both features of each pair, shape (n_features * (n_features + 1)
-        / 2,), in the order of ``numpy.triu_indices``: a feature with itself is a pair. Only these
-        pairs, shape (n_features,), of over 1024 features.
+        Weight of the rows without both features of each pair, in the same quanta, shape
+        (n_features * (n_features + 1) / 2,), in the order of ``numpy.triu_indices``: a feature with
+        itself is a pair. Only these pairs, shape (n_features,), of over 1024 features.
+    first, second
+        Moments of the observed values of the incomplete rows, in the quanta of a sketch, shape
+        (n_features,).
+    weight_quanta
+        Total weight of the incomplete rows, in the quanta of a sketch.
     """
 
     frequencies: FixedPoint
     pairs: FixedPoint
+    first: FixedPoint
+    second: FixedPoint
+    weight_quanta: int
 
     @classmethod
     def sum(cls, parts: Sequence[MissingWeights | None]) -> MissingWeights | None:
@@ -65,8 +76,8 @@ class MissingWeights(FrozenDataclass):
         found = [part for part in parts if part is not None]
         if not found:
             return None
-        frequencies = FixedPoint.sum([part.frequencies for part in found])
-        return cls(frequencies, FixedPoint.sum([part.pairs for part in found]))
+        sums = {name: FixedPoint.sum([getattr(part, name) for part in found]) for name in ARRAYS}
+        return cls(**sums, weight_quanta=sum(part.weight_quanta for part in found))
 
     @classmethod
     def difference(
@@ -91,14 +102,19 @@ class MissingWeights(FrozenDataclass):
                 "cannot subtract a sketch of rows with missing values from one without: subtract "
                 "only a part that was added."
             )
-        return cls(whole.frequencies - part.frequencies, whole.pairs - part.pairs)._or_none()
+        left = {name: getattr(whole, name) - getattr(part, name) for name in ARRAYS}
+        weight = whole.weight_quanta - part.weight_quanta
+        return cls(**left, weight_quanta=weight)._or_none()
 
     def times(self, factor: float) -> MissingWeights | None:
         """Counters of rows whose weights are multiplied by a factor, each rounded once."""
-        return MissingWeights(self.frequencies.times(factor), self.pairs.times(factor))._or_none()
+        arrays = {name: getattr(self, name).times(factor) for name in ARRAYS}
+        weight = round(Fraction(self.weight_quanta) * Fraction(factor))
+        return MissingWeights(**arrays, weight_quanta=weight)._or_none()
 
     def _or_none(self) -> MissingWeights | None:
-        return self if self.frequencies.any() or self.pairs.any() else None
+        some = self.weight_quanta or any(getattr(self, name).any() for name in ARRAYS)
+        return self if some else None
 
     def observed(self, weight_quanta: int) -> tuple[Array, Array]:
         """Weights of the rows that observe each frequency, and each pair of features.
@@ -116,24 +132,25 @@ class MissingWeights(FrozenDataclass):
         return found[0], found[1]
 
     def is_possible(self, weight_quanta: int) -> bool:
-        """Whether the counters are between zero and the total weight."""
+        """Whether the counters are between zero and the total weight, and squares positive."""
         observed = np.concatenate(self.observed(weight_quanta))
         return bool(
             (observed >= 0).all()
-            and (self.frequencies.high >= 0).all()
-            and (self.pairs.high >= 0).all()
+            and 0 <= self.weight_quanta <= weight_quanta
+            and all((getattr(self, name).high >= 0).all() for name in ARRAYS if name != "first")
         )
 
     @property
     def nbytes(self) -> int:
         """Size of the counters in bytes."""
-        return self.frequencies.nbytes + self.pairs.nbytes
+        return int(sum(getattr(self, name).nbytes for name in ARRAYS))
 
     def __eq__(self, other: object) -> bool:
         """Whether all counters are equal."""
         if not isinstance(other, MissingWeights):
             return NotImplemented
-        return self.frequencies == other.frequencies and self.pairs == other.pairs
+        names = (*ARRAYS, "weight_quanta")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -204,6 +221,8 @@ class ObservedWeights:
         Total weight of the rows that observe each feature, shape (n_features,).
     fractions, feature_fractions
         The same as fractions of the total weight of all rows.
+    complete
+        Total weight of the rows without missing values.
     """
 
     def __init__(self, feature_map: FeatureMap, weight_quanta: int, missing: MissingWeights | None):
@@ -217,6 +236,9 @@ class ObservedWeights:
             self.frequencies, pairs = missing.observed(weight_quanta)
         self.features = pairs[first == second]
         self._both = pairs / total
+        self.complete = total
+        if missing is not None:
+            self.complete = (weight_quanta - missing.weight_quanta) / (1 << WEIGHT_FRACTION)
         self.fractions = self.frequencies / total
         self.feature_fractions = self.features / total
 

@@ -195,6 +195,7 @@ def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | N
     sizes = {
         "frequency": feature_map.n_frequencies,
         "pair": len(pairs_of(feature_map.n_features)[0]),
+        "feature": feature_map.n_features,
     }
     found = {}
     for attribute, (name, dimension) in MISSING.items():
@@ -205,7 +206,7 @@ def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | N
         found[attribute] = FixedPoint(*words)
         if not found[attribute].is_canonical():
             raise _damaged(name)
-    return MissingWeights(**found)
+    return MissingWeights(**found, weight_quanta=int(dataset.attrs["missing_weight_steps"]))
 
 
 def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:

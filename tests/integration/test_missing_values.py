@@ -10,6 +10,7 @@ import zarr
 
 import dask_sketch as ds
 from dask_sketch.diagnostics.drift import drift
+from dask_sketch.diagnostics.missingness import compare_incomplete
 from dask_sketch.distributions import compare_rows
 from dask_sketch.errors import ArtifactError, DecodeError, InputError
 from dask_sketch.graph.partitions import sketch_partitions
@@ -148,3 +149,42 @@ def test_what_is_not_supported_says_so():
     ):
         with pytest.raises(InputError, match="omit"):
             refused()
+
+
+def test_values_that_are_missing_completely_at_random_are_no_finding():
+    sketch = ds.sketch(Y, MAP, nan_policy="available", sample=False)
+    found = ds.diagnose(TRUTH, sketch)
+    complete = ~np.isnan(Y).any(axis=1)
+    assert found.missingness.complete == pytest.approx(complete.mean(), abs=1e-3)
+    assert "missing values" not in found.findings
+    others = np.nanmean(Y[~complete], axis=0), np.nanstd(Y[~complete], axis=0)
+    shifts = (Y[complete].mean(axis=0) - others[0]) / np.nanstd(Y, axis=0)
+    np.testing.assert_allclose(found.missingness.shifts, shifts, atol=1e-6)
+    np.testing.assert_allclose(
+        found.missingness.ratios, Y[complete].std(axis=0) / others[1], rtol=1e-6
+    )
+    assert ds.diagnose(TRUTH, ds.sketch(X, MAP)).missingness is None
+
+
+def test_scores_of_differences_are_in_standard_errors():
+    rng, scores = np.random.default_rng(1), []
+    for seed in range(30):
+        y = TRUTH.sample(4000, seed=seed)
+        y[rng.random(y.shape) < 0.1] = np.nan
+        sketch = ds.partial_sketch(y, MAP, nan_policy="available")
+        found = compare_incomplete(TRUTH, sketch)
+        scores += [*found.shift_scores, *found.ratio_scores]
+    assert np.mean(np.square(scores)) == pytest.approx(1.0, abs=0.25)
+
+
+@pytest.mark.parametrize("cause", ["another feature", "its spread"])
+def test_values_that_are_missing_for_a_reason_are_a_finding(cause):
+    y = X.copy()
+    away = y[:, 0] - y[:, 0].mean()
+    reason = away > 0 if cause == "another feature" else np.abs(away) > away.std()
+    y[reason & (np.random.default_rng(0).random(N) < 0.5), 3] = np.nan
+    sketch = ds.sketch(y, MAP, nan_policy="available", sample=False)
+    found = ds.diagnose(TRUTH, sketch)
+    assert "feature 0" in found.findings["missing values"]
+    assert found.as_dict()["missingness"]["excess"] > 20
+    assert "missing" in found._repr_html_()

@@ -220,5 +220,5 @@ def test_counters_are_plain_values(rng):
     assert MissingWeights.sum([None, counters]) == counters
     assert MissingWeights.sum([None]) is None
     assert counters != 3
-    assert counters.nbytes == 16 * (40 + 15)
+    assert counters.nbytes == 16 * (40 + 15 + 2 * 5)
     assert isinstance(Sketch.empty(sparse_map()).missing, type(None))

@@ -1,0 +1,139 @@
+"""Test whether values are missing completely at random, by the moments of complete rows.
+
+If they are, the observed values of a feature have one distribution in complete rows and in all
+others. Means and variances are compared, feature by feature. That shows values that are missing
+because of others (as if only one group of the samples had been asked), but not values that are
+missing because of themselves, independently of all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.features.feature_map import moment_units
+from dask_sketch.features.kernels.fixed_point import FEATURE_FRACTION
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.tables import feature_title
+
+if TYPE_CHECKING:
+    from dask_sketch.sketching.sketch import Sketch
+
+Array = NDArray[np.float64]
+_MIN_ROWS = 30.0  # effective rows of both kinds, from which moments are nearly normal
+_NEGLIGIBLE = 0.01  # standard deviations of a shift, or logarithm of a ratio, without consequence
+_GAUSSIAN = 3.0  # kurtosis
+
+
+@dataclass(frozen=True)
+class Missingness:
+    """Differences between complete rows and the others, in their observed values.
+
+    Attributes
+    ----------
+    complete
+        Fraction of the rows, by weight, that have no missing values.
+    shifts
+        Mean of a feature in complete rows less that in the others, in standard deviations of the
+        data, shape (n_features,); zero where there are too few rows to compare.
+    ratios
+        Ratio of the standard deviations, shape (n_features,).
+    shift_scores, ratio_scores
+        Both differences in their standard errors, shape (n_features,); zero also where the
+        difference is too small to matter.
+    feature
+        Name of the feature with the largest score, as in messages.
+    """
+
+    complete: float
+    shifts: Array
+    ratios: Array
+    shift_scores: Array
+    ratio_scores: Array
+    feature: str
+
+    @property
+    def excess(self) -> float:
+        """Largest score."""
+        return float(max(self.shift_scores.max(), self.ratio_scores.max()))
+
+    @property
+    def sentence(self) -> str:
+        """Finding, with a remedy."""
+        scores = np.maximum(self.shift_scores, self.ratio_scores)
+        worst = int(np.argmax(scores))
+        return (
+            f"Values are not missing completely at random: {self.feature} differs between the "
+            f"{self.complete:.0%} of the rows that are complete and the others by a shift of "
+            f"{self.shifts[worst]:.2g} standard deviations and a factor of "
+            f"{self.ratios[worst]:.3g} in its own, {scores[worst]:.3g} standard errors. The sketch "
+            "and the model are biased. Sketch the groups of samples that differ in what is "
+            "missing by themselves; or pass nan_policy='omit' and weight complete rows by the "
+            "inverse of their probability to be complete."
+        )
+
+
+def compare_incomplete(model: GaussianMixture | Centroids, sketch: Sketch) -> Missingness | None:
+    """Compare complete rows with those that lack some values.
+
+    Parameters
+    ----------
+    model
+        Model of the data, for the kurtosis of the features.
+    sketch
+        Sketch of the data.
+
+    Returns
+    -------
+    missingness
+        Differences; None without missing values, or without moments.
+    """
+    counters = sketch.missing
+    if counters is None or sketch.privacy is not None:
+        return None
+    observed, unit = sketch.observed, moment_units(sketch.feature_map)
+    first = counters.first.to_float(FEATURE_FRACTION) * unit
+    second = counters.second.to_float(FEATURE_FRACTION) * unit**2
+    sides = []
+    for mass, one, two in (
+        (np.full(len(unit), observed.complete), sketch.first_moment - first,
+         sketch.second_moment - second),
+        (observed.features - observed.complete, first, second),
+    ):  # fmt: skip
+        divisor = np.where(mass > 0.0, mass, 1.0)
+        sides.append((mass, one / divisor, np.maximum(two / divisor - (one / divisor) ** 2, 0.0)))
+    (mass, mean, variance), (other_mass, other_mean, other_variance) = sides
+    rows = sketch.effective_count / sketch.total_weight
+    n, others = rows * mass, rows * other_mass
+    known = (np.minimum(n, others) >= _MIN_ROWS) & (np.minimum(variance, other_variance) > 0.0)
+    error = np.sqrt(np.where(known, 1.0 / np.maximum(n, 1.0) + 1.0 / np.maximum(others, 1.0), 1.0))
+    deviation = np.sqrt(np.where(known, sketch.variance, 1.0))
+    shifts = np.where(known, (mean - other_mean) / deviation, 0.0)
+    ratios = np.sqrt(np.where(known, variance, 1.0) / np.where(known, other_variance, 1.0))
+    changes = np.log(ratios)
+    shift_scores = np.where(np.abs(shifts) > _NEGLIGIBLE, np.abs(shifts) / error, 0.0)
+    # the logarithm of a standard deviation has the variance (kurtosis - 1) / 4 n
+    spread = 0.5 * error * np.sqrt(_kurtosis(model) - 1.0)
+    ratio_scores = np.where(np.abs(changes) > _NEGLIGIBLE, np.abs(changes) / spread, 0.0)
+    worst = int(np.argmax(np.maximum(shift_scores, ratio_scores)))
+    return Missingness(
+        complete=observed.complete / sketch.total_weight,
+        shifts=shifts,
+        ratios=ratios,
+        shift_scores=shift_scores,
+        ratio_scores=ratio_scores,
+        feature=feature_title(worst, sketch.feature_map.feature_names),
+    )
+
+
+def _kurtosis(model: GaussianMixture | Centroids) -> Array:
+    """Kurtosis of each feature, shape (n_features,); that of a Gaussian for centroids."""
+    if isinstance(model, Centroids):
+        return np.full(model.n_features, _GAUSSIAN)
+    away = (model.means - model.mean) ** 2
+    fourth = model.weights @ (3.0 * model.variances**2 + 6.0 * model.variances * away + away**2)
+    return np.maximum(fourth / np.maximum(model.variance, 1e-300) ** 2, 1.5)
