@@ -21,8 +21,9 @@ from dask_sketch.distributions.nearest_neighbors import (
     require_neighbors,
 )
 from dask_sketch.distributions.parameter_noise import (
+    likelihood_covariance,
     n_parameters,
-    parameter_covariance,
+    rescaled,
     scores,
     standard_errors,
 )
@@ -62,10 +63,11 @@ class Divergence:
     simulation_error
         Standard error because the number of draws is finite; None for rows.
     parameter_error
-        Standard error because the parameters are estimates; None if neither mixture has standard
-        errors, and for rows.
+        Standard error because the parameters are estimates; None if those of neither mixture are
+        known, and for rows.
     interval
-        Confidence interval of the divergence of the true distributions, around the value without
+        Confidence interval of the divergence of the true distributions, or of the mixtures as they
+        are if ``parameter_error`` is None; around the value without
         its bias, and at least up to the value; for rows, the bias is added to the standard error as
         well. NaN for few rows.
     level
@@ -97,6 +99,8 @@ class Divergence:
     def _repr_html_(self) -> str:
         low, high = self.interval
         summary = f"{self.kind} {self.value:.4g}, within [{low:.4g}, {high:.4g}]"
+        if self.parameter_error is None and self.method == "simulation":
+            summary += ", of the mixtures as they are"
         return card("Divergence", describe(self._fields()), summary=summary)
 
     def _fields(self) -> dict[str, Any]:
@@ -167,6 +171,7 @@ def divergence(
     kind: Kind = "kl",
     *,
     alpha: float = 0.5,
+    n_samples: tuple[float, float] | None = None,
     n_draws: int = 100_000,
     n_neighbors: int = 5,
     level: float = 0.05,
@@ -175,9 +180,10 @@ def divergence(
     """Estimate a divergence of two mixtures, or of two sets of rows, with its error.
 
     Between mixtures, the integral is a mean over draws of both. The same seed gives the same random
-    numbers, so that divergences of similar mixtures can be compared. If the mixtures have standard
-    errors (``decode(..., refine="efficient")``), the error contains those of their parameters, by
-    the delta method of second order.
+    numbers, so that divergences of similar mixtures can be compared. The error contains those of
+    the parameters, by the delta method of second order, if the mixtures have standard errors
+    (``decode(..., refine="efficient")``) or the numbers of samples are given. Otherwise it is that
+    of the simulation alone, for the two mixtures as they are.
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
     all rows in memory, and have a bias that decreases slowly, about like ``n**(-1 / n_features)``.
@@ -203,6 +209,10 @@ def divergence(
     alpha
         Order of ``"renyi"`` and ``"alpha"``, above 0 and not 1, the order of ``"kl"``. Integrals of
         orders above 1 may be infinite.
+    n_samples
+        Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
+        mixtures without standard errors: their errors are then those of maximum likelihood. It is
+        infinite for a mixture that is known.
     n_draws
         Number of draws from both mixtures together, ``>= 100``.
     n_neighbors
@@ -251,8 +261,11 @@ def divergence(
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
         n_pairs = require_integer("n_draws", n_draws, 100) // 2
         _require_same_features(first, second)
+        sizes = _sizes(n_samples)
         with one_blas_thread():
-            return _simulated(first, second, kind, alpha, n_pairs, level, seed)
+            return _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
+    if n_samples is not None:
+        raise InputError(f"n_samples={n_samples!r}: only mixtures need it; rows are counted.")
     x, y = checked_rows("first", first), checked_rows("second", second)
     found = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
     return _from_rows(found, kind, alpha, level)
@@ -267,6 +280,18 @@ def _checked(kind: str, alpha: float) -> float:
     if alpha == 1.0:
         raise InputError("alpha=1: this limit is kind='kl'.")
     return alpha
+
+
+def _sizes(n_samples: Any) -> tuple[float, float] | None:
+    if n_samples is None:
+        return None
+    try:
+        sizes = tuple(float(n) for n in n_samples)
+    except (TypeError, ValueError):
+        sizes = ()
+    if len(sizes) != 2 or not min(sizes) >= 1.0:
+        raise InputError(f"n_samples={n_samples!r}: give two numbers of samples, from 1 on.")
+    return sizes[0], sizes[1]
 
 
 def _require_same_features(first: GaussianMixture, second: GaussianMixture) -> None:
@@ -287,6 +312,7 @@ def _simulated(
     kind: str,
     alpha: float,
     n_pairs: int,
+    sizes: tuple[float, float] | None,
     level: float,
     seed: int,
 ) -> Divergence:
@@ -297,7 +323,7 @@ def _simulated(
     value = float(values.mean())
     _warn_of_dominant(values, kind)
     simulation = float(values.std(ddof=1)) / math.sqrt(n_pairs)
-    noise = _parameter_noise(first, second, kind, alpha, points, log_ratio)
+    noise = _parameter_noise((first, second), sizes, kind, alpha, points, log_ratio)
     bias, parameters = (0.0, 0.0) if noise is None else noise
     total = math.hypot(simulation, parameters)
     reach = float(special.ndtri(1.0 - 0.5 * level)) * total
@@ -335,8 +361,8 @@ def _warn_of_dominant(values: Array, kind: str) -> None:
 
 
 def _parameter_noise(
-    first: GaussianMixture,
-    second: GaussianMixture,
+    mixtures: tuple[GaussianMixture, GaussianMixture],
+    sizes: tuple[float, float] | None,
     kind: str,
     alpha: float,
     points: Sequence[Array],
@@ -348,20 +374,22 @@ def _parameter_noise(
     and the second one that of ``curvature`` times products of scores, if second derivatives of the
     densities are left out: they are multiplied by a derivative that vanishes at ``p = q``.
     """
-    most = max(n_parameters(mixture) for mixture in (first, second))
+    most = max(map(n_parameters, mixtures))
     kept = min(_N_SCORED, len(points[0]), max(_SCORES // most, _MIN_SCORED))
     x = np.concatenate([side[:kept] for side in points])
     ratio = log_ratio[:, :kept].ravel()
     terms = _terms(kind, ratio, alpha)
     masses = [2.0 * special.expit(ratio), 2.0 * special.expit(-ratio)]
-    sides = zip((first, second), masses, (terms.first, terms.values - terms.first), strict=True)
-    known = [side for side in sides if side[0].stderr is not None]
+    slopes = terms.first, terms.values - terms.first
+    given = (None, None) if sizes is None else sizes
+    sides = zip(mixtures, masses, slopes, given, strict=True)
+    known = [side for side in sides if side[0].stderr is not None or side[3] is not None]
     if not known:
         return None
-    scored = [_scored(mixture, x, mass) for mixture, mass, _ in known]
+    scored = [_scored(mixture, x, mass, size) for mixture, mass, _, size in known]
     variance = 0.0
-    for (_, _, slope), noise in zip(known, scored, strict=True):
-        variance += _squared_norm(noise, slope[:, None])
+    for side, noise in zip(known, scored, strict=True):
+        variance += _squared_norm(noise, side[2][:, None])
     if terms.curvature is None:  # the mean of an absolute value of a normal variable
         pairs = zip(known, scored, strict=True)
         spread = [side[1] ** 2 * np.einsum("ij,ij->i", noise, noise) for side, noise in pairs]
@@ -387,16 +415,26 @@ def _squared_norm(left: Array, right: Array) -> float:
     return max(total - float(own.sum()), 0.0) / (n * (n - 1))
 
 
-def _scored(mixture: GaussianMixture, x: Array, masses: Array) -> Array:
+def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | None) -> Array:
     """Scores times a root of the covariance of the parameters, shape (n, rank)."""
     step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
     blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
     made = np.concatenate(blocks)
-    errors = standard_errors(mixture)
+    errors = None if mixture.stderr is None else standard_errors(mixture)
     if made.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
+        if errors is None:
+            raise InputError(
+                f"n_samples={size}: a mixture of {made.shape[1]:,} parameters has too many for "
+                f"their errors; at most {_MAX_PARAMETERS:,}. Give None."
+            )
         return made * errors
     information = (masses[:, None] * made).T @ made / len(x)
-    values, basis = np.linalg.eigh(parameter_covariance(information, errors, mixture.n_components))
+    covariance = likelihood_covariance(information, mixture.n_components)
+    if errors is not None:
+        covariance = rescaled(covariance, errors)
+    elif size is not None:
+        covariance /= size
+    values, basis = np.linalg.eigh(covariance)
     return np.asarray(made @ (basis * np.sqrt(np.maximum(values, 0.0))))
 
 

@@ -17,6 +17,7 @@ from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
 _FOLDS = 10
+_SLOWEST = 5  # number of features from which biases are not taken to decrease more slowly
 _PER_NEIGHBOR = 3  # rows of a fold for each neighbour
 
 
@@ -32,7 +33,8 @@ class NeighborEstimate:
         Standard error, from disjoint parts of the rows; NaN if the rows are too few.
     bias
         Rough estimate of the bias, from the excess of the estimates of these parts, as if biases
-        decreased like ``n_samples**(-1 / n_features)``; NaN if the rows are too few.
+        decreased like ``n_samples**(-1 / n_features)``, of at most five features; NaN if the rows
+        are too few.
     """
 
     value: float
@@ -130,7 +132,7 @@ def neighbor_divergence(
     return NeighborEstimate(
         value=value,
         standard_error=float(np.std(parts, ddof=1)) / math.sqrt(folds),
-        bias=excess / (folds ** (1.0 / x.shape[1]) - 1.0),
+        bias=excess / (folds ** (1.0 / min(x.shape[1], _SLOWEST)) - 1.0),
     )
 
 

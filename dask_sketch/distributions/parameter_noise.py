@@ -91,32 +91,41 @@ def standard_errors(mixture: GaussianMixture) -> Array:
     return np.concatenate([errors.weights, errors.means.ravel(), covariances.ravel()])
 
 
-def parameter_covariance(information: Array, errors: Array, n_components: int) -> Array:
-    """Covariance of the estimated parameters.
-
-    The deviations are the standard errors of the mixture. The correlations are those of maximum
-    likelihood, from the Fisher information: standard errors say nothing of correlations, and those
-    of the parameters of components that overlap are large.
+def likelihood_covariance(information: Array, n_components: int) -> Array:
+    """Covariance of the parameters that maximum likelihood estimates from one sample.
 
     Parameters
     ----------
     information
         Fisher information of one sample in the order of :func:`scores`, shape (n_parameters,
         n_parameters).
-    errors
-        Standard errors in the same order, shape (n_parameters,).
     n_components
-        Number of weights, which come first.
+        Number of weights, which come first and sum to one.
 
     Returns
     -------
     covariance
         Shape (n_parameters, n_parameters).
     """
-    basis = np.eye(len(errors))[:, 1:]
+    basis = np.eye(len(information))[:, 1:]
     # changes of weights sum to zero
     basis[:n_components, : n_components - 1] = null_space(np.ones((1, n_components)))
-    free = basis @ pinvh(basis.T @ information @ basis) @ basis.T
-    deviations = np.sqrt(np.maximum(np.diag(free), 0.0))
+    return np.asarray(basis @ pinvh(basis.T @ information @ basis) @ basis.T)
+
+
+def rescaled(covariance: Array, errors: Array) -> Array:
+    """Covariance with the correlations of another one, and with given standard errors.
+
+    The standard errors of a mixture say nothing of correlations, and those of the parameters of
+    components that overlap are large.
+
+    Parameters
+    ----------
+    covariance
+        Covariance with these correlations, shape (n_parameters, n_parameters).
+    errors
+        Standard errors, shape (n_parameters,).
+    """
+    deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     scale = np.divide(errors, deviations, out=np.zeros_like(errors), where=deviations > 0)
-    return np.asarray(scale[:, None] * free * scale)
+    return np.asarray(scale[:, None] * covariance * scale)

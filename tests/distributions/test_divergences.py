@@ -112,6 +112,21 @@ def test_the_error_of_parameters_is_that_of_the_delta_method():
     assert renyi.parameter_error == pytest.approx(exact, rel=0.05)
 
 
+def test_errors_of_maximum_likelihood_from_the_numbers_of_samples():
+    m, v, n = 0.8, 2.0, 5000
+    found = divergence(normal(m, v), normal(), n_samples=(n, np.inf))
+    exact = np.sqrt(m**2 * v / n + (0.5 * (1 - 1 / v)) ** 2 * 2 * v**2 / n)
+    assert found.parameter_error == pytest.approx(exact, rel=0.05)
+    assert found.bias == pytest.approx(0.5 * 2 / n, rel=0.1)  # half of the parameters by n
+    # standard errors of a mixture come first
+    own = divergence(normal(m, v, 0.01), normal(), n_samples=(n, np.inf)).parameter_error
+    assert own == divergence(normal(m, v, 0.01), normal()).parameter_error
+    three = divergence(P, Q, n_draws=4000, n_samples=(1000, 1000))
+    assert three.parameter_error > three.simulation_error
+    assert "as they are" in divergence(P, Q, n_draws=4000)._repr_html_()
+    assert "as they are" not in three._repr_html_()
+
+
 def test_errors_of_weights():
     # far components: the divergence is that of the weights
     far, w, v = np.array([[0.0], [50.0]]), np.array([0.3, 0.7]), np.array([0.5, 0.5])
@@ -211,11 +226,19 @@ def test_description():
         ({"kind": "alpha", "alpha": -1.0}, "alpha=-1.0"),
         ({"n_draws": 10}, "n_draws=10"),
         ({"level": 1.0}, "level=1.0"),
+        ({"n_samples": (0, 5)}, r"n_samples=\(0, 5\)"),
+        ({"n_samples": 5}, "n_samples=5"),
     ],
 )
 def test_bad_arguments(arguments, match):
     with pytest.raises(InputError, match=match):
         divergence(P, Q, **arguments)
+
+
+def test_too_many_parameters_for_their_errors():
+    wide = GaussianMixture([1.0], np.zeros((1, 60)), np.eye(60)[None], covariance_type="full")
+    with pytest.raises(InputError, match="n_samples=1000.0"):
+        divergence(wide, wide, n_samples=(1000, 1000), n_draws=400)
 
 
 def test_bad_distributions():
@@ -225,6 +248,8 @@ def test_bad_distributions():
         divergence(P, P.sample(10))
     with pytest.raises(InputError, match="first of type Array"):
         divergence(da.ones((10, 2)), P.sample(10))
+    with pytest.raises(InputError, match=r"n_samples=\(9, 9\)"):
+        divergence(P.sample(10), P.sample(10), n_samples=(9, 9))
     with pytest.raises(InputError, match="kind='tv'"):
         divergence(P.sample(10), P.sample(10), "tv")
     with pytest.raises(InputError, match=r"shape \(3,\)"):

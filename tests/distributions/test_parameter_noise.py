@@ -3,8 +3,9 @@ import pytest
 
 from dask_sketch import GaussianMixture
 from dask_sketch.distributions.parameter_noise import (
+    likelihood_covariance,
     n_parameters,
-    parameter_covariance,
+    rescaled,
     scores,
     standard_errors,
 )
@@ -72,14 +73,17 @@ def test_the_covariance_of_maximum_likelihood_is_found_again():
     mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
     stored = standard_errors(mixture)
     np.testing.assert_array_equal(stored, deviations)
-    np.testing.assert_allclose(parameter_covariance(information, stored, 2), exact, atol=1e-12)
+    found = likelihood_covariance(information, 2)
+    np.testing.assert_allclose(found / n, exact, atol=1e-12)
+    np.testing.assert_allclose(rescaled(found, stored), exact, atol=1e-12)
 
 
 def test_parameters_at_a_bound_have_no_noise():
     errors = StandardErrors([0.1, 0.1], [[0.1, 0.0], [0.1, 0.1]], np.full((2, 2), 0.1))
     mixture = GaussianMixture(WEIGHTS, MEANS, COVARIANCES["diag"], stderr=errors)
     made = scores(mixture, mixture.sample(2000, seed=0))
-    covariance = parameter_covariance(made.T @ made / len(made), standard_errors(mixture), 2)
+    covariance = likelihood_covariance(made.T @ made / len(made), 2)
+    covariance = rescaled(covariance, standard_errors(mixture))
     assert not covariance[3].any()
     assert np.diag(covariance)[2] == pytest.approx(0.01)
 
