@@ -21,7 +21,7 @@ from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, 
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
-from dask_sketch.decoders.misfit import EXPLAINED, mean_log_likelihood
+from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
@@ -208,7 +208,9 @@ def conclude(
     gain = best.score - score
     # simulated rows say less than a sketch that is explained
     simulated = problem.sketch.sample is None
-    explained = simulated and nearest.cost <= EXPLAINED * nearest.noise_level
+    explained = simulated and is_explained(
+        problem.sketch, mixture, nearest.cost, nearest.noise_level, gain
+    )
     if not explained and gain > _gain_by_chance(problem, calibrated):
         if problem.refine is not None:
             _warn_of_refinement(problem, gain)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.pilot_start import pilot_mixture
+from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, squared_distance
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
@@ -20,7 +20,12 @@ from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
-EXPLAINED = 3.0  # noise levels up to which the cost says that the model is that of the data
+_EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is that of the data
+# A mixture that is less likely than that of the pilot, by more than this many times what the few
+# rows of the pilot explain, must have a cost this many times smaller than that of the pilot's.
+# Mixtures of ten to 64 Gaussians had at most 3.8 times the loss, and costs at least 27 times
+# smaller; real data had at least 12 times the loss, and costs at most 12 times smaller.
+_LOSSES, _SMALLER = 6.0, 50.0
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
@@ -68,6 +73,40 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
     return float(weights @ density.log_total(rows))
 
 
+def is_explained(
+    sketch: Sketch,
+    mixture: tuple[Array, Array, Array],
+    cost: float,
+    noise_level: float,
+    loss: float,
+) -> bool:
+    """Whether a fit to the sketch tells more of the data than rows simulated from the pilot do.
+
+    A cost that noise explains is no proof: with many components, or few samples, so has a mixture
+    of much smaller likelihood. If the data is such a mixture, the fit differs from the mixture of
+    the pilot by what the few rows of the pilot explain, or the pilot has a much greater cost.
+
+    Parameters
+    ----------
+    sketch
+        Sketch without rows, of data like the pilot's.
+    mixture
+        Weights, means and variances, or covariance matrices, of the fit to the sketch.
+    cost, noise_level
+        Cost of the fit, and noise level of the sketch.
+    loss
+        Log-likelihood of the simulated rows under the fit, below that under the mixture of the
+        pilot, in nats a sample.
+    """
+    pilot, found = sketch.feature_map.pilot, nearby_mixture(sketch)
+    if cost > _EXPLAINED * noise_level or pilot is None or found is None:
+        return cost <= _EXPLAINED * noise_level
+    n_parameters = sum(part.size for part in mixture)
+    if loss <= _LOSSES * max(pilot.sampling_loss, 0.5 * n_parameters / pilot.n_rows):
+        return True
+    return _SMALLER * cost < squared_distance(sketch, found)
+
+
 def warn_of_misfit(
     sketch: Sketch,
     weights: Array,
@@ -101,26 +140,24 @@ def warn_of_misfit(
     if sketch.privacy is not None:
         return
     pilot = pilot_mixture(sketch)
-    found = sketch.sample
-    if found is None and variances is None:
+    alone = sketch.sample is None
+    if alone and variances is None:
         _warn_of_outliers(sketch)
     _warn_of_few_values(sketch, len(weights))
-    if found is None and pilot is not None and variances is not None:
+    if alone and pilot is not None and variances is not None:
         remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
         if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
             return
     if variances is not None:
         _warn_of_single_rows(sketch, weights, means, variances)
-    if _has_rows(sketch, len(weights)) or (
-        pilot is not None and (variances is None or cost > EXPLAINED * noise_level)
-    ):
+    if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
         if pilot is None and variances is not None:
             if not compared:
                 remedy = _remedy(sketch, len(weights), beside_default)
                 _warn_of_cost(sketch, cost, noise_level, remedy)
-            elif cost > EXPLAINED * noise_level:
+            elif cost > _EXPLAINED * noise_level:
                 _warn_of_few_rows(sketch)
             remedy = _map_remedy(sketch)
             _warn_of_range(sketch, weights, means, _diagonals(variances), _OUT_OF_RANGE, remedy)
@@ -130,7 +167,9 @@ def warn_of_misfit(
         _warn_of_centroids(means, rows, masses, remedy)
     else:
         remedy = _remedy(sketch, len(weights), beside_default, has_pilot=pilot is not None)
-        _warn_of_mixture(sketch, (weights, means, variances), pilot, rows, masses, remedy)
+        found = _compared((weights, means, variances), pilot, rows, masses)
+        if found is not None:
+            _warn_of_mixture(sketch, (weights, means, variances), found, cost, noise_level, remedy)
 
 
 def warn_of_overidentification(
@@ -354,17 +393,18 @@ def _warn_of_range(
 def _warn_of_mixture(
     sketch: Sketch,
     mixture: tuple[Array, Array, Array],
-    pilot: PilotMixture | None,
-    rows: Array,
-    masses: Array,
+    rival: tuple[float, str],
+    cost: float,
+    noise_level: float,
     remedy: str,
 ) -> None:
-    found = _compared(mixture, pilot, rows, masses)
-    if found is None:
+    """Warn of a mixture that is less likely than a rival, by the loss and the name of the rival."""
+    loss, name = rival
+    if sketch.sample is None and is_explained(sketch, mixture, cost, noise_level, loss):
         return
-    loss, name = found
+    n_rows = _POINTS if sketch.sample is None else min(len(sketch.sample), _POINTS)
     # a rival fitted to these rows is too likely by half of its parameters over their number
-    if loss > WARNED_NATS + mixture[1].size / len(rows):
+    if loss > WARNED_NATS + mixture[1].size / n_rows:
         warn_user(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
             "nearest to a sketch are not the likeliest where the data is no mixture of "

@@ -13,14 +13,17 @@ _POINTS = 20_000  # points sampled from a pilot mixture of another number of com
 # Divergence between Gaussians of the moments of pilot and sketch, in nats: up to the first the
 # mixture of the pilot is that of the sketch, beyond the second it says nothing of it.
 _SAME, _REACH = 0.02, 3.0
+# Squared distance of the sketch from that of the pilot's mixture: for the same data, in multiples
+# of that of two random samples; and for a start, as a fraction of the energy of the sketch.
+_SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
 _CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
 
 
 def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     """Mixture of the pilot rows; None if there is none, or the sketch is of other data.
 
-    A sketch of one group, or of later data, differs in its means or variances. A private sketch
-    holds neither.
+    A sketch of one group, or of later data, differs in its means or variances, and in more of its
+    frequencies than noise explains. A private sketch holds no means.
 
     Parameters
     ----------
@@ -40,8 +43,13 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
     ratio = sketch.variance[varies] / pilot.variance[varies]
     divergence = 0.5 * float((ratio - 1.0 - np.log(ratio) + shift**2).sum())
-    by_chance = _CHANCE * int(varies.sum()) * (1.0 / pilot.n_rows + 1.0 / sketch.effective_count)
-    return found if divergence < reach + by_chance else None
+    chance = 1.0 / pilot.n_rows + 1.0 / sketch.effective_count
+    if divergence < reach + _CHANCE * int(varies.sum()) * chance:
+        return found
+    # few rows far away change the moments of data with heavy tails, and hardly the sketch
+    distance = squared_distance(sketch, found)
+    energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
+    return found if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy) else None
 
 
 def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
@@ -53,6 +61,22 @@ def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
         Sketch of at least one sample.
     """
     return pilot_mixture(sketch, _REACH)
+
+
+def squared_distance(sketch: Sketch, mixture: PilotMixture) -> float:
+    """Squared distance between a sketch and the sketch of a mixture: its cost, eq. (13).
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    mixture
+        Mixture of the same features.
+    """
+    model = GaussianMixture(mixture.weights, mixture.means, mixture.variances)
+    modelled = model.characteristic(sketch.feature_map.frequencies)
+    difference = sketch.z - modelled / np.sqrt(sketch.feature_map.n_frequencies)
+    return float(np.vdot(difference, difference).real)
 
 
 def pilot_start(sketch: Sketch, n_components: int | None, seed: int = 0) -> Start | None:

@@ -144,6 +144,29 @@ def test_without_rows_a_mixture_is_decoded_from_the_sums():
     assert abs(model.score(x) - truth.score(x)) < 2e-3
 
 
+def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components():
+    x = np.random.default_rng(0).gamma(0.7, size=(3000, 4))
+    heldout = np.random.default_rng(1).gamma(0.7, size=(4000, 4))
+    found = sketch(x, design(x, n_components=15), sample=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        nearest = decode(found, 15, method="splitting")
+    model = decode(found, 15)
+    assert nearest.decoding.cost < nearest.decoding.noise_level
+    assert model.score(heldout) > nearest.score(heldout) + 0.2
+    assert any("nats" in str(each.message) for each in caught)
+
+
+def test_far_rows_do_not_hide_that_the_data_is_that_of_the_pilot():
+    x = np.random.default_rng(1).standard_t(1.0, size=(20_000, 2))
+    heldout = np.random.default_rng(11).standard_t(1.0, size=(4000, 2))
+    feature_map = design(x, n_components=4)
+    pilot = feature_map.pilot.mixture
+    common = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    model = decode(sketch(x, feature_map, sample=False), 4)
+    assert model.score(heldout) > common.score(heldout) - 0.05
+
+
 def test_each_group_has_a_mixture_of_its_own():
     rng = np.random.default_rng(0)
     day = np.repeat([0, 1, 2], 10_000)
