@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.diagnostics.mmd import mmd
     from dask_sketch.diagnostics.model_selection import select_model
     from dask_sketch.errors import SketchError
-    from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
+    from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
@@ -59,6 +59,7 @@ _HOME = {
     "SketchGaussianMixture": "estimators",
     "SketchGroup": "sketching.group",
     "SketchKMeans": "estimators",
+    "SketchKMedians": "estimators",
     "SketchPCA": "decomposition",
     "apply": "graph",
     "select_model": "diagnostics",
@@ -92,6 +93,7 @@ __all__ = [
     "SketchGaussianMixture",
     "SketchGroup",
     "SketchKMeans",
+    "SketchKMedians",
     "SketchPCA",
     "apply",
     "calibrate",

@@ -15,7 +15,7 @@ from dask_sketch.distributions import (
     DistributionRegressor,
     NystroemKernel,
 )
-from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
+from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
 
 PILOT = (
     "the feature map is designed from pilot rows, which are drawn: by weights, others than of as "
@@ -45,7 +45,18 @@ def test_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow  # both estimators share the code that is checked
+@pytest.mark.slow  # all of them share the code that is checked
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@parametrize_with_checks(
+    [SketchKMedians(3)],
+    expected_failed_checks=lambda estimator: {OF_WEIGHTS: PILOT},
+    xfail_strict=True,
+)
+def test_checks_of_medians(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow  # all of them share the code that is checked
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @parametrize_with_checks(
     [SketchGaussianMixture(2)],

@@ -20,8 +20,9 @@ from sklearn.preprocessing import StandardScaler
 
 from dask_sketch import decode, design, sketch
 from dask_sketch.errors import InputError
-from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans
+from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
 from dask_sketch.models import random_mixture
+from dask_sketch.models.clusters import kmedians
 
 ESTIMATORS = [SketchKMeans(3), SketchGaussianMixture(3)]
 TRUTH = random_mixture(3, 2, seed=4)
@@ -75,6 +76,23 @@ def test_centroids_are_found():
     np.testing.assert_array_equal(found.labels_, found.transform(X).argmin(axis=1))
     assert found.score(X, sample_weight=np.full(len(X), 2.0)) == pytest.approx(2 * found.score(X))
     assert found.get_feature_names_out().tolist() == [f"sketchkmeans{k}" for k in range(3)]
+
+
+def test_medians_are_not_moved_by_distant_samples():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([X, X[:300] + rng.standard_t(3.0, size=(300, 2)) * 12.0])
+    found, means = SketchKMedians(3).fit(x), SketchKMeans(3).fit(x)
+    distances = np.linalg.norm(x[:, None] - found.cluster_centers_, axis=2)
+    np.testing.assert_array_equal(found.labels_, distances.argmin(axis=1))
+    assert found.inertia_ == pytest.approx(distances.min(axis=1).sum())
+    assert found.score(x) == pytest.approx(-found.inertia_)
+    assert found.score(lazy(x)) == pytest.approx(found.score(x))
+    # as good as medians of all samples, and better than means
+    assert found.inertia_ < 1.005 * kmedians(x, 3, n_starts=10).inertia * len(x)
+    assert found.inertia_ < 0.99 * np.sqrt(means.model_.squared_distances(x)).sum()
+    with pytest.warns(UserWarning, match="sample_size=False"):
+        bare = SketchKMedians(3, sample_size=False).fit(X)
+    assert bare.cluster_centers_.shape == (3, 2)
 
 
 @kinds

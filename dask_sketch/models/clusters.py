@@ -1,9 +1,9 @@
-"""Cluster points in memory by k-means."""
+"""Cluster points in memory by k-means and k-medians."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,9 @@ from threadpoolctl import ThreadpoolController
 from dask_sketch.errors import InputError
 
 Array = NDArray[np.float64]
+_ROUNDS = 300  # of assignments and steps towards medians
+_GAIN = 1e-7  # of the mean distance in a round, below which rounds end
+_TINY = 1e-12  # distance in units of the mean distance, below which a point is at a center
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Clusters:
     weights
         Fraction of the weight in each cluster, shape (n_clusters,); they sum to one.
     inertia
-        Mean squared distance of the points to the nearest centroid.
+        Mean squared distance of the points to the nearest centroid; for k-medians the mean
+        distance.
     """
 
     centers: Array
@@ -115,3 +119,116 @@ def kmeans(
     share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
     mass = np.bincount(found.labels_, weights=share, minlength=n_clusters)
     return Clusters(found.cluster_centers_, mass / mass.sum(), float(found.inertia_ / share.sum()))
+
+
+def kmedians(
+    points: Array,
+    n_clusters: int,
+    *,
+    weights: Array | None = None,
+    starts: Sequence[Array] = (),
+    n_starts: int = 5,
+    seed: int = 0,
+) -> Clusters:
+    """Cluster points in memory by k-medians: centers of least mean distance.
+
+    Points are assigned to the nearest center, and centers move towards the geometric medians of
+    their points, by steps that never increase the distance (Weiszfeld 1937; Vardi and Zhang 2000).
+
+    Parameters
+    ----------
+    points
+        Finite points, shape (n, n_features).
+    n_clusters
+        Number of clusters, from 1 to n.
+    weights
+        Weights of the points, shape (n,), not negative; equal by default.
+    starts
+        Centers to start from, each of shape (n_clusters, n_features).
+    n_starts
+        Number of further starts: points that are sampled by their distance from those before.
+    seed
+        Seed of these, ``>= 0``.
+
+    Returns
+    -------
+    clusters
+        Centers of the best start, weights, and the mean distance as ``inertia``. A cluster that has
+        lost all its points has weight zero.
+
+    Raises
+    ------
+    InputError
+        If there are fewer points than clusters.
+
+    Examples
+    --------
+    >>> points = np.array([[0.0], [1.0], [90.0], [10.0], [11.0], [11.0]])
+    >>> kmedians(points[:3], 1).centers.round(3), kmedians(points, 3).inertia
+    (array([[1.]]), 0.333...)
+    """
+    if not 1 <= n_clusters <= len(points):
+        raise InputError(
+            f"n_clusters={n_clusters!r}: there are {len(points)} points; give 1 to {len(points)}."
+        )
+    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    share = share / share.sum()
+    # about a point among them: products of large numbers would lose digits
+    origin = share @ points
+    centered = points - origin
+    rng = np.random.default_rng(seed)
+    begun = [np.asarray(start, dtype=np.float64) - origin for start in starts]
+    begun += [_distant_points(rng, centered, share, n_clusters) for _ in range(n_starts)]
+    best = min((_medians(centered, share, start) for start in begun), key=lambda found: found[1])
+    centers, inertia, labels = best
+    mass = np.bincount(labels, weights=share, minlength=n_clusters)
+    return Clusters(centers + origin, mass / mass.sum(), inertia)
+
+
+def _distances(points: Array, centers: Array) -> Array:
+    """Distances of all points to all centers, shape (n, n_clusters)."""
+    squares = np.einsum("ij,ij->i", points, points)[:, None] - 2.0 * points @ centers.T
+    squares += np.einsum("ij,ij->i", centers, centers)
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+
+
+def _distant_points(
+    rng: np.random.Generator, points: Array, share: Array, n_clusters: int
+) -> Array:
+    """Points sampled one after the other, by their distance from the nearest before."""
+    chosen = [int(rng.choice(len(points), p=share))]
+    distance = np.full(len(points), np.inf)
+    while len(chosen) < n_clusters:
+        distance = np.minimum(distance, _distances(points, points[chosen[-1:]])[:, 0])
+        mass = share * distance
+        total = mass.sum()
+        chosen.append(int(rng.choice(len(points), p=mass / total if total > 0.0 else share)))
+    return points[chosen]
+
+
+def _medians(points: Array, share: Array, centers: Array) -> tuple[Array, float, NDArray[np.intp]]:
+    """Centers of a local minimum of the mean distance, this distance, and labels."""
+    centers, before = centers.copy(), np.inf
+    k = len(centers)
+    for _ in range(_ROUNDS):
+        distances = _distances(points, centers)
+        labels = distances.argmin(axis=1)
+        own = np.linalg.norm(points - centers[labels], axis=1)
+        mean = float(share @ own)
+        if not mean < before * (1.0 - _GAIN):
+            break
+        before = mean
+        apart = own > _TINY * mean
+        pull = np.where(apart, share / np.where(apart, own, 1.0), 0.0)
+        total = np.bincount(labels, weights=pull, minlength=k)
+        moved = np.stack(
+            [np.bincount(labels, weights=pull * column, minlength=k) for column in points.T], axis=1
+        )
+        held = np.bincount(labels, weights=np.where(apart, 0.0, share), minlength=k)
+        force = np.linalg.norm(moved - total[:, None] * centers, axis=1)
+        # a center at a point stays there, if its weight exceeds the pull of the others
+        stay = np.where(force > 0.0, np.minimum(1.0, held / np.where(force > 0.0, force, 1.0)), 1.0)
+        stay[total == 0.0] = 1.0
+        target = moved / np.where(total > 0.0, total, 1.0)[:, None]
+        centers = stay[:, None] * centers + (1.0 - stay[:, None]) * target
+    return centers, mean, labels

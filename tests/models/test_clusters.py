@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.clusters import kmeans
+from dask_sketch.models.clusters import kmeans, kmedians
 
 
 def clusters(n=600, k=6, d=3):
@@ -45,3 +48,55 @@ def test_the_seed_decides_and_sizes_are_named():
     for n_clusters in (0, 5):
         with pytest.raises(InputError, match=f"n_clusters={n_clusters}"):
             kmeans(np.zeros((4, 1)), n_clusters)
+
+
+def total_distance(center, x, weights):
+    return weights @ np.linalg.norm(x - center, axis=1)
+
+
+def median(x, weights):
+    """Geometric median by a simplex search, from the mean and from each point."""
+    starts = [np.average(x, axis=0, weights=weights), *x]
+    found = min((total_distance(start, x, weights), tuple(start)) for start in starts)
+    options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 5000}
+    return minimize(
+        total_distance, found[1], (x, weights), method="Nelder-Mead", options=options
+    ).fun
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["between points", "at a point"])
+def test_geometric_medians(heavy):
+    rng = np.random.default_rng(1)
+    x, weights = rng.normal(size=(15, 2)), rng.uniform(0.5, 1.5, 15)
+    x[3] *= 1e4
+    if heavy:
+        weights[7] = 40.0
+    found = kmedians(x, 1, weights=weights)
+    assert found.inertia * weights.sum() == pytest.approx(median(x, weights), rel=1e-6)
+    if heavy:
+        np.testing.assert_allclose(found.centers[0], x[7], atol=1e-6)
+
+
+def test_kmedians_are_the_best_of_all_partitions():
+    x = np.random.default_rng(5).normal(size=(7, 2)) + np.repeat([[0.0], [3.0]], [4, 3], axis=0)
+    weights = np.arange(1.0, 8.0)
+    best = min(
+        median(x[one], weights[one]) + median(x[~one], weights[~one])
+        for one in map(np.array, itertools.product([False, True], repeat=7))
+        if one[0] and not one.all()
+    )
+    found = kmedians(x, 2, weights=weights, n_starts=20)
+    assert found.inertia * weights.sum() == pytest.approx(best, rel=1e-5)
+    assert found.weights.sum() == pytest.approx(1.0)
+
+
+def test_kmedians_of_equal_points_and_of_a_start():
+    found = kmedians(np.full((10, 2), 1e9), 3)
+    np.testing.assert_array_equal(found.centers, np.full((3, 2), 1e9))
+    assert found.inertia == 0.0
+    x = clusters()
+    start = kmeans(x, 6).centers
+    before = np.linalg.norm(x[:, None] - start, axis=2).min(axis=1).mean()
+    assert kmedians(x, 6, starts=[start], n_starts=0).inertia < before
+    with pytest.raises(InputError, match="n_clusters=7"):
+        kmedians(x[:6], 7)
