@@ -12,7 +12,7 @@ import numpy as np
 
 from dask_sketch import config
 from dask_sketch.display.text import counted, describe_bytes
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import FAN_IN
@@ -27,6 +27,7 @@ from dask_sketch.sources.open import is_stream, open_samples, require_options
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_host
+from dask_sketch.validation.labels import MISSING, codes_of, union
 from dask_sketch.validation.warn import warn_user
 
 AVAILABLE = "available"  # value of nan_policy
@@ -83,13 +84,14 @@ def second_moments(
         Maximum number of partial results that one task combines, ``>= 2``; the setting
         ``sketch.split-every`` by default, and 4 where they are larger than 4 MiB.
     options
-        Keyword arguments of :func:`open_samples`.
+        Keyword arguments of :func:`open_samples`, such as ``groups``: there are then second moments
+        of each group, which are held in memory together.
 
     Returns
     -------
     moments
-        :class:`SecondMoments`. For lazy input a Dask collection,
-        :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives them.
+        :class:`SecondMoments`; with groups a dictionary of them by label. For lazy input a Dask
+        collection, :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives them.
 
     Raises
     ------
@@ -114,12 +116,9 @@ def second_moments(
     require_options("second_moments", options)
     require_nan_policy(nan_policy)
     require_integer("seed", seed, 0)
-    if options.get("groups") is not None:
-        raise InputError(
-            "groups: there is one result for all samples; leave it out, or select the rows of a "
-            "group."
-        )
     if is_stream(x):
+        if options.get("groups") is not None:
+            raise InputError("groups: x is a stream; leave them out, or give one lazy input.")
         return _of_stream(x, weights, n_columns, like, seed, nan_policy, split_every, options)
     samples = open_samples(x, weights=weights, **options)
     known = samples.n_features
@@ -139,16 +138,24 @@ def second_moments(
         grid, first = _given_grid(like, n_columns, nan_policy), None
     samples.require_features(grid.n_features, "the grid", grid.feature_names)
     _warn_of_small_chunks(samples, grid)
+    groups = samples.groups
+    n_bytes = grid.nbytes * (1 if groups is None else groups.n_groups or 1)
     setting = config.get("split-every")
-    fan_in = min(setting, FAN_IN) if grid.nbytes > _LARGE else setting
+    fan_in = min(setting, FAN_IN) if n_bytes > _LARGE else setting
+    chunk: Any = partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy)
+    finish: Any = partial(_finished, label=samples.label, first=first)
+    if groups is not None:
+        chunk = partial(_groups_of_chunk, grid=grid, nan_policy=nan_policy)
+        finish = partial(_finished_groups, label=samples.label, names=groups.names)
     lazy = LazyResult(
         samples,
         Reduction(
             "second-moments",
-            partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy),
-            merge,
-            partial(_finished, label=samples.label, first=first),
-            require_fit=partial(require_chunks_fit, part_bytes=grid.nbytes),
+            chunk,
+            merge if groups is None else _merged_groups,
+            finish,
+            uses_groups=groups is not None,
+            require_fit=partial(require_chunks_fit, part_bytes=n_bytes),
         ),
         fan_in if split_every is None else split_every,
         None if first is None else range(1, samples.n_chunks),
@@ -226,7 +233,7 @@ def _first_grid(
     names = samples.feature_names
     chunk = partial(
         _first_of_chunk, n_columns=n_columns, seed=seed, nan_policy=nan_policy, names=names,
-        moments=1 < samples.n_chunks <= _FEW_CHUNKS,
+        moments=samples.groups is None and 1 < samples.n_chunks <= _FEW_CHUNKS,
     )  # fmt: skip
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
@@ -338,6 +345,50 @@ def _moments_of_chunk(
     rows: Any, weights: Any, label: str, grid: MomentGrid, nan_policy: str
 ) -> SecondMoments:
     return partial_moments(rows, grid, weights, nan_policy=nan_policy, label=label)
+
+
+# Second moments of each group: sorted labels, and the moments of each.
+_Grouped = tuple[Any, list[SecondMoments]]
+
+
+def _groups_of_chunk(
+    rows: Any, weights: Any, label: str, groups: Any, grid: MomentGrid, nan_policy: str
+) -> _Grouped:
+    x, w = checked_chunk(rows, weights, grid.n_features, "the grid", label)
+    labels, codes = codes_of(groups, len(x), label)
+    if (codes == MISSING).any() and nan_policy == "raise":
+        row = int(np.argmax(codes == MISSING))
+        raise ChunkError(
+            f"{label}: row {row} of this chunk has no label (NaN, NaT or None). Give it one, or "
+            "pass nan_policy='omit' to leave such rows out.",
+            parameter="nan_policy",
+        )
+    found = []
+    for number in range(len(labels)):
+        chosen = np.flatnonzero(codes == number)
+        own = None if w is None else w[chosen]
+        name = f"{label}, group {labels[number]}"
+        found.append(partial_moments(x[chosen], grid, own, nan_policy=nan_policy, label=name))
+    return labels, found
+
+
+def _merged_groups(parts: list[_Grouped]) -> _Grouped:
+    labels, places = union([part[0] for part in parts])
+    together: list[list[SecondMoments]] = [[] for _ in labels]
+    for (_, moments), place in zip(parts, places, strict=True):
+        for number, one in zip(place.tolist(), moments, strict=True):
+            together[number].append(one)
+    return labels, [merge(each) for each in together]
+
+
+def _finished_groups(found: _Grouped | None, label: str, names: Any) -> dict[Any, SecondMoments]:
+    """Second moments by label, as an object of Python if there is one."""
+    if found is None or not len(found[0]):
+        raise InputError(f"{label} gave no samples: it has no rows with a label.")
+    labels, moments = found
+    labels = labels if names is None else names[labels]
+    keys = labels if labels.dtype.kind in "Mm" else labels.tolist()
+    return dict(zip(keys, moments, strict=True))
 
 
 def _finished(

@@ -124,6 +124,33 @@ def test_streams():
             ds.second_moments(stream, weights)
 
 
+def test_groups(tmp_path):
+    labels = np.random.default_rng(4).choice(["one", "three", "two"], len(X), p=[0.5, 0.2, 0.3])
+    w = np.random.default_rng(1).uniform(0.5, 2.0, len(X))
+    found = ds.second_moments(X, w, groups=labels, like=FIRST)
+    assert list(found) == ["one", "three", "two"]
+    for name, moments in found.items():
+        chosen = labels == name
+        assert moments == ds.second_moments(X[chosen], w[chosen], like=FIRST)
+    assert sum(found.values()) == ds.second_moments(X, w, like=FIRST)
+    frame = pd.DataFrame(X, columns=NAMES).assign(w=w, group=labels)
+    frame.to_parquet(tmp_path / "x.parquet")
+    for x in (frame, dd.from_pandas(frame, npartitions=5), tmp_path / "x.parquet"):
+        result = ds.second_moments(x, "w", groups="group", columns=NAMES)
+        result = result if isinstance(result, dict) else result.compute()
+        np.testing.assert_allclose(
+            result["two"].covariance, found["two"].covariance, rtol=1e-7, atol=1e-9
+        )
+    days = np.array(["2026-01-01", "2026-01-02"], "M8[D]").repeat(600)
+    lazy = ds.second_moments(da.from_array(X, chunks=(500, 3)), groups=days, n_columns=2)
+    assert list(lazy.compute()) == list(np.unique(days))
+    missing = np.where(labels == "two", None, labels)
+    with pytest.raises(ChunkError, match="label"):
+        ds.second_moments(X, groups=missing)
+    kept = ds.second_moments(X, groups=missing, nan_policy="omit", like=FIRST)
+    assert list(kept) == ["one", "three"]
+
+
 def test_rows_with_nan():
     x = X.copy()
     x[5:1000:7, 1] = np.nan
@@ -186,7 +213,7 @@ def test_memory_is_checked():
         (X, {"like": FIRST, "n_columns": 2}, "n_columns=2"),
         (X, {"like": X}, "ndarray"),
         (X[:, :2], {"like": FIRST}, "n_features=3"),
-        (X, {"groups": np.zeros(1200)}, "groups"),
+        (iter([X]), {"groups": np.zeros(1200)}, "groups"),
         (X, {"nan_policy": "skip"}, "nan_policy='skip'"),
         (X, {"seed": -1}, "seed=-1"),
         (X, {"n_columns": 4}, "n_columns=4"),
