@@ -37,6 +37,9 @@ Array = NDArray[np.float64]
 Kind = Literal["kl", "js", "tv", "squared-hellinger", "renyi", "alpha"]
 KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
 SYMMETRIC = ("js", "tv", "squared-hellinger")
+_N_DRAWS, _MAX_PAIRS = 100_000, 500_000
+_SMALL = 0.3  # error of the simulation, relative to that of the parameters, that does not matter
+_COORDINATES = 2**23  # of the draws of a mixture in memory
 _N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
 _MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
 _SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
@@ -172,7 +175,7 @@ def divergence(
     *,
     alpha: float = 0.5,
     n_samples: tuple[float, float] | None = None,
-    n_draws: int = 100_000,
+    n_draws: int | None = None,
     n_neighbors: int = 5,
     level: float = 0.05,
     seed: int = 0,
@@ -214,7 +217,8 @@ def divergence(
         mixtures without standard errors: their errors are then those of maximum likelihood. It is
         infinite for a mixture that is known.
     n_draws
-        Number of draws from both mixtures together, ``>= 100``.
+        Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
+        million where the parameters are known so well that the error of the simulation matters.
     n_neighbors
         Number of the neighbour of a row whose distance is taken, ``>= 1``.
     level
@@ -259,16 +263,29 @@ def divergence(
     level = require_number("level", level, 0.0, 1.0, strict=True)
     seed = require_integer("seed", seed, 0)
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
-        n_pairs = require_integer("n_draws", n_draws, 100) // 2
+        n_pairs = require_integer("n_draws", _N_DRAWS if n_draws is None else n_draws, 100) // 2
         _require_same_features(first, second)
         sizes = _sizes(n_samples)
         with one_blas_thread():
-            return _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
+            found = _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
+            more = _pairs_needed(found, n_pairs, first.n_features) if n_draws is None else n_pairs
+            if more > n_pairs:
+                found = _simulated(first, second, kind, alpha, more, sizes, level, seed)
+        return found
     if n_samples is not None:
         raise InputError(f"n_samples={n_samples!r}: only mixtures need it; rows are counted.")
     x, y = checked_rows("first", first), checked_rows("second", second)
-    found = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
-    return _from_rows(found, kind, alpha, level)
+    estimate = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
+    return _from_rows(estimate, kind, alpha, level)
+
+
+def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
+    """Number of pairs of draws with which the errors of the parameters dominate."""
+    parameters, simulation = found.parameter_error, found.simulation_error
+    if not parameters or simulation is None or simulation <= _SMALL * parameters:
+        return n_pairs
+    most = min(_MAX_PAIRS, max(_COORDINATES // n_features, n_pairs))
+    return int(min(most, n_pairs * (simulation / (_SMALL * parameters)) ** 2))
 
 
 def _checked(kind: str, alpha: float) -> float:

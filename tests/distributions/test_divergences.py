@@ -127,6 +127,15 @@ def test_errors_of_maximum_likelihood_from_the_numbers_of_samples():
     assert "as they are" not in three._repr_html_()
 
 
+def test_more_draws_where_the_parameters_are_known_well():
+    known = divergence(normal(0.5, 1.0, 2e-4), normal())
+    assert known.simulation_error < 0.5 * divergence(normal(0.5), normal()).simulation_error
+    fixed = divergence(normal(0.5, 1.0, 2e-4), normal(), n_draws=100_000)
+    assert fixed.value == divergence(normal(0.5), normal()).value
+    poor = divergence(normal(0.5, 1.0, 0.05), normal())
+    assert poor.value == fixed.value
+
+
 def test_errors_of_weights():
     # far components: the divergence is that of the weights
     far, w, v = np.array([[0.0], [50.0]]), np.array([0.3, 0.7]), np.array([0.5, 0.5])
