@@ -41,7 +41,7 @@ from dask_sketch.validation.choices import DISTRIBUTIONS
 
 # Features of one direction of sparse-radius. Three are worse than five by least squares, and five
 # are worse than three by efficient refinement; with one or two, dependence of features is lost.
-_FEW = 4
+FEW = 4
 # Frequencies for each feature from which sparse-sums are as good: at 10, a feature is in too few
 # base frequencies, which costs 0.2 to 0.4 in ln KL (d=30, K=1).
 _MANY = 20
@@ -229,7 +229,7 @@ def sample_frequencies(
             radius = adapted_radius(uniform)
         if distribution == "sparse-radius":
             order = rng.random(normal.shape).argsort(axis=1)
-            normal[order >= _FEW] = 0.0
+            normal[order >= FEW] = 0.0
         normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
     return np.ascontiguousarray((normal / np.sqrt(chosen)).T)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.design import design_from_pilot, require_design_arguments
+from dask_sketch.features.distributions import FEW
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import filled_pilot
 from dask_sketch.graph.compute import active_client, compute_together
@@ -93,7 +94,8 @@ def design(
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with that policy, takes the values as
-        missing, and draws them from a mixture fitted to the observed values. Other rows are not
+        missing, and draws them from a mixture fitted to the observed values; with two to four
+        features the default distribution is then ``"sparse-sums"``. Other rows are not
         checked here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose
         default is ``"raise"``.
     progress
@@ -144,6 +146,10 @@ def design(
     require_nan_policy(nan_policy)
     samples = open_samples(x, weights=weights, **options)
     pilot = pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress)
+    if nan_policy == "available" and distribution is None and task == "mixture":
+        d = pilot.shape[1]
+        # the other default uses all of so few features
+        distribution = "sparse-sums" if 1 < d <= FEW else None
     if np.isnan(pilot).any():
         pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
     return design_from_pilot(

@@ -26,6 +26,7 @@ from tests.benchmarks.paper.__main__ import main, measured, report
 from tests.benchmarks.paper.acceptance import ROWS, Goal, reached
 from tests.benchmarks.paper.anisotropy import stretched
 from tests.benchmarks.paper.catalogue import EXPERIMENTS
+from tests.benchmarks.paper.missing_cases import overlapping_mixture
 from tests.benchmarks.paper.records import Line, Run
 from tests.benchmarks.paper.sizes import exact_sketch
 from tests.benchmarks.paper.tables import table
@@ -235,3 +236,16 @@ def test_goals():
     assert not reached(Goal("ours", least=-9.3), line, beside)
     with pytest.raises(ValueError, match="Lloyd"):
         reached(Goal("ours", 1.0, over="Lloyd"), line, {**beside, "Lloyd": None})
+
+
+def test_nearest_components_are_as_far_apart_as_stated():
+    found = overlapping_mixture(6, 3, 1.5, seed=1)
+    away = [
+        min(
+            np.sqrt(((found.means[i] - found.means[j]) ** 2 / (0.5 * (u + v))).sum())
+            for j, v in enumerate(found.covariances)
+            if j != i
+        )
+        for i, u in enumerate(found.covariances)
+    ]
+    assert np.median(away) == pytest.approx(1.5)

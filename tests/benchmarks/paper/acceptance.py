@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dask_sketch.display.text import text_table
-from tests.benchmarks.paper import cluster_cases, likelihood_cases, matrix_cases
+from tests.benchmarks.paper import (
+    cluster_cases,
+    likelihood_cases,
+    matrix_cases,
+    missing_cases,
+)
 from tests.benchmarks.paper.bandwidths import OURS
 from tests.benchmarks.paper.clusters import SPECTRAL
 from tests.benchmarks.paper.mixtures import EFFICIENT
@@ -57,6 +62,28 @@ def _full(kind: str, **sizes: float) -> Row:
     )
 
 
+def _missing(title: str, fraction: float, goal: Goal, *, together: bool = False) -> Row:
+    """Row of missing values, whose loss is compared with that of EM on the observed values."""
+    return Row(
+        f"held-out nats lost to the truth, {title}, d=8, K=5, n=1e5, m=672",
+        partial(missing_cases.missing_values, fraction=fraction, together=together),
+        (goal,),
+    )
+
+
+def _number(n_components: int, separation: float, n: int) -> Row:
+    """Row of the number of components of an overlapping mixture."""
+    return Row(
+        f"share of draws whose number of components is found, d=6, K={n_components}, nearest "
+        f"components {separation:g} deviations apart, n={n:.0e}",
+        partial(
+            missing_cases.numbers_of_components,
+            n_components=n_components, separation=separation, n=n,
+        ),
+        (Goal(missing_cases.FOUND, least=0.9),),
+    )  # fmt: skip
+
+
 ROWS: dict[str, Row] = {
     "gmm-2": Row(
         "ln KL, d=2, K=3, n=3e5, m=150",
@@ -103,6 +130,14 @@ ROWS: dict[str, Row] = {
         (Goal(matrix_cases.OURS, least=-0.01, over="EM", statistic="median"),),
         needs="fsdd",
     ),
+    "missing-10": _missing("10 % missing", 0.1, Goal(missing_cases.RATIO, 2.0)),
+    "missing-30": _missing("30 % missing", 0.3, Goal(missing_cases.RATIO, 2.0)),
+    "missing-together": _missing(
+        "half of the features missing together, 30 %", 0.3, Goal(EFFICIENT, 0.0015), together=True
+    ),
+    "components-5": _number(5, 1.0, 100_000),
+    "components-10": _number(10, 1.5, 100_000),
+    "components-20": _number(20, 2.0, 200_000),
     "kmeans": Row(
         "RSE and CPU seconds, 10 Gaussian clusters, d=10, n=1e5",
         cluster_cases.ten_clusters,
