@@ -64,7 +64,7 @@ docs: $(READY)  ## documentation as HTML, in .site/html
 	rm -rf .site
 	mkdir -p .site/source/dask_sketch .site/source/tests/benchmarks
 	cp -RpL README.md CHANGELOG.md LICENSE deploy notebooks .pictures .docs/. .site/source
-	cp -p dask_sketch/README.md .site/source/dask_sketch
+	cp -p dask_sketch/README.md dask_sketch/FORMAT.md .site/source/dask_sketch
 	cp -p tests/benchmarks/README.md .site/source/tests/benchmarks
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 nice -n 19 $(BIN)/python -m sphinx -q -W --keep-going \
 	  -d .site/doctrees .site/source .site/html

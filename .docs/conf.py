@@ -72,10 +72,8 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 # pages without pages below them have no list of such pages
-html_sidebars = {
-    name: []
-    for name in ("README", "CHANGELOG", "command_line", "*/README", "tests/benchmarks/README")
-}
+_ALONE = ("README", "CHANGELOG", "command_line", "*/README", "*/FORMAT", "tests/benchmarks/README")
+html_sidebars = {name: [] for name in _ALONE}
 
 # All pages. The README is also read outside of the site, so that it has no such list of its own.
 CONTENTS = """
@@ -87,6 +85,7 @@ reference
 command_line
 Deployment <deploy/README>
 Architecture <dask_sketch/README>
+Format <dask_sketch/FORMAT>
 Benchmarks <tests/benchmarks/README>
 CHANGELOG
 ```

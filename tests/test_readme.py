@@ -32,6 +32,7 @@ FILES = (
     "CHANGELOG.md",
     "deploy/README.md",
     "dask_sketch/README.md",
+    "dask_sketch/FORMAT.md",
     "tests/benchmarks/README.md",
 )
 MAX_WORDS = 2000  # of the first page
