@@ -19,6 +19,7 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
+_FEW_ROWS = 0.075  # estimated loss of few pilot rows that may be one of 0.1 nats
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
 _EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is that of the data
 # A mixture that is less likely than that of the pilot, by more than this many times what the few
@@ -417,7 +418,7 @@ def _warn_of_mixture(
 def _warn_of_few_rows(sketch: Sketch) -> None:
     """Warn of a mixture that is no likelier than that of the pilot, if its rows are too few."""
     pilot = sketch.feature_map.pilot
-    if pilot is not None and pilot.sampling_loss > WARNED_NATS:
+    if pilot is not None and pilot.sampling_loss > _FEW_ROWS:
         warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {pilot.sampling_loss:.2g} nats a sample because they are so few, by the "

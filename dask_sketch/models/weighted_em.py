@@ -140,6 +140,9 @@ class _Rows:
                 run.log_likelihood = -np.inf
             elif len(few):
                 run.components = self.family.widened(run.components, few)
+        if run.log_likelihood == -np.inf and run.n_iterations:  # re-seeded in the last iteration
+            moments = self.family.expectation(run.components, self.rows, self.weights)
+            run.log_likelihood = moments.log_likelihood
 
     def relocate(
         self,

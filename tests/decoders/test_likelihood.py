@@ -157,6 +157,7 @@ def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components(
     assert any("nats" in str(each.message) for each in caught)
 
 
+@pytest.mark.filterwarnings("ignore:the mixture is hardly likelier")
 def test_far_rows_do_not_hide_that_the_data_is_that_of_the_pilot():
     x = np.random.default_rng(1).standard_t(1.0, size=(20_000, 2))
     heldout = np.random.default_rng(11).standard_t(1.0, size=(4000, 2))

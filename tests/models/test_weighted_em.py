@@ -160,3 +160,12 @@ def test_clusters_far_apart_keep_their_width(covariance_type):
     np.testing.assert_allclose(found.covariances, 1.0, rtol=0.1)
     floor = fit_mixture(rows, None, 2, covariance_type=covariance_type, regularization=1e-5)
     np.testing.assert_allclose(floor.covariances, 1e-5 * 800**2, rtol=0.01)
+
+
+def test_the_likelihood_is_finite_where_components_were_moved_last(rows: np.ndarray) -> None:
+    means = np.concatenate([rows[:2], rows[:1] + 1e6])  # no row belongs to the last component
+    start = np.full(3, 1 / 3), means, np.tile(rows.var(axis=0), (3, 1))
+    options = {"starts": [start], "n_starts": 0, "n_moves": 0}
+    found = fit_mixture(rows, None, 3, n_iterations=1, **options)
+    further = fit_mixture(rows, None, 3, **options)
+    assert -np.inf < found.log_likelihood < further.log_likelihood
