@@ -12,7 +12,7 @@ RIVALS := .scale/rivals
 DATA_SETS := .bench/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-real mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy distributions structured paper real scale pictures wheel clean
+.PHONY: help env demo test test-slow test-real soak mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy distributions structured paper real scale pictures wheel clean
 
 help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -82,6 +82,10 @@ test-slow: $(READY)  ## tests that take minutes, and those of deployments
 # Nothing is installed: a test names the packages that it misses, and is skipped.
 test-real: $(READY)  ## tests with servers: S3, Google Cloud Storage, SLURM, buildah; other processors
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
+
+soak: $(READY)  ## random attacks on files, ledgers and running jobs: make soak [SECONDS=600] [ATTACK="job files"]
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) $(if $(ATTACK),--attack "$(ATTACK)")
 
 mutants: $(READY)  ## 60 changes of the numerics, each of which must make a test fail: make mutants [SEED=1] [PARTS="kernel ledger"]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \

@@ -262,7 +262,8 @@ def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
         raise PlanError(
             f"the sketches of {plan.new + plan.changed:,} partitions take up to "
             f"{describe_bytes(plan.ledger_bytes)}, and {describe_bytes(plan.ledger_free)} are free "
-            f"at {plan.ledger}: use a larger chunk_size, fewer frequencies or another disk."
+            f"at {plan.ledger}: free space there, or move the ledger to another disk. A new ledger "
+            "with a larger chunk_size or fewer frequencies takes less."
         )
     known = 0 if ledger is None else len(ledger.entries)
     gone = plan.deleted + plan.lost - plan.divided

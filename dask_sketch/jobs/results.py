@@ -355,7 +355,7 @@ class Results:
         try:
             self.drift = self.ledger.drift(**table.arguments(), seed=self.job.job.seed)
         except InputError as error:  # too few units, or too little memory
-            self.untested = str(error)
+            self.untested = f"Not tested yet: {error}"
         except LedgerError as error:
             if error.parameter not in ("window", "reference", "strata"):
                 raise

@@ -241,9 +241,9 @@ class _Run:
         first = min(self.failed)
         others = f" and {len(self.failed) - 1:,} more" if len(self.failed) > 1 else ""
         raise ChunkError(
-            f"{first}{others} could not be read: {self.failed[first]} All other partitions are "
-            "committed. Restore the data and run the job again, or set limits.unreadable = "
-            '"quarantine" in the job file to leave it out.'
+            f"{first}{others}: {self.failed[first]} All other partitions are committed. Then run "
+            'the job again, or set limits.unreadable = "quarantine" in the job file to go on '
+            "without."
         )
 
     def _outcome(

@@ -27,6 +27,7 @@ MAX_BYTES = 2**32
 # Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
 # footers of smaller files are not read.
 _GROWTH = 8
+_TRIED = 3  # largest files, one of which must have the columns
 _READERS = 16  # footers that are read at once
 _CONVERT = "Convert them to numbers, or leave out the columns, or the file."
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
@@ -68,8 +69,8 @@ class PartReader:
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
-                f"{part.path}{where} could not be read: {type(error).__name__}: {error}. Restore "
-                "the file, check that it has the same columns, or leave it out."
+                f"{part.path}{where} could not be read: {type(error).__name__}: {_plain(error)}. "
+                "Restore the file, check that it has the same columns, or leave it out."
             ) from error
         try:
             dtypes = [(name, frame.dtypes[name]) for name in self.numeric]
@@ -128,7 +129,7 @@ def parquet_samples(
     """
     try:
         import dask.dataframe as dd
-        import pyarrow.parquet as pq
+        import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise InputError(f"x={path!r} needs pyarrow: {install_command('parquet')}.") from error
     try:
@@ -138,24 +139,15 @@ def parquet_samples(
         raise
     except Exception as error:  # file systems fail in many ways
         raise InputError(
-            f"x={path!r} has no Parquet data: {type(error).__name__}: {error}. Check the path, and "
-            "storage_options for a URL."
+            f"x={path!r} could not be listed: {type(error).__name__}: {_plain(error)}. Check the "
+            "path; for a URL also storage_options, and that the credentials are valid."
         ) from error
     if not sizes:
         raise InputError(
             f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the "
             f"path."
         )
-    first = max(
-        sizes, key=lambda name: sizes[name]
-    )  # an empty file has no sizes to extrapolate from
-    try:
-        with fs.open(first, "rb") as handle, pq.ParquetFile(handle) as parquet:
-            meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
-    except Exception as error:  # damaged metadata of pandas raises errors of many kinds
-        raise ChunkError(
-            f"{first} could not be read: {type(error).__name__}: {error}. Restore it."
-        ) from error
+    first, meta, n_rows = _typical(fs, sizes, columns)
     weight = _column(weights, meta, path, "weights")
     group = None
     if not isinstance(groups, str) or groups in meta or not _has_key(sizes, groups):
@@ -193,6 +185,48 @@ def parquet_samples(
     )
 
 
+def _typical(
+    fs: Any, sizes: dict[str, int], columns: Sequence[str] | None
+) -> tuple[str, pd.DataFrame, int]:
+    """Largest file that has the columns as numbers, its frame without rows, and its number of rows.
+
+    An empty file has no sizes to extrapolate from. One file without the columns, or a damaged one,
+    is an error of the task that reads it.
+    """
+    import pyarrow.parquet as pq
+
+    found: list[tuple[str, pd.DataFrame, int]] = []
+    failure: ChunkError | None = None
+    for name in sorted(sizes, key=lambda name: -sizes[name])[:_TRIED]:
+        try:
+            with fs.open(name, "rb") as handle, pq.ParquetFile(handle) as parquet:
+                meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
+        except Exception as error:  # damaged metadata of pandas raises errors of many kinds
+            failure = failure or ChunkError(
+                f"{name} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
+            )
+            continue
+        found.append((name, meta, n_rows))
+        if columns is None or _has_numbers(meta, columns):
+            return found[-1]
+    if not found:
+        assert failure is not None
+        raise failure
+    return found[0]
+
+
+def _has_numbers(meta: pd.DataFrame, columns: Sequence[str]) -> bool:
+    """Whether a frame has all columns, and they are numeric."""
+    from pandas.api.types import is_numeric_dtype
+
+    return set(columns) <= set(meta) and all(is_numeric_dtype(meta.dtypes[c]) for c in columns)
+
+
+def _plain(error: Exception) -> str:
+    """Text of an error without the full stop at its end."""
+    return str(error).strip().rstrip(".")
+
+
 def _row_bytes(meta: pd.DataFrame, chosen: Sequence[str], labelled: bool) -> int:
     """Size of one row in memory in bytes."""
     size = common_dtype([meta.dtypes[name] for name in chosen]).itemsize * len(chosen)
@@ -219,7 +253,7 @@ def _split(
         if stored <= target:  # hardly ever divided, and its task reports the error
             return {FilePart(file, None): stored}
         raise ChunkError(
-            f"{file} could not be read: {type(error).__name__}: {error}. Restore it."
+            f"{file} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
         ) from error
     if sum(sizes) <= target:
         return {FilePart(file, None): sum(sizes)}

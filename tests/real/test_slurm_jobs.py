@@ -196,3 +196,69 @@ def test_workers_that_are_jobs(slurm, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     work.require_same()
     assert len(started_workers(work)) == 2
+
+
+def test_a_job_that_hits_its_limit_of_time(slurm, batch):
+    """SLURM stops it with what it has committed; submitted again, it goes on."""
+    slow = (batch.folder / "slow.py").read_text()
+    # the shortest limit is a minute, which no start takes and all partitions would
+    (batch.folder / "slow.py").write_text(slow.replace("sleep(0.2)", "sleep(5.0)"))
+    job = submit(slurm, batch, "--time=1")
+    slurm.wait(job)
+    assert slurm.field(job, "JobState") == "TIMEOUT"
+    before = batch.n_committed()
+    assert 0 < before < N_PARTITIONS, log_of(batch, job)
+    batch.require_whole()
+    (batch.folder / "slow.py").write_text(slow)
+    again = submit(slurm, batch)
+    assert slurm.wait(again) == "0:0", log_of(batch, again)
+    batch.require_same()
+
+
+def test_a_job_that_is_requeued_in_the_middle(slurm, batch):
+    """The batch script asks for it, as after the loss of a node."""
+    job = submit(slurm, batch)
+    wait_until(lambda: batch.n_committed() >= 8, "two commits", 120)
+    slurm.output("scontrol", "requeue", job)
+    wait_until(lambda: slurm.field(job, "Restarts") == "1", "the job is queued again", 60)
+    batch.require_whole()
+    slurm.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert slurm.wait(job) == "0:0", log_of(batch, job)
+    batch.require_same()
+
+
+def test_workers_that_hit_their_limit_of_time(slurm, tmp_path):
+    """SLURM stops the workers; their chunks are sketched again by those that replace them."""
+    work = Work(tmp_path, 5.0)  # 100 seconds of two workers
+    profile = tmp_path / "jobqueue.yaml"
+    text = (DEPLOY / "slurm" / "jobqueue.yaml").read_text()
+    profile.write_text(text.replace('["--lifetime", "55m", "--lifetime-stagger", "4m"]', "[]"))
+    done = run_with_workers_of_slurm(slurm, work, 'walltime = "00:01:00"', profile, 400)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    if done.returncode:  # all workers were lost at once
+        assert "worker" in done.stderr
+        work.require_whole()
+    logs = "".join(log.read_text() for log in (tmp_path / "dask-sketch-logs").iterdir())
+    assert "DUE TO TIME LIMIT" in logs, logs
+    work.seconds = 0.1
+    done = run_with_workers_of_slurm(slurm, work, "", DEPLOY / "slurm" / "jobqueue.yaml", 300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    work.require_same()
+
+
+def test_a_worker_that_is_cancelled_in_the_middle(slurm, tmp_path):
+    """The other worker sketches its chunks again."""
+    work = Work(tmp_path, 0.5)
+    work.write(WORKERS.format(options=""))
+    variables = work.variables | {"DASK_CONFIG": str(DEPLOY / "slurm" / "jobqueue.yaml")}
+    with subprocess.Popen(
+        [BIN / "dask-sketch", "run", "job.toml"],
+        cwd=tmp_path, env=slurm.environment | variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        wait_until(lambda: work.n_committed() >= 4, "a commit", 120)
+        slurm.output("scancel", slurm.jobs()[0])
+        output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    work.require_same()
+    wait_until(lambda: not slurm.jobs(), "all workers end", 60)

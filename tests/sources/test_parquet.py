@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 import dask_sketch as ds
 from dask_sketch import partial_sketch
 from dask_sketch.errors import ChunkError, InputError, SketchError
+from dask_sketch.graph.partitions import sketch_partitions
 
 FM = feature_map()
 
@@ -249,3 +251,21 @@ def test_a_link_that_is_given_is_followed(tmp_path):
     (tmp_path / "latest.parquet").symlink_to(tmp_path / "days" / "a.parquet")
     (tmp_path / "all").symlink_to(tmp_path / "days")
     assert run(tmp_path / "latest.parquet").count == run(tmp_path / "all").count == 60
+
+
+def test_large_files_of_another_schema_are_errors_of_their_own(tmp_path):
+    """Columns are compared with those of a file that has them, and the others are read."""
+    long = np.random.default_rng(0).random(1000)
+    for name, frame in {
+        "a": pd.DataFrame({"x": long[:10], "y": long[:10]}),
+        "b": pd.DataFrame({"x": long, "z": long}),
+        "c": pd.DataFrame({"x": long, "y": list(map(str, long))}),
+    }.items():
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    samples = ds.open_samples(str(tmp_path), columns=["x", "y"])
+    options = {"attempts": 1, "backoff": 0.0}
+    found = dict(sketch_partitions(samples, range(3), ds.FeatureMap(2, 10, scale=1.0), **options))
+    assert found[0].count == 10
+    for number, name in ((1, "b"), (2, "c")):
+        assert isinstance(found[number], ChunkError)
+        assert re.search(rf"{name}\.parquet.*y", str(found[number]))
