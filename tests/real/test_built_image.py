@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
@@ -31,6 +30,7 @@ from dask_sketch.cluster.certificates import make_certificates
 TOOLS = ("buildah", "mmdebstrap", "unshare", "setpriv", "mount", "chroot")
 SOURCES = Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+REGISTRY = ("index-url", "trusted-host", "proxy", "cert", "client-cert", "default-timeout")
 PACKAGES = "python3,python3-venv,ca-certificates"
 N_ROWS = 5000
 logger = logging.getLogger(__name__)
@@ -74,20 +74,17 @@ exec chroot "$ROOT" setpriv --reuid "${USER%:*}" --regid "${USER#*:}" --clear-gr
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """Volumes with the settings of pip on this machine, and the files that they name."""
+    """Volumes with the settings of pip on this machine that lead to its registry."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
     found = dict(re.findall(r"^(?:global|:env:)\.([\w.-]+)='(.*)'$", done.stdout, re.MULTILINE))
-    found.pop("config-file", None)
-    lines = [f"{key.lstrip('.')} = {value}" for key, value in found.items()]
+    found = {key.lstrip("."): value for key, value in found.items()}
+    lines = [f"{key} = {found[key]}" for key in REGISTRY if key in found]
     (folder / "pip.conf").write_text("\n".join(["[global]", *lines, ""]))
-    paths = {CERTIFICATES} if CERTIFICATES.exists() else set()
-    for word in " ".join(found.values()).split():
-        path = Path(urlsplit(word).path)
-        if word.startswith(("/", "file://")) and path.exists():
-            paths.add(path)
-    volumes = [f"{folder / 'pip.conf'}:/etc/pip.conf:ro", *(f"{p}:{p}:ro" for p in sorted(paths))]
+    volumes = [f"{folder / 'pip.conf'}:/etc/pip.conf:ro"]
+    files = {CERTIFICATES, *(Path(found[key]) for key in ("cert", "client-cert") if key in found)}
+    volumes += [f"{path}:{path}:ro" for path in sorted(files) if path.exists()]
     return [word for volume in volumes for word in ("--volume", volume)]
 
 

@@ -170,7 +170,8 @@ def test_cancelled_in_the_middle(options, slurm, batch):
 
 def run_with_workers_of_slurm(slurm, work, options, profile, seconds):
     """Run a job whose workers are jobs of SLURM; return the finished process."""
-    work.write(WORKERS.format(options=options))
+    if not (work.folder / "job.toml").exists():
+        work.write(WORKERS.format(options=options))
     done = subprocess.run(
         [BIN / "dask-sketch", "run", "job.toml"],
         cwd=work.folder,
@@ -222,7 +223,12 @@ def test_a_job_that_is_requeued_in_the_middle(slurm, batch):
     slurm.output("scontrol", "requeue", job)
     wait_until(lambda: slurm.field(job, "Restarts") == "1", "the job is queued again", 60)
     batch.require_whole()
-    slurm.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def begins() -> bool:  # SLURM would wait for two minutes
+        slurm.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return slurm.field(job, "JobState") in ("RUNNING", "COMPLETED")
+
+    wait_until(begins, "the job begins again", 180)
     assert slurm.wait(job) == "0:0", log_of(batch, job)
     batch.require_same()
 
@@ -240,8 +246,13 @@ def test_workers_that_hit_their_limit_of_time(slurm, tmp_path):
         work.require_whole()
     logs = "".join(log.read_text() for log in (tmp_path / "dask-sketch-logs").iterdir())
     assert "DUE TO TIME LIMIT" in logs, logs
-    work.seconds = 0.1
-    done = run_with_workers_of_slurm(slurm, work, "", DEPLOY / "slurm" / "jobqueue.yaml", 300)
+    for name, old, new in (
+        ("slow.py", "sleep(5.0)", "sleep(0.1)"),
+        ("job.toml", 'walltime = "00:01:00"', ""),
+    ):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(old, new))
+    done = run_with_workers_of_slurm(slurm, work, "", profile, 300)
     assert done.returncode == 0, done.stdout + done.stderr
     work.require_same()
 
