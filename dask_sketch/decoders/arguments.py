@@ -30,6 +30,8 @@ from dask_sketch.validation.warn import warn_user
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
+# Rows without missing values, in all and for each parameter, below which they are not used.
+_COMPLETE_ROWS, _ROWS_PER_PARAMETER = 1000, 5
 _ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
 
 
@@ -253,6 +255,28 @@ def beside_default(n_components: int | None, options: Mapping[str, Any]) -> tupl
     if options.get("model") in ("isotropic", "known"):
         names.append("model")
     return (*(["n_components"] if n_components is None else []), *names)
+
+
+def without_few_rows(
+    sketch: Any, n_components: int | None = None, covariance_type: str | None = None
+) -> Any:
+    """Sketch without its random rows where these are few because others lack some values.
+
+    Complete rows alone are then no sample of the data that maximum likelihood could rely on.
+
+    Parameters
+    ----------
+    sketch
+        Sketch; anything else is returned as it is.
+    n_components, covariance_type
+        Arguments of :func:`dask_sketch.decode`.
+    """
+    if not isinstance(sketch, Sketch) or sketch.missing is None or sketch.sample is None:
+        return sketch
+    d, k = sketch.feature_map.n_features, n_components or 1
+    each = 1 + d + (d * (d + 1) // 2 if covariance_type in ("full", "tied") else d)
+    enough = len(sketch.sample) >= max(_COMPLETE_ROWS, _ROWS_PER_PARAMETER * k * each)
+    return sketch if enough else sketch.without_sample()
 
 
 def require_content(sketch: Any) -> None:

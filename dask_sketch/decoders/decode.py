@@ -9,7 +9,12 @@ from typing import Any, overload
 
 from numpy.typing import ArrayLike
 
-from dask_sketch.decoders.arguments import beside_default, check_problem, require_callables
+from dask_sketch.decoders.arguments import (
+    beside_default,
+    check_problem,
+    require_callables,
+    without_few_rows,
+)
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
@@ -266,6 +271,8 @@ def _decode_sketch(
 ) -> GaussianMixture | Centroids:
     """Check arguments, pick a method, fit replicates, wrap the solution."""
     begun = time.perf_counter()
+    if not isinstance(n_components, (str, float)):  # which are refused below
+        sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
     n_threads = default_n_threads()
     if threads is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from dask_sketch.decoders.arguments import without_few_rows
 from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
@@ -371,6 +372,7 @@ class _Candidates:
     """
 
     def __init__(self, sketch: Sketch, criterion: str | None, options: dict[str, Any]):
+        sketch = without_few_rows(sketch)
         self.sketch, self._criterion, self._options = sketch, criterion, options
         self.found: dict[tuple[str, int], _Candidate] = {}
         has_rows = sketch.sample is not None and len(sketch.sample) > 0

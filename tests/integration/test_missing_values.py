@@ -110,6 +110,15 @@ def test_a_mixture_is_decoded_from_the_values_that_are_there(kind, sample):
     assert dict(ds.diagnose(found, sketch).findings).keys().isdisjoint({"misfit", "unfinished"})
 
 
+def test_a_few_complete_rows_do_not_decide():
+    y = with_missing("independent", 0.6, 10_000)
+    sketch = ds.sketch(y, MAP, nan_policy="available")
+    assert 0 < len(sketch.sample) < 1000
+    found = ds.decode(sketch, 2)
+    alone = ds.decode(sketch.without_sample(), 2)
+    np.testing.assert_array_equal(found.means, alone.means)
+
+
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
     sketch = ds.sketch(with_missing("together"), MAP, nan_policy="available", sample=False)
     big = ds.FeatureMap(
