@@ -19,12 +19,16 @@ from dask_sketch.validation.lazy_input import register_lazy_methods
 if TYPE_CHECKING:
     from dask_sketch.decoders.calibrated_sample import calibrate
     from dask_sketch.decoders.decode import decode
-    from dask_sketch.decomposition import SketchPCA
     from dask_sketch.diagnostics.fit import diagnose
     from dask_sketch.diagnostics.mmd import mmd
     from dask_sketch.diagnostics.model_selection import select_model
     from dask_sketch.errors import SketchError
-    from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
+    from dask_sketch.estimators.decomposition import SketchPCA
+    from dask_sketch.estimators.sketch_estimators import (
+        SketchGaussianMixture,
+        SketchKMeans,
+        SketchKMedians,
+    )
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.graph.apply import apply
     from dask_sketch.graph.design import design
@@ -56,11 +60,11 @@ _HOME = {
     "SecondMoments": "sketching.second_moments",
     "Sketch": "sketching.sketch",
     "SketchError": "errors",
-    "SketchGaussianMixture": "estimators",
+    "SketchGaussianMixture": "estimators.sketch_estimators",
     "SketchGroup": "sketching.group",
-    "SketchKMeans": "estimators",
-    "SketchKMedians": "estimators",
-    "SketchPCA": "decomposition",
+    "SketchKMeans": "estimators.sketch_estimators",
+    "SketchKMedians": "estimators.sketch_estimators",
+    "SketchPCA": "estimators.decomposition",
     "apply": "graph",
     "select_model": "diagnostics",
     "create_ledger": "jobs.ledger",

@@ -18,7 +18,7 @@ import dask_sketch
 from tests.benchmarks.paper.records import compile_once
 from tests.benchmarks.real.methods import METHODS, Fit, fit
 
-FITTING = ("features", "sketching", "models", "decoders", "graph", "estimators.py")
+FITTING = ("features", "sketching", "models", "decoders", "graph", "estimators")
 KEY = ("experiment", "case", "n_components", "seed", "method", "max_rows")
 
 

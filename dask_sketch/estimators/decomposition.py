@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
 from dask_sketch.errors import InputError
-from dask_sketch.estimators import chosen_columns, is_lazy
+from dask_sketch.estimators.sketch_estimators import chosen_columns, is_lazy
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
 from dask_sketch.models.principal_components import AffineMap

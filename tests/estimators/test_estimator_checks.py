@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("sklearn")
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
-from dask_sketch.decomposition import SketchPCA
 from dask_sketch.distributions import (
     DistanceKernel,
     DistributionClassifier,
@@ -15,7 +14,12 @@ from dask_sketch.distributions import (
     DistributionRegressor,
     NystroemKernel,
 )
-from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
+from dask_sketch.estimators.decomposition import SketchPCA
+from dask_sketch.estimators.sketch_estimators import (
+    SketchGaussianMixture,
+    SketchKMeans,
+    SketchKMedians,
+)
 
 PILOT = (
     "the feature map is designed from pilot rows, which are drawn: by weights, others than of as "

@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dask_sketch as ds
-from dask_sketch.decomposition import SketchPCA
 from dask_sketch.errors import InputError
+from dask_sketch.estimators.decomposition import SketchPCA
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(900, 6)) @ RNG.normal(size=(6, 6)) + 5.0

@@ -20,7 +20,11 @@ from sklearn.preprocessing import StandardScaler
 
 from dask_sketch import decode, design, sketch
 from dask_sketch.errors import InputError
-from dask_sketch.estimators import SketchGaussianMixture, SketchKMeans, SketchKMedians
+from dask_sketch.estimators.sketch_estimators import (
+    SketchGaussianMixture,
+    SketchKMeans,
+    SketchKMedians,
+)
 from dask_sketch.models import random_mixture
 from dask_sketch.models.clusters import kmedians
 
