@@ -197,8 +197,9 @@ def is_stream(x: Any) -> bool:
         return True
     if not isinstance(x, Iterable) or isinstance(x, Set) or is_dask_collection(x):
         return False
-    # sequences, arrays, tables and groups of arrays have items
-    return not (hasattr(x, "__getitem__") or hasattr(x, "__array__") or is_arrow(x))
+    # sequences, arrays, tables and groups of arrays have items or a shape
+    own = any(hasattr(x, name) for name in ("__getitem__", "__array__", "shape"))
+    return not (own or is_arrow(x))
 
 
 def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:

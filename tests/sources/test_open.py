@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 import zarr
 from inputs import BUILDERS, IN_MEMORY, NAMES, N, chunked, frame, labelled, store
+from scipy.sparse import coo_array
 from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
@@ -168,7 +169,9 @@ def test_a_file_of_another_kind(tmp_path):
         ds.open_samples(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("x", [None, 3, object(), {"a": 1}, {1, 2}, b"x.zarr"])
+@pytest.mark.parametrize(
+    "x", [None, 3, object(), {"a": 1}, {1, 2}, coo_array(np.eye(2)), b"x.zarr"]
+)
 def test_unknown_kinds(x):
     with pytest.raises(InputError, match="x of type "):
         ds.open_samples(x)
