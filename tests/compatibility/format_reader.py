@@ -62,6 +62,12 @@ def whitenings(parts: dict) -> tuple[np.ndarray, np.ndarray]:
     return (np.eye(len(matrix)), matrix) if mixed else (matrix, np.eye(len(matrix)))
 
 
+def pairs(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Sums and differences of the base frequencies of each group."""
+    sums = [u[:, :, None] + v[:, None], u[:, :, None] - v[:, None]]
+    return np.stack(sums, axis=3).reshape(-1, u.shape[-1])
+
+
 def sample_frequencies(spec: str) -> np.ndarray:
     """Matrix of cycles, float32, of a specification."""
     parts = json.loads(spec)
@@ -81,11 +87,13 @@ def sample_frequencies(spec: str) -> np.ndarray:
             side[np.arange(n), deck[first : 2 * n : 2]] = rng.standard_normal(n)
         sides.append(scaled(rng, law, side).reshape(-1, 4, d))
     row = choose((rng.permutation(n // 4) + rng.random(n // 4)) / (n // 4), weights)
-    base = sides / np.sqrt(variances[row])[:, None] @ whitening / (2 * np.pi)
-    step = np.ldexp(1.0, np.frexp(np.abs(base).max(axis=(0, 1, 2)))[1] - 23)
-    u, v = np.trunc(base / step) * step
-    sums = np.stack([u[:, :, None] + v[:, None], u[:, :, None] - v[:, None]], axis=3)
-    return sums.reshape(-1, d)[:m].T.astype("f4")
+    x = pairs(*(sides / np.sqrt(variances[row])[:, None])) @ whitening / (2 * np.pi)
+    x[m:] = np.nan
+    x = x.reshape(-1, 32, d)
+    u = x[:, ::8] - np.nan_to_num(x[:, :1] - x[:, 1:2]) / 2
+    base = np.stack([u, x[:, :8:2] - u[:, :1]])
+    step = np.ldexp(1.0, np.frexp(np.nanmax(np.abs(base), axis=(0, 1, 2)))[1] - 23)
+    return pairs(*(np.trunc(base / step) * step))[:m].T.astype("f4")
 
 
 def digest(spec: str, cycles: np.ndarray) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +45,6 @@ def privatised(sketch, arguments):
 
 
 # -- the tests -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    root = tmp_path_factory.mktemp("stored")
-    with zipfile.ZipFile(HERE / "stored.zip") as file:
-        file.extractall(root)
-    return root
 
 
 def fingerprint(sketch, folder):

@@ -1,0 +1,100 @@
+"""Artifacts agree with FORMAT.md: a reader that was written from that page alone reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from compatibility import format_reader as reader
+from compatibility.test_stored import GROUPS, SKETCHES
+from dask_sketch.validation.choices import DISTRIBUTIONS
+
+X = np.random.default_rng(0).normal(size=(300, 7)) + 3.0
+SPECIFICATIONS = {
+    f"{law}-{n_features}-{m}-{kind}": (law, n_features, m, kind)
+    for law in DISTRIBUTIONS
+    for n_features, m, kind in [(3, 64, "plain"), (7, 33, "white"), (6, 50, "several")]
+}
+
+
+def feature_map(law, n_features, m, kind, seed=3):
+    several = np.exp(np.random.default_rng(1).normal(size=(3, n_features)))
+    whitening = np.eye(n_features) + 0.1 * np.arange(n_features)
+    return ds.FeatureMap(
+        n_features,
+        m,
+        distribution=law,
+        seed=seed,
+        **({"covariances": several, "covariance_weights": [1, 2, 1]} if kind == "several" else {}),
+        **({"scale": 1.5} if kind != "several" else {}),
+        **({"whitening": whitening} if kind == "white" else {}),
+    )
+
+
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_frequencies_follow_from_the_specification(name):
+    found = feature_map(*SPECIFICATIONS[name])
+    cycles = reader.sample_frequencies(found.spec)
+    assert reader.digest(found.spec, cycles) == found.digest
+    np.testing.assert_array_equal(cycles, found.cycles_per_unit)
+    np.testing.assert_allclose(reader.radians(found.spec, cycles), found.frequencies, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", SKETCHES)
+def test_stored_sketches(name, stored):
+    attrs, arrays, _ = reader.read(str(stored / name))
+    sketch = ds.open(stored / name)
+    cycles = reader.sample_frequencies(attrs["feature_map"])
+    assert reader.digest(attrs["feature_map"], cycles) == attrs["digest"]
+    np.testing.assert_array_equal(
+        arrays["frequencies"], reader.radians(attrs["feature_map"], cycles)
+    )
+    np.testing.assert_allclose(reader.sketch_z(attrs, arrays), sketch.z, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_stored_groups(name, stored):
+    attrs, arrays, _ = reader.read(str(stored / name))
+    group = ds.open(stored / name)
+    np.testing.assert_array_equal(reader.labels(attrs, arrays), group.labels)
+    np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_values_of_today(missing):
+    found = feature_map("sparse-sums", 7, 50, "plain")
+    x = np.where(X > 4.5, np.nan, X) if missing else X
+    policy = {"nan_policy": "available"} if missing else {}
+    parts = [ds.partial_sketch(part, found, **policy) for part in (x[:100], x[100:])]
+    first, second = (reader.read(part.to_bytes())[:2] for part in parts)
+    whole = ds.merge(parts)
+    attrs, arrays = reader.add(first, second)
+    expected = reader.read(whole.to_bytes())
+    assert attrs["count"] == whole.count
+    for name in expected[1]:
+        np.testing.assert_array_equal(arrays[name], expected[1][name])
+    np.testing.assert_allclose(reader.sketch_z(attrs, arrays), whole.z, rtol=0, atol=1e-15)
+
+
+def test_random_rows_and_models():
+    found = feature_map("adapted-radius", 7, 64, "plain")
+    attrs, arrays, dims = reader.read(ds.sketch(X, found, sample=20).to_bytes())
+    assert attrs["sample_size"] == 20
+    assert dims["sample_rows"] == ["row", "feature"]
+    assert (arrays["sample_keys"] < float.fromhex(attrs["sample_threshold"])).all()
+    chosen = {row.tobytes() for row in X}
+    assert all(row.tobytes() in chosen for row in arrays["sample_rows"].astype(float))
+    model = ds.GaussianMixture([1.0], [[0.0, 1.0]], [np.eye(2)], covariance_type="full")
+    attrs, arrays, _ = reader.read(model.to_bytes())
+    assert attrs["covariance_type"] == "full"
+    np.testing.assert_array_equal(arrays["covariances"], [np.eye(2)])
+
+
+def test_edited_content_is_noticed(tmp_path):
+    import zarr
+
+    ds.partial_sketch(X, feature_map("gaussian", 7, 20, "plain")).to_zarr(tmp_path / "s.zarr")
+    zarr.open_group(tmp_path / "s.zarr").attrs["count"] = 301
+    with pytest.raises(ValueError, match="checksum"):
+        reader.read(str(tmp_path / "s.zarr"))
