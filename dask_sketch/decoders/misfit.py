@@ -22,8 +22,8 @@ WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a
 _FEW_ROWS = 0.075  # estimated loss of few pilot rows that may be one of 0.1 nats
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
 _EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is that of the data
-# A mixture that is less likely than that of the pilot, by more than this many times what the few
-# rows of the pilot explain, must have a cost this many times smaller than that of the pilot's.
+# A mixture that is less likely than that of the pilot, by more than this many times what the
+# numbers of rows explain, must have a cost this many times smaller than that of the pilot's.
 # Mixtures of ten to 64 Gaussians had at most 3.8 times the loss, and costs at least 27 times
 # smaller; real data had at least 12 times the loss, and costs at most 12 times smaller.
 _LOSSES, _SMALLER = 6.0, 50.0
@@ -85,7 +85,7 @@ def is_explained(
 
     A cost that noise explains is no proof: with many components, or few samples, so has a mixture
     of much smaller likelihood. If the data is such a mixture, the fit differs from the mixture of
-    the pilot by what the few rows of the pilot explain, or the pilot has a much greater cost.
+    the pilot by what the numbers of their rows explain, or the pilot has a much greater cost.
 
     Parameters
     ----------
@@ -102,8 +102,9 @@ def is_explained(
     pilot, found = sketch.feature_map.pilot, nearby_mixture(sketch)
     if cost > _EXPLAINED * noise_level or pilot is None or found is None:
         return cost <= _EXPLAINED * noise_level
-    n_parameters = sum(part.size for part in mixture)
-    if loss <= _LOSSES * max(pilot.sampling_loss, 0.5 * n_parameters / pilot.n_rows):
+    half = 0.5 * sum(part.size for part in mixture)  # of the number of parameters
+    by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
+    if loss <= _LOSSES * by_chance:
         return True
     return _SMALLER * cost < squared_distance(sketch, found)
 
@@ -401,9 +402,10 @@ def _warn_of_mixture(
 ) -> None:
     """Warn of a mixture that is less likely than a rival, by the loss and the name of the rival."""
     loss, name = rival
-    if sketch.sample is None and is_explained(sketch, mixture, cost, noise_level, loss):
+    rows = sketch.sample if _has_rows(sketch, len(mixture[0])) else None
+    if rows is None and is_explained(sketch, mixture, cost, noise_level, loss):
         return
-    n_rows = _POINTS if sketch.sample is None else min(len(sketch.sample), _POINTS)
+    n_rows = _POINTS if rows is None else min(len(rows), _POINTS)
     # a rival fitted to these rows is too likely by half of its parameters over their number
     if loss > WARNED_NATS + mixture[1].size / n_rows:
         warn_user(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -18,17 +19,16 @@ def sketch():
     return partial_sketch(truth.sample(20_000, seed=5), FeatureMap(2, 150, scale=1.3, seed=6))
 
 
-def decoders_are_loaded(client):
-    found = client.run(lambda: "dask_sketch.decoders.replicates" in __import__("sys").modules)
-    return any(found.values())
-
-
 def test_the_executor_of_a_client_gives_the_same_model(sketch, process_client):
     here = decode(sketch, 3, method="splitting", replicates=3, seed=1, threads=2)
-    assert not decoders_are_loaded(process_client)
+    keys = []
     with process_client.get_executor() as executor:
+        submit = executor.submit
+        executor.submit = lambda *args, **kwargs: keys.append(args[0]) or submit(*args, **kwargs)
         there = decode(sketch, 3, method="splitting", replicates=3, seed=1, executor=executor)
-    assert decoders_are_loaded(process_client)
+    assert len(keys) == 3
+    found = process_client.run(lambda: "dask_sketch.decoders.replicates" in sys.modules)
+    assert any(found.values())  # on the workers
     for a, b in zip(
         (here.weights, here.means, here.covariances),
         (there.weights, there.means, there.covariances),
