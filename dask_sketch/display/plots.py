@@ -355,8 +355,10 @@ def plot_criterion(
     ax.plot(*selected, "o", ms=11, mfc="none", mec=ORANGE, mew=2, label="selected")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="components", ylabel=label)
-    low = min(np.min(values) for _, values in curves.values())
-    if max(np.max(values) for _, values in curves.values()) - low > _WIDE_RANGE:
+    found = np.concatenate(
+        [np.asarray(values, np.float64).ravel() for _, values in curves.values()]
+    )
+    if np.ptp(found) > _WIDE_RANGE:
         ax.set_yscale("symlog", linthresh=_WIDE_RANGE / 10)
     ax.legend()
     return ax
