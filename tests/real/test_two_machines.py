@@ -7,6 +7,7 @@ process that the other cannot look for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -86,12 +87,17 @@ with dask.config.set({"sketch.job-secrets": {"ambient": [sys.argv[3]]}}):
 """
 
 
+NUMBERS = itertools.count()
+
+
 class Machine:
     """A network namespace that reaches the object store, with a host name of its own."""
 
     def __init__(self, name: str, number: int, bridge: str):
-        self.name, self.space = name, f"ds{os.getpid()}-{number}"
-        link = f"ds{os.getpid() % 10000}v{number}"
+        # the kernel removes a namespace, and the link into it, some time after it was deleted
+        unique = next(NUMBERS)
+        self.name, self.space = name, f"ds{os.getpid()}-{unique}"
+        link = f"ds{os.getpid() % 10000}v{unique}"
         ip("netns", "add", self.space)
         ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", self.space)
         ip("link", "set", link, "master", bridge, "up")
