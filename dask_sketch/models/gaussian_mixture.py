@@ -403,8 +403,9 @@ class GaussianMixture(Model):
     def impute(self, x: Any) -> Any:
         """Replace missing values by their means given the observed values of the sample.
 
-        That is the best prediction in mean square, if the mixture is the distribution of the
-        samples and values are missing at random. Imputed values vary less than observed ones.
+        The conditional mean is the best prediction in mean square, if the mixture is the
+        distribution of the samples and values are missing at random. Imputed values vary less than
+        observed ones.
 
         Parameters
         ----------

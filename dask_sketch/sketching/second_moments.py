@@ -439,8 +439,8 @@ class SecondMoments(FrozenDataclass, Storable):
     def covariance(self) -> Array:
         """Unbiased covariance matrix, shape (n_features, n_features).
 
-        That of ``numpy.cov(x.T, aweights=weights)``. Pairwise, each entry is that of the rows that
-        have both features, as in pandas, so that the matrix may have negative eigenvalues.
+        Equal to ``numpy.cov(x.T, aweights=weights)``. Pairwise, each entry is of the rows that have
+        both features, as in pandas, so that the matrix may have negative eigenvalues.
 
         Raises
         ------

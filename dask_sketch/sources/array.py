@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -74,6 +75,38 @@ def memory_samples(
     return array_samples(blocks, label, weights, groups, lazy=False, **known)
 
 
+@dataclass(frozen=True)
+class NumpyFile:
+    """Array in a ``.npy`` file. Tasks carry its path: a memory map would be pickled as a whole.
+
+    Attributes
+    ----------
+    name
+        Path of the file.
+    shape, dtype
+        Shape and type of the array.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def open(cls, path: str) -> NumpyFile:
+        """Read the shape and the type; the path becomes absolute."""
+        name = str(Path(path).absolute())
+        mapped = np.load(name, mmap_mode="r", allow_pickle=False)
+        return cls(name, mapped.shape, mapped.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        return np.array(np.load(self.name, mmap_mode="r", allow_pickle=False)[index])
+
+
 def stored_array_samples(
     x: Any, *, weights: Any = None, groups: Any = None, chunk_size: str | int | None = None
 ) -> Samples:
@@ -101,7 +134,8 @@ def stored_array_samples(
     step = row_step(x.shape[0], int(stored[0]), row_bytes, chunk_size, grouped=groups is not None)
     chunks = (max(min(step, x.shape[0]), 1), x.shape[1])
     # HDF5 and NetCDF files are read by one thread at a time
-    blocks = da.from_array(x, chunks=chunks, lock=True, asarray=True)
+    lock = not isinstance(x, NumpyFile)
+    blocks = da.from_array(x, chunks=chunks, lock=lock, asarray=True)
     return array_samples(blocks, label, weights, groups)
 
 

@@ -59,6 +59,13 @@ def arrow_samples(x: Any, **given: Any) -> Samples:
             "table with one column for each feature.",
             parameter="x",
         ) from error
+    columns = given.get("columns")
+    if columns is not None:  # others may be long texts
+        beside = {given[name] for name in ("weights", "groups") if isinstance(given.get(name), str)}
+        needed, names = {*columns, *beside}, table.column_names
+        # otherwise the error lists all columns
+        if needed <= set(names) and len(set(names)) == len(names):
+            table = table.select(list(needed))
     return pandas_samples(to_frame(table).reset_index(drop=True), label="the table", **given)
 
 

@@ -15,6 +15,7 @@ from zarr.abc.store import Store
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.array import (
+    NumpyFile,
     array_samples,
     as_array,
     memory_samples,
@@ -318,10 +319,13 @@ def _file_samples(path: str, kind: str, given: dict[str, Any]) -> Samples:
             frame = dd.read_csv(path, blocksize=blocks, storage_options=options)
             return _dask_frame_samples(frame, path, given)
         if options:
-            raise InputError("storage_options has no effect on a file of this machine.")
+            raise InputError(
+                f"storage_options has no effect on {path!r}, a file of this machine; leave it out.",
+                parameter="storage_options",
+            )
         if kind == "npy":
             _require_effect(given, "a .npy file", ("weights", "groups", "chunk_size"))
-            return stored_array_samples(np.load(path, mmap_mode="r", allow_pickle=False), **given)
+            return stored_array_samples(NumpyFile.open(path), **given)
         import xarray as xr
 
         _require_effect(given, "a NetCDF file", ("weights", "groups", "columns", "feature_dim"))

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -23,18 +24,17 @@ if TYPE_CHECKING:
     import xarray as xr
 
 ROOT = "zarr.json"  # metadata of a group
-_ZIP_ERRORS = (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError)
 DOCUMENT = "dataset.json"  # attributes and dimensions of a packed dataset
 # End of the name of the object that holds a whole artifact while another one is replaced by it.
 REPLACEMENT = ".dask-sketch-replacement"
 
 
-class Storable:
+class Storable(ABC):
     """Object that is stored as a Zarr group with a schema, conventions and a checksum."""
 
+    @abstractmethod
     def _stored(self) -> tuple[xr.Dataset, str, int]:
         """Dataset to store, name of its schema, and version of the schema."""
-        raise NotImplementedError
 
     def to_zarr(
         self, store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
@@ -264,7 +264,7 @@ def unpacked(content: bytes, label: str = "the replacement") -> dict[str, bytes]
             if not stored or sum(member.file_size for member in members) > len(content):
                 raise zipfile.BadZipFile("its parts are larger than the whole")
             return {member.filename: file.read(member) for member in members}
-    except (*_ZIP_ERRORS, OSError) as error:
+    except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError) as error:
         raise ArtifactError(f"{label} is damaged: {first_line(error)}.") from error
 
 

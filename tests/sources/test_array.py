@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import dask.array as da
 import dask.bag as db
 import numpy as np
@@ -92,3 +94,16 @@ def test_what_a_mask_hides_is_not_used(x, options):
 
 def test_a_mask_that_hides_nothing_is_fine():
     assert run(np.ma.masked_array(X)).identical(run(X))
+
+
+def test_tasks_carry_the_path_of_a_numpy_file_and_not_its_rows(tmp_path, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(20_000, 3))
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.chdir(tmp_path)
+    samples = ds.open_samples("x.npy", chunk_size="64KiB")
+    assert samples.n_chunks > 5
+    assert len(pickle.dumps(dict(samples.blocks.dask))) < 20_000
+    monkeypatch.chdir(tmp_path.parent)  # the path is absolute
+    assert run(samples).identical(ds.sketch(x, FM))
+    with pytest.raises(InputError, match="storage_options"):
+        ds.open_samples(tmp_path / "x.npy", storage_options={"anon": True})

@@ -97,3 +97,13 @@ def test_a_column_is_no_table():
         ds.open_samples(pa.chunked_array([[1.0, 2.0]]))
     with pytest.raises(InputError, match="columns"):
         ds.open_samples(pa.table({"name": ["ann"]}))
+
+
+def test_columns_that_are_not_chosen_are_not_converted():
+    x, found = table(text=["long text"] * N, w=np.ones(N), who=["ann"] * N)
+    sketch = ds.sketch(found, FM, "w", columns=["a", "b"], sample=False)
+    assert sketch.identical(ds.partial_sketch(x, FM, np.ones(N)))
+    with pytest.raises(InputError, match="'c'"):
+        ds.open_samples(found, columns=["a", "c"])
+    with pytest.raises(InputError, match="groups='c'"):
+        ds.open_samples(found, columns=["a", "b"], groups="c")
