@@ -11,6 +11,8 @@ import logging
 import os
 import stat
 import tempfile
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ import numba
 
 logger = logging.getLogger(__name__)
 
-
+_SILENT_SECONDS = 1.0  # of compilation, after which it is stated that there will be more
+_seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of the compiled code
 _warned: set[tuple[str, str]] = set()
 
 
 def _warn(state: str, folder: str, message: str) -> None:
-    """Log a warning once for each state of a folder: it has the compiled code of all kernels."""
+    """Log a line once for each state of a folder: it has the compiled code of all kernels."""
     if (state, folder) not in _warned:
         _warned.add((state, folder))
         logger.warning(message)
@@ -56,6 +59,7 @@ class _LenientCache:
 
     def __init__(self, cache: Any):
         self._cache = cache
+        self._begun = 0.0
 
     @property
     def _place(self) -> str:
@@ -70,6 +74,23 @@ class _LenientCache:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Load compiled code; return None, as for code that is not stored, if that fails."""
+        found = self._load(signature, context)
+        if found is None:
+            self._state_compilation()
+            self._begun = time.perf_counter()
+        return found
+
+    def _state_compilation(self) -> None:
+        """Log once that kernels are compiled: on the first use of a machine that takes a while."""
+        if _seconds[self._place] > _SILENT_SECONDS:
+            _warn(
+                "empty",
+                self._place,
+                "dask_sketch compiles its kernels for this machine, which takes about ten seconds, "
+                f"once: they are stored in {self._place}",
+            )
+
+    def _load(self, signature: Any, context: Any) -> Any:
         try:
             return self._cache.load_overload(signature, context)
         except Exception as error:  # damaged pickles raise errors of any type
@@ -87,6 +108,7 @@ class _LenientCache:
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Store compiled code, if the disk takes it."""
+        _seconds[self._place] += time.perf_counter() - self._begun
         try:
             self._cache.save_overload(signature, result)
         except Exception as error:

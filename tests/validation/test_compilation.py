@@ -9,6 +9,8 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
+from itertools import count
 from pathlib import Path
 
 import numba
@@ -37,8 +39,9 @@ def use_cache(monkeypatch, folder):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A module whose compiled code may be stored in ``tmp_path / "cache"``."""
+    """A module whose compiled code may be stored in ``tmp_path / "cache"``; it takes no time."""
     use_cache(monkeypatch, str(tmp_path / "cache"))
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
     path = tmp_path / "package" / "example.py"
     path.parent.mkdir()
     path.write_text(MODULE)
@@ -113,6 +116,17 @@ def test_files_that_are_cut_off_are_compiled_again(package, tmp_path, kind, byte
     again = package()
     assert sum(again.double.stats.cache_hits.values()) == 1
     assert sum(again.triple.stats.cache_hits.values()) == 1
+    assert not caplog.messages
+
+
+def test_the_first_compilation_is_stated_once(package, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(time, "perf_counter", count(step=60.0).__next__)  # slow, as all kernels are
+    package()
+    (line,) = caplog.messages
+    assert "compiles" in line
+    assert str(tmp_path / "cache") in line
+    caplog.clear()
+    assert sum(package().triple.stats.cache_hits.values()) == 1
     assert not caplog.messages
 
 
