@@ -22,7 +22,7 @@ import numba
 logger = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 1.0  # of compilation, after which it is stated that there will be more
-_seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of the compiled code
+_seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of its code
 _warned: set[tuple[str, str]] = set()
 
 
