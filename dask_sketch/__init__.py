@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dask_sketch.storage.registry import register_reader
 from dask_sketch.validation.lazy_input import register_lazy_methods
 
 if TYPE_CHECKING:
@@ -122,6 +123,13 @@ __all__ = [
 
 # models hand lazy input over, and know nothing of Dask
 register_lazy_methods(lambda: importlib.import_module("dask_sketch.graph.apply").apply)
+# `open` reads estimators, which are above it
+for _schema in ("dask-sketch/distribution-regressor", "dask-sketch/distribution-classifier"):
+    register_reader(
+        _schema,
+        1,
+        lambda: importlib.import_module("dask_sketch.distributions.open").read_estimator,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dask_sketch.cli import compare, jobs, models, release, report
+from dask_sketch.cli import compare, jobs, learn, models, release, report
 from dask_sketch.cli.options import (
     Run,
     by_option,
@@ -52,6 +52,7 @@ TASK: Task = "mixture"  # the default
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
         "compare monday.zarr tuesday.zarr",
+        "learn speakers.zarr --labels ages.csv -o ages.zarr",
         "run job.toml",
         "report job.toml",
     ),
@@ -76,6 +77,8 @@ for command in (
     models.polish,
     models.score,
     models.diagnose,
+    learn.learn,
+    learn.predict,
     release.privatise,
     release.certificates,
     jobs.run,

@@ -8,7 +8,7 @@ import zarr
 
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.artifact import GROUP
-from dask_sketch.sketching.open import ALL_VERSIONS, is_feature_map, open_group, open_sketch
+from dask_sketch.sketching.open import is_feature_map, open_group, open_sketch, readable_versions
 from dask_sketch.sketching.open import open as open_artifact
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
@@ -46,7 +46,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     'FeatureMap'
     """
     options = storage_options if "://" in path or "::" in path else None
-    if is_feature_map(path) or _schema(path, options) in ALL_VERSIONS:
+    if is_feature_map(path) or _schema(path, options) in readable_versions():
         return open_artifact(path, storage_options=options)
     return open_samples(path, storage_options=storage_options, **opening)
 

@@ -22,7 +22,11 @@ from dask_sketch.validation.choices import TASKS
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
 # Options whose name is not that of the parameter of the library.
-_OPTION_NAMES: dict[str | None, str] = {"groups": "by", "address": "scheduler"}
+_OPTION_NAMES: dict[str | None, str] = {
+    "groups": "by",
+    "address": "scheduler",
+    "y": "labels",
+}
 
 Command = Callable[..., None]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -17,6 +18,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dask_sketch.distributions.artifact import CLASSIFIER, REGRESSOR, VERSION, stored_estimator
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.group_features import DistributionFeatures
 from dask_sketch.distributions.ridge_selection import (
@@ -26,6 +28,7 @@ from dask_sketch.distributions.ridge_selection import (
     targets_of,
 )
 from dask_sketch.errors import InputError
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number
 from dask_sketch.validation.blas import one_blas_thread
 
@@ -38,7 +41,7 @@ _CALIBRATION = 100.0  # inverse penalty of that on the leave-one-out predictions
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
-class DistributionEstimator(BaseEstimator):
+class DistributionEstimator(Storable, BaseEstimator):
     """Base class of the estimators: ridge regression on features of groups."""
 
     features_: DistributionFeatures
@@ -87,6 +90,25 @@ class DistributionEstimator(BaseEstimator):
         )
         self.features_, self.ridge_ = found.features, found.ridge
         self.bandwidth_, self.alpha_ = found.bandwidth, float(found.ridge.alpha_)
+        return found
+
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        schema = CLASSIFIER if isinstance(self, ClassifierMixin) else REGRESSOR
+        return stored_estimator(self), schema, VERSION
+
+    def as_dict(self) -> dict[str, Any]:
+        """Settings, and for a fitted estimator what was chosen and learnt, for JSON."""
+        name = "classifier" if isinstance(self, ClassifierMixin) else "regressor"
+        found: dict[str, Any] = {"kind": f"distribution {name}"} | self.get_params(deep=False)
+        if hasattr(self, "ridge_"):
+            found |= {
+                "n_features_in": int(self.n_features_in_),
+                "bandwidth": float(self.bandwidth_),
+                "alpha": float(self.alpha_),
+                "mean_squared_error": -float(self.ridge_.best_score_),
+            }
+            feature_map = self.features_.feature_map_
+            found["feature_map"] = None if feature_map is None else feature_map.as_dict()
         return found
 
     def _opened(self, x: Any, groups: Any) -> Embeddings:
@@ -416,7 +438,10 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         weights = _group_weights(sample_weight, len(given))
         self.classes_, codes = np.unique(given, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
-            raise InputError("y has 1 class: give groups of two classes or more of weight above 0.")
+            raise InputError(
+                "y has 1 class: give groups of two classes or more of weight above 0.",
+                parameter="y",
+            )
         targets = np.eye(len(self.classes_))[codes]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
@@ -440,6 +465,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                     sample_weight=found.weights[kept],
                 )
                 logistic = logistic.best_estimator_
+        logistic.coef_ = np.ascontiguousarray(logistic.coef_)  # as it is stored
         self.logistic_: LogisticRegression = logistic
         return self
 

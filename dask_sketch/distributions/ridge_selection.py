@@ -181,6 +181,7 @@ def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[Ridg
     chosen = int(np.flatnonzero(alphas == ridge.alpha_)[0])
     predictions = np.asarray(ridge.cv_results_)[..., chosen].reshape(y.shape).copy()
     del ridge.cv_results_
+    ridge.coef_ = np.ascontiguousarray(ridge.coef_)  # as it is stored
     return ridge, predictions
 
 

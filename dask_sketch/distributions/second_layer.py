@@ -122,7 +122,9 @@ class LandmarkLayer:
         squared = euclidean_distances(landmarks, squared=True) / bandwidth**2
         values, vectors = eigh(FUNCTIONS[kernel](squared))
         large = values > _RANK * values[-1]
-        return cls(landmarks, vectors[:, large] / np.sqrt(values[large]), kernel, bandwidth)
+        # in C order, as it is stored, so that a product has the same bits after reading
+        basis = np.ascontiguousarray(vectors[:, large] / np.sqrt(values[large]))
+        return cls(np.ascontiguousarray(landmarks), basis, kernel, bandwidth)
 
     @property
     def n_outputs(self) -> int:

@@ -225,7 +225,7 @@ def stored_group(group: Any) -> xr.Dataset:
     import xarray as xr
 
     stacks = {name: getattr(group, attribute) for name, attribute in STACKS.items()}
-    numbers, label_type = _as_numbers(group.labels)
+    numbers, label_type = encode_labels(group.labels)
     variables: dict[str, NDArray[Any]] = {
         "frequencies": group.feature_map.frequencies,
         "unit": moment_units(group.feature_map),
@@ -302,8 +302,14 @@ def _pilot_of(feature_map: Any) -> dict[str, str]:
     return {} if feature_map.pilot is None else {"pilot": json.dumps(feature_map.pilot.as_dict())}
 
 
-def _as_numbers(labels: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    """Encode labels as an array without text and times; return it with their type."""
+def encode_labels(labels: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Encode labels as an array of numbers, and return it with their type.
+
+    Parameters
+    ----------
+    labels
+        Numbers, text, bytes or times, shape (n_groups,).
+    """
     kind = labels.dtype.kind
     if kind in "US":
         code = np.uint32 if kind == "U" else np.uint8

@@ -41,16 +41,22 @@ from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.storage.artifact_reader import read_dataset, unpacked_dataset
+from dask_sketch.storage.artifact_reader import Versions, read_dataset, unpacked_dataset
+from dask_sketch.storage.registry import registered_reader, registered_versions
 
 if TYPE_CHECKING:
     import xarray as xr
 
+# and what the registered readers of :mod:`dask_sketch.storage.registry` return
 Artifact = Sketch | SketchGroup | SecondMoments | GaussianMixture | Centroids | FeatureMap
-ALL_VERSIONS = READABLE | dict.fromkeys(MODELS, MODEL_VERSION)
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
+
+
+def readable_versions() -> Versions:
+    """Versions of all artifacts that :func:`open` reads, by their schemas."""
+    return READABLE | dict.fromkeys(MODELS, MODEL_VERSION) | registered_versions()
 
 
 def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifact:
@@ -60,8 +66,8 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     ----------
     store
         Path or URL of a file ``.json`` with the text of :meth:`FeatureMap.to_json`; or path, URL
-        or Zarr store that ``to_zarr`` of a sketch, a group or a model wrote; or the bytes that
-        its ``to_bytes`` returned.
+        or Zarr store that ``to_zarr`` of a sketch, a group, a model or an estimator wrote; or the
+        bytes that its ``to_bytes`` returned.
     storage_options
         Options of the file system of a URL.
 
@@ -69,8 +75,9 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     -------
     artifact
         :class:`Sketch`, :class:`SketchGroup`, :class:`SecondMoments`, :class:`GaussianMixture`,
-        :class:`Centroids` or :class:`FeatureMap`, with the same bits as the one stored. Frequencies
-        are verified against the stored digest.
+        :class:`Centroids`, :class:`FeatureMap` or
+        :class:`~dask_sketch.distributions.DistributionRegressor` or ``DistributionClassifier``,
+        with the same bits as the one stored. Frequencies are verified against the stored digest.
 
     Raises
     ------
@@ -94,18 +101,22 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     True
     """
     if isinstance(store, (bytes, bytearray, memoryview)):
-        dataset = unpacked_dataset(bytes(store), ALL_VERSIONS)
+        dataset = unpacked_dataset(bytes(store), readable_versions())
         store = f"{len(store):,} bytes"
     elif isinstance(store, (str, os.PathLike)) and is_feature_map(store):
         return open_feature_map(os.fspath(store), storage_options)
     else:
-        dataset = read_dataset(store, ALL_VERSIONS, storage_options=storage_options)
+        dataset = read_dataset(store, readable_versions(), storage_options=storage_options)
     schema = dataset.attrs["schema"]
     if schema in MODELS:
         return model_from_dataset(dataset, schema, store)
     if schema == MOMENTS:
         return _moments(dataset, store)
-    return sketch_from_dataset(dataset, store) if schema == SKETCH else _group(dataset, store)
+    if schema == GROUP:
+        return _group(dataset, store)
+    if schema == SKETCH:
+        return sketch_from_dataset(dataset, store)
+    return registered_reader(schema)(dataset, store)
 
 
 def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
@@ -151,16 +162,19 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
     """
     attrs = dataset.attrs
     try:
-        feature_map = _feature_map(dataset)
+        feature_map = feature_map_of(dataset)
         d, m = feature_map.n_features, feature_map.n_frequencies
         bounds: Any = {
-            name: _array(dataset, name, (d,), (np.float64,)) for name in ("minimum", "maximum")
+            name: stored_array(dataset, name, (d,), (np.float64,))
+            for name in ("minimum", "maximum")
         }
-        units = _array(dataset, "unit", (d,), (np.float64,))
+        units = stored_array(dataset, "unit", (d,), (np.float64,))
         sums: dict[str, Any] = {}
         for name, (_, attribute) in SUMS.items():
             shape = (2, m) if name == "moment" else (d,)
-            words = [_array(dataset, f"{name}_{w}", shape, (np.int64,)) for w in ("high", "low")]
+            words = [
+                stored_array(dataset, f"{name}_{w}", shape, (np.int64,)) for w in ("high", "low")
+            ]
             sums[attribute] = FixedPoint(*words)
         integers: dict[str, Any] = {
             attribute: int(attrs[name]) for name, attribute in WEIGHTS.items()
@@ -177,7 +191,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             **integers,
         )
     except _DAMAGES as error:
-        raise _refusal(store, "sketch", error) from error
+        raise damaged_store(store, "sketch", error) from error
     possible = all(quanta.is_canonical() for quanta in sums.values())
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
@@ -200,7 +214,7 @@ def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | N
     found = {}
     for attribute, (name, dimension) in MISSING.items():
         words = [
-            _array(dataset, f"{name}_{word}", (sizes[dimension],), (np.int64,))
+            stored_array(dataset, f"{name}_{word}", (sizes[dimension],), (np.int64,))
             for word in ("high", "low")
         ]
         found[attribute] = FixedPoint(*words)
@@ -213,8 +227,8 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
     attrs = dataset.attrs
     rows = np.array(dataset["sample_rows"].values)
     n, size = len(rows), int(attrs["sample_size"])
-    rows = _array(dataset, "sample_rows", (n, n_features), (np.float32, np.float64))
-    given = {name: _array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
+    rows = stored_array(dataset, "sample_rows", (n, n_features), (np.float32, np.float64))
+    given = {name: stored_array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
     found = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
                       **given)  # fmt: skip
     if not found.is_possible:
@@ -228,14 +242,16 @@ def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
         d, real = dataset.sizes["feature"], (np.float64,)
         names = attrs.get("feature_names")
         grid = MomentGrid(
-            _array(dataset, "center", (d,), real),
-            _array(dataset, "unit", (d,), real),
+            stored_array(dataset, "center", (d,), real),
+            stored_array(dataset, "unit", (d,), real),
             int(attrs["n_columns"]) if "n_columns" in attrs else None,
             int(attrs["seed"]),
             None if names is None else tuple(map(str, json.loads(names))),
             bool(attrs.get("pairwise", 0)),
         )
-        words = [_array(dataset, f"sums_{w}", (grid.n_sums,), (np.int64,)) for w in ("high", "low")]
+        words = [
+            stored_array(dataset, f"sums_{w}", (grid.n_sums,), (np.int64,)) for w in ("high", "low")
+        ]
         counts = [int(attrs[name]) for name in ("squared_weight_steps", "count", "omitted")]
         found = SecondMoments(grid, FixedPoint(*words), *counts)
         scale = float(attrs["test_scale"]) if "n_columns" in attrs else None
@@ -243,7 +259,7 @@ def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
         possible &= scale is None or scale == grid.test_scale
         possible &= grid.feature_names is None or len(grid.feature_names) == d
     except _DAMAGES as error:
-        raise _refusal(store, "file of second moments", error) from error
+        raise damaged_store(store, "file of second moments", error) from error
     if not possible:
         raise ArtifactError(
             f"store={str(store)!r}: no samples have these second moments or counts; the file was "
@@ -256,10 +272,11 @@ def _group(dataset: xr.Dataset, store: Any) -> SketchGroup:
     try:
         return _group_from_dataset(dataset)
     except _DAMAGES as error:
-        raise _refusal(store, "group of sketches", error) from error
+        raise damaged_store(store, "group of sketches", error) from error
 
 
-def _refusal(store: object, noun: str, error: Exception) -> ArtifactError:
+def damaged_store(store: object, noun: str, error: Exception) -> ArtifactError:
+    """Error that says that a store has no artifact of a kind, because of another error."""
     if isinstance(error, SketchError):
         return ArtifactError(f"store={str(store)!r}: {error}")
     return ArtifactError(
@@ -270,24 +287,26 @@ def _refusal(store: object, noun: str, error: Exception) -> ArtifactError:
 
 def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
     attrs = dataset.attrs
-    feature_map = _feature_map(dataset)
+    feature_map = feature_map_of(dataset)
     d, m = feature_map.n_features, feature_map.n_frequencies
-    labels = _as_labels(dataset["labels"].values, str(attrs["label_type"]))
+    labels = decode_labels(dataset["labels"].values, str(attrs["label_type"]))
     n = len(labels)
     integer, real = (np.int64,), (np.float64,)
     rows: dict[str, Any] = {
-        "count": _array(dataset, "count", (n,), integer),
-        "omitted": _array(dataset, "omitted", (n,), integer),
-        "minimum": _array(dataset, "minimum", (n, d), real),
-        "maximum": _array(dataset, "maximum", (n, d), real),
-        "tight_bounds": _array(dataset, "tight_bounds", (n,), (np.bool_,)),
+        "count": stored_array(dataset, "count", (n,), integer),
+        "omitted": stored_array(dataset, "omitted", (n,), integer),
+        "minimum": stored_array(dataset, "minimum", (n, d), real),
+        "maximum": stored_array(dataset, "maximum", (n, d), real),
+        "tight_bounds": stored_array(dataset, "tight_bounds", (n,), (np.bool_,)),
     }
     shifts = json.loads(attrs["shifts"])
     shapes = {"moment_steps": (2, m), "first_steps": (d,), "second_steps": (d,)}
     stacks: dict[str, Any] = {}
     for name, attribute in STACKS.items():
         words = dataset[name].values
-        words = _array(dataset, name, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64))
+        words = stored_array(
+            dataset, name, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64)
+        )
         stack = _stack(name, words, int(shifts[name]))
         negative = name in WEIGHTS and words[-1].min(initial=0) < 0
         if negative or (stack.largest << stack.shift).bit_length() > _MAX_BITS.get(name, 118):
@@ -296,7 +315,7 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
     unlabelled = int(attrs["unlabelled"])
     if min(unlabelled, *(rows[name].min(initial=0) for name in ("count", "omitted"))) < 0:
         raise _damaged("count")
-    if not np.array_equal(_array(dataset, "unit", (d,), real), moment_units(feature_map)):
+    if not np.array_equal(stored_array(dataset, "unit", (d,), real), moment_units(feature_map)):
         raise _damaged("unit")
     group = SketchGroup(
         feature_map=feature_map,
@@ -311,7 +330,8 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
     return group
 
 
-def _feature_map(dataset: xr.Dataset) -> FeatureMap:
+def feature_map_of(dataset: xr.Dataset) -> FeatureMap:
+    """Feature map of a stored artifact, verified by its digest."""
     attrs = dataset.attrs
     stored = dataset["frequencies"].values if "frequencies" in dataset else None
     found = FeatureMap.from_spec(attrs["feature_map"], attrs["digest"], stored)
@@ -332,9 +352,10 @@ def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:
     return StackedFixedPoint(words, shift, largest).tight()
 
 
-def _array(
+def stored_array(
     dataset: xr.Dataset, name: str, shape: tuple[int, ...], dtypes: tuple[Any, ...]
 ) -> NDArray[Any]:
+    """Array of a stored dataset, of the only shape and of one of the types that it may have."""
     values = np.array(dataset[name].values)
     if values.shape != shape or values.dtype not in dtypes:
         raise ArtifactError(
@@ -348,8 +369,21 @@ def _damaged(name: str) -> ArtifactError:
     return ArtifactError(f"{name} holds values that no group has; it was edited or is damaged.")
 
 
-def _as_labels(numbers: NDArray[Any], label_type: str) -> NDArray[Any]:
-    """Decode labels, and check that they are sorted and distinct."""
+def decode_labels(numbers: NDArray[Any], label_type: str) -> NDArray[Any]:
+    """Decode what :func:`~dask_sketch.sketching.artifact.encode_labels` returned.
+
+    Parameters
+    ----------
+    numbers
+        Stored array.
+    label_type
+        Type of the labels.
+
+    Raises
+    ------
+    ArtifactError
+        If they are not sorted, or not distinct.
+    """
     if label_type in ("U", "S"):
         if numbers.ndim != 2 or numbers.dtype != (np.uint32 if label_type == "U" else np.uint8):
             raise _damaged("labels")

@@ -19,7 +19,7 @@ import dask_sketch as ds
 
 COMMANDS = (
     "certificates", "demo", "plan", "design", "sketch", "merge", "decode", "score", "diagnose",
-    "info", "privatise",
+    "info", "privatise", "learn", "predict",
 )  # fmt: skip
 
 

@@ -1,0 +1,312 @@
+"""Commands that learn from groups of samples, and that predict: ``learn`` and ``predict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from dask_sketch.cli.options import (
+    Run,
+    by_option,
+    cluster_options,
+    examples,
+    for_url,
+    input_options,
+    output_options,
+    refuse_existing,
+    refuse_existing_file,
+    run_options,
+    seed_option,
+    storage_option,
+    with_columns_of,
+)
+from dask_sketch.display.text import describe
+from dask_sketch.errors import InputError
+
+LEARNING = ("regression", "classification")
+
+
+@click.command(
+    epilog=examples(
+        "learn groups.zarr --labels y.csv -o model.zarr",
+        "learn speakers.zarr --labels people.csv --key name --target age -o age.zarr",
+    )
+)
+@click.argument("groups")
+@output_options
+@click.option("--labels", metavar="CSV", required=True,
+              help="File with a header, and one row for each group.")  # fmt: skip
+@click.option("--key", metavar="NAME",
+              help="Column with the labels of the groups; the first one by default.")  # fmt: skip
+@click.option("--target", metavar="NAME",
+              help="Column to learn; by default the other one of two columns.")  # fmt: skip
+@click.option("--task", type=click.Choice(LEARNING),
+              help="By default regression for numbers, else classification.")  # fmt: skip
+@click.option("--size", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N",
+              help="Number of landmarks, or random frequencies, of the second layer.")  # fmt: skip
+@click.option("--kernel", type=click.Choice(["matern", "rbf", "linear"]), default="matern",
+              show_default=True, help="Kernel of the discrepancy of two groups.")  # fmt: skip
+@click.option("--layer", type=click.Choice(["landmarks", "random"]), default="landmarks",
+              show_default=True, help="Kind of the second layer.")  # fmt: skip
+@seed_option
+@storage_option
+@run_options
+def learn(
+    run: Run,
+    groups: str,
+    output: str,
+    overwrite: bool,
+    labels: str,
+    key: str | None,
+    target: str | None,
+    task: str | None,
+    seed: int,
+    storage_options: dict[str, Any] | None,
+    **settings: Any,
+) -> None:
+    """Learn a number or a class of each group from GROUPS, which `sketch --by` wrote.
+
+    Each group of samples is one observation, known by its sketch. Bandwidth and ridge are chosen
+    by leave-one-out predictions, whose error is part of the answer. `predict` uses the model.
+    """
+    from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+    from dask_sketch.sketching.open import open_group
+
+    refuse_existing(output, overwrite, storage_options)
+    found = open_group(groups, storage_options=for_url(groups, storage_options))
+    y = read_targets(labels, found.labels, key, target, for_url(labels, storage_options))
+    numbers = next(iter(y.values()), 0.0)
+    if task is None:
+        task = "regression" if isinstance(numbers, float) else "classification"
+    if task == "regression" and not isinstance(numbers, float):
+        raise InputError(
+            f"task='regression': {labels} holds {numbers!r}, which is no number: give "
+            "'classification', or another column as target.",
+            parameter="task",
+        )
+    estimators = {"regression": DistributionRegressor, "classification": DistributionClassifier}
+    model = estimators[task](**settings, random_state=seed).fit(found, y)
+    model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
+    values = model.as_dict() | {"n_groups": len(found.labels), "output": output}
+    shown = describe(values | {"feature_map": None, "output": None}) | {"written to": output}
+    run.answer(values, shown)
+
+
+@click.command(
+    epilog=examples(
+        "predict model.zarr groups.zarr -o predictions.csv --level 0.1",
+        "predict model.zarr frames.zarr --by speaker -o predictions.csv",
+        "predict mixture.zarr frames.zarr --probabilities -o components.csv",
+    )
+)
+@click.argument("model")
+@click.argument("data")
+@output_options
+@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
+              help="Add intervals that miss a target with this chance.")  # fmt: skip
+@click.option("--probabilities", is_flag=True,
+              help="Add the probability of each class or component.")  # fmt: skip
+@input_options
+@by_option
+@cluster_options
+@run_options
+def predict(
+    run: Run,
+    model: str,
+    data: str,
+    output: str,
+    overwrite: bool,
+    level: float | None,
+    probabilities: bool,
+    opening: dict[str, Any],
+) -> None:
+    """Predict with MODEL for DATA, and write a CSV file.
+
+    For a model of `learn`, DATA are sketches of groups, or with --by samples, which are sketched in
+    one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
+    and there is a component for each.
+    """
+    import fsspec
+
+    from dask_sketch.cli.open import open_any
+    from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+
+    options = opening["storage_options"]
+    refuse_existing_file(output, overwrite, options)
+    fitted = open_any(model, storage_options=options)
+    if level is not None and not isinstance(fitted, DistributionRegressor):
+        raise InputError(f"level={level:g}: {model} has no intervals.", parameter="level")
+    if probabilities and not hasattr(fitted, "predict_proba"):
+        raise InputError(f"{model} has no probabilities.", parameter="probabilities")
+    if isinstance(fitted, (DistributionRegressor, DistributionClassifier)):
+        frames = iter([_of_groups(run, fitted, data, opening, level, probabilities)])
+    elif hasattr(fitted, "predict"):
+        if opening.pop("groups") is not None:
+            raise InputError(f"groups: {model} predicts for samples.", parameter="groups")
+        opening = with_columns_of(fitted, opening, data)
+        frames = _of_samples(run, fitted, data, opening, probabilities)
+    else:
+        raise InputError(f"{model} is no model of `learn` or `decode`: its type is "
+                         f"{type(fitted).__name__}.", parameter="model")  # fmt: skip
+    count = 0
+    with fsspec.open(output, "w", newline="", **(for_url(output, options) or {})) as file:
+        for frame in frames:
+            frame.to_csv(file, index=False, header=not count)
+            count += len(frame)
+    run.answer({"n_predictions": count, "output": output},
+               {"predictions": f"{count:,}", "written to": output})  # fmt: skip
+
+
+def read_targets(
+    path: str,
+    labels: Any,
+    key: str | None,
+    target: str | None,
+    storage_options: dict[str, Any] | None = None,
+) -> dict[Any, Any]:
+    """Read the target of each group: a float or a text for each label.
+
+    Parameters
+    ----------
+    path
+        Path or URL of a CSV file with a header.
+    labels
+        Labels of the groups. Rows with other labels are left out.
+    key, target
+        Columns of the labels and of the targets.
+    storage_options
+        Options of the file system of a URL.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, a column is unknown, or a label is there twice or has no value.
+    """
+    import numpy as np
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, storage_options=storage_options)
+    except (OSError, ValueError) as error:
+        raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
+    names = list(map(str, table.columns))
+    key = names[0] if key is None else key
+    others = [name for name in names if name != key]
+    if target is None:
+        if len(others) != 1:
+            raise InputError(
+                f"target=None: {path} has the columns {_listed(names)}; choose one.",
+                parameter="target",
+            )
+        target = others[0]
+    for name, column in (("key", key), ("target", target)):
+        if column not in names:
+            raise InputError(
+                f"{name}={column!r} is no column of {path}: choose one of {_listed(names)}.",
+                parameter=name,
+            )
+    found = dict(zip(_as_labels(table[key], labels.dtype, path), table[target], strict=True))
+    if len(found) < len(table):
+        twice = table[key][table[key].duplicated()]
+        label = twice.iloc[0] if len(twice) else "a group"
+        raise InputError(f"key={key!r}: {path} has {label} twice.", parameter="key")
+    wanted = labels if labels.dtype.kind in "mM" else labels.tolist()
+    y = {label: found[label] for label in wanted if label in found}
+    for label, value in y.items():
+        if not value.strip():
+            raise InputError(
+                f"target={target!r} has no value for the group {label!s}: fill it in, or leave the "
+                "group out of the sketches.",
+                parameter="target",
+            )
+    try:
+        numbers = np.array(list(y.values()), dtype=np.float64).tolist()
+    except ValueError:
+        return y
+    return dict(zip(y, numbers, strict=True))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+
+
+def _as_labels(column: Any, dtype: Any, path: str) -> list[Any]:
+    """Texts of a column in the type of the labels of the groups."""
+    import numpy as np
+    import pandas as pd
+
+    try:
+        if dtype.kind == "M":
+            return list(pd.to_datetime(column).to_numpy().astype(dtype))
+        if dtype.kind == "m":
+            return list(pd.to_timedelta(column).to_numpy().astype(dtype))
+        if dtype.kind == "b":
+            return [{"true": True, "false": False}[value.strip().lower()] for value in column]
+        if dtype.kind == "S":
+            return [value.encode() for value in column]
+        return list(column) if dtype.kind == "U" else np.array(column, dtype=dtype).tolist()
+    except (ValueError, KeyError) as error:
+        raise InputError(
+            f"key={column.name!r}: {path} has labels that are not of the type {dtype} of the "
+            f"groups ({error}).",
+            parameter="key",
+        ) from error
+
+
+def _of_groups(
+    run: Run,
+    fitted: Any,
+    data: str,
+    opening: dict[str, Any],
+    level: float | None,
+    probabilities: bool,
+) -> Any:
+    """Predictions for the groups of a stored group, or of samples, as a table."""
+    import pandas as pd
+
+    from dask_sketch.graph.sketch import sketch
+    from dask_sketch.sketching.open import open_group
+
+    feature_map = fitted.features_.feature_map_
+    if opening["groups"] is None:
+        found = open_group(data, storage_options=for_url(data, opening["storage_options"]))
+    elif feature_map is None:
+        raise InputError(
+            "groups: the model was fitted to an array, and not to sketches.", parameter="groups"
+        )
+    else:
+        chosen = with_columns_of(feature_map, opening, data)
+        with run.cluster():
+            found = sketch(run.path(data), feature_map, **chosen).compute(progress=run.progress)
+    columns = {found.dim: found.labels, "prediction": fitted.predict(found)}
+    if level is not None:
+        columns["lower"], columns["upper"] = fitted.predict_interval(found, level=level).T
+    if probabilities:
+        for name, values in zip(fitted.classes_, fitted.predict_proba(found).T, strict=True):
+            columns[f"probability of {name}"] = values
+    return pd.DataFrame(columns)
+
+
+def _of_samples(
+    run: Run, fitted: Any, data: str, opening: dict[str, Any], probabilities: bool
+) -> Iterator[Any]:
+    """Predictions for samples, a table for each chunk."""
+    import numpy as np
+    import pandas as pd
+
+    from dask_sketch.graph.apply import apply
+
+    methods = ["predict", "predict_proba"] if probabilities else ["predict"]
+    with run.cluster():
+        applied = [apply(fitted, method, run.path(data), **opening) for method in methods]
+        found = [getattr(values, "data", values) for values in applied]  # without their labels
+        axes = found[0].ndim
+        found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]
+        for number in range(found[0].numblocks[0]):
+            parts = [np.asarray(values.blocks[number].compute()) for values in found]
+            columns = {"prediction": parts[0]}
+            if probabilities:
+                columns |= {f"probability of {k}": column for k, column in enumerate(parts[1].T)}
+            yield pd.DataFrame(columns)

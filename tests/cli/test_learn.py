@@ -1,0 +1,94 @@
+"""Commands that learn from groups and predict."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from cli.commands import answer, call, refusal
+
+from dask_sketch import FeatureMap, GaussianMixture, partial_sketch
+from dask_sketch import open as open_artifact
+
+RNG = np.random.default_rng(0)
+DAYS = np.datetime64("2024-01-01") + np.arange(80)
+NAMES = {"u": np.array([f"day {i:03d}" for i in range(80)]), "M": DAYS}
+WIDTH = RNG.uniform(0.5, 2.0, 80)
+ROWS = RNG.normal(size=(3200, 2)) * np.repeat(WIDTH, 40)[:, None]
+MAP = FeatureMap(2, 40, scale=1.0)
+SIZE = ("--size", 40)
+
+
+def write(labels, kind="u"):
+    """Store the groups, and the targets by label in reverse order."""
+    partial_sketch(ROWS, MAP, groups=np.repeat(labels, 40), dim="day").to_zarr("groups.zarr")
+    table = pd.DataFrame({"day": labels, "width": WIDTH, "kind": np.where(WIDTH > 1, "w", "n")})
+    table[::-1].to_csv("y.csv", index=False)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_learn_and_predict(kind: str, here: Path) -> None:
+    write(NAMES[kind])
+    told = answer("learn", "groups.zarr", "--labels", "y.csv", "--target", "width", *SIZE,
+                  "-o", "model.zarr")  # fmt: skip
+    assert told["n_groups"] == 80
+    call("predict", "model.zarr", "groups.zarr", "-o", "p.csv", "--level", 0.2)
+    found = pd.read_csv("p.csv")
+    assert list(found.columns) == ["day", "prediction", "lower", "upper"]
+    assert list(found["day"].astype(str)) == [str(label) for label in NAMES[kind]]
+    assert np.mean((found["prediction"] - WIDTH) ** 2) < 0.05
+    assert (found["lower"] < found["upper"]).all()
+
+
+def test_classes_and_samples(here: Path) -> None:
+    write(NAMES["u"])
+    answer("learn", "groups.zarr", "--labels", "y.csv", "--target", "kind", *SIZE, "-o", "m.zarr")
+    model = open_artifact("m.zarr")
+    frame = pd.DataFrame(ROWS, columns=["a", "b"]).assign(day=np.repeat(NAMES["u"], 40))
+    frame.to_parquet("rows.parquet")
+    arguments = ["--probabilities", "--columns", "a,b", "--by", "day"]
+    answer("predict", "m.zarr", "rows.parquet", *arguments, "-o", "p.csv")
+    found, expected = pd.read_csv("p.csv"), open_artifact("groups.zarr")
+    np.testing.assert_allclose(found["probability of w"], model.predict_proba(expected)[:, 1])
+    assert list(found["prediction"]) == list(model.predict(expected))
+    assert answer("info", "m.zarr")["kind"] == "distribution classifier"
+
+
+def test_predict_with_a_mixture(data: str, here: Path) -> None:
+    mixture = GaussianMixture([0.5, 0.5], [[-5.0, -5.0], [5.0, 5.0]], [[1.0, 1.0]] * 2)
+    mixture.to_zarr("mixture.zarr")
+    told = answer("predict", "mixture.zarr", data, "--probabilities", "-o", "p.csv")
+    assert told["n_predictions"] == 6000
+    found = pd.read_csv("p.csv")
+    x = np.asarray(zarr.open_array(data, mode="r")[:])
+    np.testing.assert_array_equal(found["prediction"], mixture.predict(x))
+    np.testing.assert_allclose(found["probability of 1"], mixture.predict_proba(x)[:, 1])
+    assert "p.csv exists" in refusal(1, "predict", "mixture.zarr", data, "-o", "p.csv")
+    assert "level=0.1" in refusal(1, "predict", "mixture.zarr", data, "-o", "q.csv", "--level", 0.1)
+
+
+MISTAKES = {
+    "target=None": ((), lambda y: y),
+    "target='age'": (("--target", "age"), lambda y: y),
+    "key='name'": (("--target", "kind", "--key", "name"), lambda y: y),
+    "task='regression'": (("--target", "kind", "--task", "regression"), lambda y: y),
+    "y .*day 079": (("--target", "width"), lambda y: y[1:]),
+    "key='day'.*day 079": (("--target", "width"), lambda y: pd.concat([y, y[:1]])),
+    "target='kind'.*day 079": (("--target", "kind"), lambda y: y.assign(kind=y["kind"].mask(
+        y["day"] == "day 079", ""))),
+    "y has 1 class": (("--target", "kind"), lambda y: y.assign(kind="w")),
+}  # fmt: skip
+
+
+def test_mistakes_in_labels(here: Path) -> None:
+    write(NAMES["u"])
+    for message, (arguments, change) in MISTAKES.items():
+        change(pd.read_csv("y.csv")).to_csv("other.csv", index=False)
+        given = ("groups.zarr", "--labels", "other.csv", *arguments)
+        shown = refusal(1, "learn", *given, "-o", "m.zarr")
+        assert re.search(message, shown), shown
+        assert not Path("m.zarr").exists()
