@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dask_sketch.distributions.artifact import CLASSIFIER, REGRESSOR, VERSION, stored_estimator
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.distributions.lazy_ridge import fit_lazily, labelled_targets
 from dask_sketch.distributions.ridge_selection import (
     ErrorVariance,
     SelectedRidge,
@@ -28,6 +29,7 @@ from dask_sketch.distributions.ridge_selection import (
     targets_of,
 )
 from dask_sketch.errors import InputError
+from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number
 from dask_sketch.validation.blas import one_blas_thread
@@ -35,6 +37,8 @@ from dask_sketch.validation.blas import one_blas_thread
 Array = NDArray[np.float64]
 BANDWIDTHS = (0.5, 1.0, 2.0)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+_SOLVERS = ("auto", "svd", "normal")
+_IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
 _CALIBRATION = 100.0  # inverse penalty of that on the leave-one-out predictions
@@ -70,24 +74,29 @@ class DistributionEstimator(Storable, BaseEstimator):
 
     def _select(self, opened: Embeddings, targets: Array, weights: Array) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
+        found = select_ridge(
+            opened,
+            targets,
+            weights,
+            self._features(),
+            self.bandwidths,
+            self.alphas,
+            weight_sizes=self.weight_sizes,
+        )
+        return self._set(found)
+
+    def _features(self) -> DistributionFeatures:
         # one seed for all bandwidths, also from an instance of RandomState
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        features = DistributionFeatures(
+        return DistributionFeatures(
             self.size,
             kernel=self.kernel,
             layer=self.layer,
             shrink=self.shrink,
             random_state=seed,
         )
-        found = select_ridge(
-            opened,
-            targets,
-            weights,
-            features,
-            self.bandwidths,
-            self.alphas,
-            weight_sizes=self.weight_sizes,
-        )
+
+    def _set(self, found: SelectedRidge) -> SelectedRidge:
         self.features_, self.ridge_ = found.features, found.ridge
         self.bandwidth_, self.alpha_ = found.bandwidth, float(found.ridge.alpha_)
         return found
@@ -159,6 +168,14 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     size
         Number of landmarks, or of random frequencies, of the second layer. With no more groups
         than landmarks, the kernel is exact; the time grows with the square of their number.
+    solver
+        ``"svd"`` holds the sketches of all groups in memory, and their leave-one-out errors choose
+        bandwidth and ridge. ``"normal"``, for lazy sketches of groups of which each is in
+        consecutive rows, adds the normal equations of the ridge regression over the chunks, so
+        that the groups of one chunk are in memory for each thread. Its bandwidth is that of some
+        2,000 groups, from chunks that are read before, and its ridge that of their leave-one-out
+        errors in the fit to all groups. Other chunks give other digits. ``"auto"`` takes it for
+        lazy sketches where all features would take over 256 MiB, by the number of targets.
     kernel, layer
         Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
@@ -182,7 +199,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         Chosen relative bandwidth, and chosen ridge.
     leave_one_out_
         Prediction for each group by a fit to all others, shape (n_groups,); NaN for groups of
-        weight zero.
+        weight zero. With ``solver="normal"``, in the order of the labels of the targets, and NaN
+        for all groups but those that chose the bandwidth.
     error_variance_
         Error variance of groups of any size, with ``constant`` and ``per_sample``.
     n_features_in_, feature_names_in_
@@ -213,7 +231,41 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
     >>> bool(np.allclose(model.predict(x, groups=day)[80:], model.predict(late)))
     True
+
+    For millions of groups, whose rows are together, in one pass and bounded memory:
+
+    >>> import dask.array as da
+    >>> from dask_sketch import sketch
+    >>> lazy = sketch(da.from_array(x, chunks=(2500, 2)), group.feature_map, groups=day)
+    >>> model = DistributionRegressor(size=50, solver="normal").fit(lazy, dict(enumerate(width)))
+    >>> bool(model.score(late, width[80:]) > 0.9)
+    True
     """
+
+    def __init__(
+        self,
+        size: int = 1000,
+        *,
+        solver: Literal["auto", "svd", "normal"] = "auto",
+        kernel: Literal["matern", "rbf", "linear"] = "matern",
+        layer: Literal["landmarks", "random"] = "landmarks",
+        bandwidths: Sequence[float] = BANDWIDTHS,
+        alphas: Sequence[float] = ALPHAS,
+        shrink: bool = True,
+        weight_sizes: bool = True,
+        random_state: Any = 0,
+    ):
+        super().__init__(
+            size,
+            kernel=kernel,
+            layer=layer,
+            bandwidths=bandwidths,
+            alphas=alphas,
+            shrink=shrink,
+            weight_sizes=weight_sizes,
+            random_state=random_state,
+        )
+        self.solver = solver
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionRegressor:
         """Fit to sketches of groups.
@@ -240,6 +292,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             If an argument is out of range, a group has no samples or no target, or there are
             less than two groups.
         """
+        if self._is_normal(X, y):
+            return self._fit_lazily(X, y, sample_weight)
         opened = embeddings_of(X)
         values, targets = validate_data(
             self, opened.values, targets_of(y, opened.labels), dtype=np.float64, y_numeric=True
@@ -247,10 +301,45 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         targets = np.asarray(targets, dtype=np.float64)
         weights = _group_weights(sample_weight, len(targets))
         found = self._select(replace(opened, values=values), targets[:, None], weights)
+        sizes = None if opened.sizes is None else opened.sizes[weights > 0]
+        return self._set_errors(found, targets, sizes)
+
+    def _is_normal(self, x: Any, y: Any) -> bool:
+        """Whether normal equations are added over the chunks of a lazy input."""
+        if self.solver not in _SOLVERS:
+            raise InputError(f"solver={self.solver!r}: choose 'auto', 'svd' or 'normal'.")
+        lazy = isinstance(x, LazyResult) and x.reduction.uses_groups
+        if self.solver == "normal" and not lazy:
+            raise InputError(
+                f"solver='normal' with X of type {type(x).__name__}: give lazy sketches of groups, "
+                "or solver='svd'.",
+                parameter="solver",
+            )
+        labelled = isinstance(y, Mapping) or hasattr(y, "reindex")
+        large = lazy and labelled and len(y) * self.size > _IN_MEMORY
+        return self.solver == "normal" or (self.solver == "auto" and large)
+
+    def _fit_lazily(self, lazy: LazyResult, y: Any, weights: Any) -> DistributionRegressor:
+        groups = lazy.samples.groups
+        targets = labelled_targets(y, weights, None if groups is None else groups.names)
+        found, sizes = fit_lazily(
+            lazy,
+            targets,
+            self._features(),
+            self.bandwidths,
+            self.alphas,
+            weight_sizes=self.weight_sizes,
+        )
+        self.n_features_in_ = found.features.n_features_in_
+        return self._set_errors(self._set(found), targets.values, sizes)
+
+    def _set_errors(
+        self, found: SelectedRidge, targets: Array, sizes: Array | None
+    ) -> DistributionRegressor:
+        """Set what intervals need; the sizes are those of the groups with a prediction."""
         self.leave_one_out_: Array = found.predictions[:, 0]
         self.error_variance_: ErrorVariance = found.error_variance
         kept = np.isfinite(self.leave_one_out_)
-        sizes = None if opened.sizes is None else opened.sizes[kept]
         errors = np.abs(targets[kept] - self.leave_one_out_[kept])
         self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
         return self

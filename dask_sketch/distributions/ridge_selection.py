@@ -135,8 +135,8 @@ def select_ridge(
     weight_sizes
         Whether groups are weighted by the inverse of their error variance as well.
     """
-    bandwidths = _positive("bandwidths", bandwidths)
-    alphas = _positive("alphas", alphas)
+    bandwidths = positive_numbers("bandwidths", bandwidths)
+    alphas = positive_numbers("alphas", alphas)
     kept = weights > 0
     if kept.sum() < 2:
         raise InputError(
@@ -185,7 +185,8 @@ def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[Ridg
     return ridge, predictions
 
 
-def _positive(name: str, values: Any) -> Array:
+def positive_numbers(name: str, values: Any) -> Array:
+    """Require a list of numbers above 0."""
     given = np.asarray(values)
     if given.ndim != 1 or not given.size:
         raise InputError(f"{name}={values!r}: give a list of one or more numbers.", parameter=name)

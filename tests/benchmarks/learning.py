@@ -8,17 +8,19 @@ points in the plane, weighted by their brightness; the tested images are not use
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
+import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from sklearn.mixture import GaussianMixture
 
-from dask_sketch import FeatureMap, SketchGroup, design, partial_sketch
+from dask_sketch import FeatureMap, SketchGroup, design, partial_sketch, sketch
 from dask_sketch.display.text import text_table
 from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
 
@@ -158,6 +160,58 @@ def counting(
     return rows
 
 
+def drawn_chunk(number: int, n_groups: int, size: int) -> NDArray[np.float32]:
+    """Rows of the groups of one chunk, like those of :func:`drawn_group`, drawn together."""
+    rng = np.random.default_rng([7, number])
+    shape = (n_groups, MAX_COMPONENTS)
+    means = rng.uniform(-5.0, 5.0, (*shape, 2))
+    factors = rng.uniform(-1.0, 1.0, (*shape, 2, 2))
+    covariances = rng.uniform(1.0, 4.0, (*shape, 1, 1)) * factors @ factors.swapaxes(2, 3)
+    covariances[..., [0, 1], [0, 1]] += rng.uniform(0.0, 1.0, (*shape, 2))
+    roots = np.linalg.cholesky(covariances)
+    counts = drawn_counts(number, n_groups)
+    chosen = (rng.random((n_groups, size)) * counts[:, None]).astype(int)
+    group = np.arange(n_groups)[:, None]
+    noise = roots[group, chosen] @ rng.normal(size=(n_groups, size, 2, 1))
+    return (means[group, chosen] + noise[..., 0]).reshape(-1, 2).astype(np.float32)
+
+
+def drawn_counts(number: int, n_groups: int) -> NDArray[np.int64]:
+    """Numbers of components of the groups of one chunk."""
+    return np.random.default_rng([8, number]).integers(1, MAX_COMPONENTS + 1, n_groups)
+
+
+def streamed(n_groups: int, size: int, m: int, landmarks: int, in_chunk: int = 500) -> str:
+    """Fit to lazy groups that are drawn as they are read, and predict others."""
+    n_chunks = n_groups // in_chunk
+    rows = da.map_blocks(
+        lambda block_info=None: drawn_chunk(block_info[None]["chunk-location"][0], in_chunk, size),
+        chunks=((in_chunk * size,) * n_chunks, (2,)),
+        dtype=np.float32,
+        meta=np.empty((0, 0), np.float32),
+    )
+    labels = da.arange(n_groups * size, chunks=in_chunk * size) // size
+    start = time.process_time()
+    rows[: n_chunks // 10 * in_chunk * size].sum().compute(scheduler="threads")
+    drawing = (time.process_time() - start) * n_chunks / max(n_chunks // 10, 1)
+    y = {k: v for i in range(n_chunks)
+         for k, v in enumerate(drawn_counts(i, in_chunk).tolist(), i * in_chunk)}  # fmt: skip
+    feature_map = design(drawn_chunk(0, in_chunk, size), n_frequencies=m, task="comparison", seed=5)
+    model = DistributionRegressor(landmarks, solver="normal")
+    start = time.process_time()
+    model.fit(sketch(rows, feature_map, groups=labels), y)
+    spent = time.process_time() - start - drawing
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    new = [drawn_chunk(number, in_chunk, size) for number in range(n_chunks, n_chunks + 8)]
+    truth = np.concatenate([drawn_counts(n_chunks + i, in_chunk) for i in range(8)])
+    found = model.predict(np.concatenate(new), groups=np.arange(8 * in_chunk * size) // size)
+    return (
+        f"{n_groups:,} groups of {size} rows, m={m}, {landmarks} landmarks: {spent:.0f} CPU s "
+        f"beside {drawing:.0f} s to draw the rows, at most {peak:.2f} GiB, root mean square error "
+        f"{root_mean_square(found - truth):.3f} on {len(truth):,} other groups"
+    )
+
+
 def sketched_images(images: NDArray[np.uint8]) -> SketchGroup:
     """One sketch for each image: its pixels are points, weighted by their brightness."""
     side = int(np.sqrt(images.shape[1]))
@@ -195,7 +249,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=60_000, help="images to learn from")
     parser.add_argument("--method", default="", help="beginning of the names of the methods")
     parser.add_argument("--only", choices=("even", "uneven", "digits"))
+    parser.add_argument("--streamed", type=int, nargs="*", help="numbers of lazy groups")
     chosen = parser.parse_args()
+    if chosen.streamed is not None:
+        for n_groups in chosen.streamed or [100_000]:
+            click.echo(streamed(n_groups, 200, 200, chosen.landmarks))
+        return
     header = ("method", "root mean square error", f"inside of {1 - LEVEL:.0%} intervals", "CPU s")
     for name, sizes in (("even", (200, 200)), ("uneven", (20, 2000))):
         if chosen.only in (None, name):

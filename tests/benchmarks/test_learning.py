@@ -19,3 +19,7 @@ def test_digits_are_sets_of_points():
     images = rng.integers(0, 2, (120, 8, 8), dtype=np.uint8)
     images[labels == 1, 2:4] = 255
     assert learning.digits(images.reshape(120, -1), labels, 20, 50) < 0.1
+
+
+def test_lazy_groups_are_learnt_in_one_pass():
+    assert "1,000 groups of 20 rows" in learning.streamed(1000, 20, 30, 50, in_chunk=100)

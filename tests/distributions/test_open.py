@@ -85,7 +85,7 @@ CHANGES = {
     "kernel": lambda found: found.attrs.update(
         features=found.attrs["features"].replace("matern", "other")
     ),
-    "settings": lambda found: found.attrs.update(settings='{"size": 3}'),
+    "settings": lambda found: found.attrs.update(settings='{"sizes": 3}'),
     "error_constant": lambda found: found.attrs.update(error_constant=-1.0),
 }
 

@@ -1,0 +1,339 @@
+"""Ridge regression on lazy groups, by normal equations that add over the chunks of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from sklearn.linear_model import RidgeCV
+
+from dask_sketch.distributions.embeddings import embeddings_of
+from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.distributions.ridge_selection import (
+    ErrorVariance,
+    SelectedRidge,
+    positive_numbers,
+    select_ridge,
+    targets_of,
+)
+from dask_sketch.errors import InputError
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.merge import merge
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+_N_PILOT = 2000  # groups that choose the bandwidth and the ridge
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Targets and weights of groups, by sorted labels.
+
+    Attributes
+    ----------
+    labels
+        Sorted labels, shape (n_groups,).
+    values, weights
+        Target and weight of each label, shape (n_groups,).
+    names
+        Labels that are counted by the labels of the sketches, if these are indices; else None.
+    """
+
+    labels: NDArray[Any]
+    values: Array
+    weights: Array
+    names: NDArray[Any] | None
+
+    def find(self, labels: NDArray[Any]) -> NDArray[np.intp]:
+        """Positions of the labels of sketches.
+
+        Raises
+        ------
+        InputError
+            If a group has no target.
+        """
+        wanted = labels if self.names is None else self.names[labels]
+        found = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
+        missing = self.labels[found] != wanted
+        if missing.any():
+            targets_of({}, wanted[missing])  # it raises
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class NormalEquations:
+    """Sums of products of features and targets over whole groups, and parts of other groups.
+
+    Attributes
+    ----------
+    products
+        Weighted sums of the products of the features, the target and one, shape
+        (n_features + 2, n_features + 2).
+    found
+        Positions of the groups that were summed.
+    parts
+        Sketches of groups that may continue in other chunks.
+    """
+
+    products: Array
+    found: NDArray[np.intp]
+    parts: SketchGroup
+
+
+def labelled_targets(y: Any, sample_weight: Any, names: NDArray[Any] | None) -> Targets:
+    """Sort targets that are given with the labels of their groups.
+
+    Parameters
+    ----------
+    y
+        Mapping from labels, or series of pandas with labels as its index.
+    sample_weight
+        Weight of each group in the order of the sorted labels; None for equal weights.
+    names
+        Labels that are counted by those of the sketches.
+
+    Raises
+    ------
+    InputError
+        If the targets have no labels, or are not finite, or a label is there twice.
+    """
+    if isinstance(y, Mapping):
+        labels, values = np.array(list(y)), np.array(list(y.values()), dtype=np.float64)
+    elif hasattr(y, "reindex"):
+        labels, values = y.index.to_numpy(), y.to_numpy(dtype=np.float64)
+        labels = labels.astype(str) if labels.dtype.kind == "O" else labels
+    else:
+        raise InputError(
+            f"y of type {type(y).__name__} has no labels of the groups, which solver='normal' "
+            "needs: give a mapping from labels, or a series of pandas.",
+            parameter="y",
+        )
+    order = np.argsort(labels, kind="stable")
+    labels, values = labels[order], values[order]
+    if not np.isfinite(values).all():
+        raise InputError(f"y is {values[~np.isfinite(values)][0]} for a group.", parameter="y")
+    if (labels[1:] == labels[:-1]).any():
+        raise InputError("y has a label twice: give one target for each group.", parameter="y")
+    weights = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
+    if weights.shape != values.shape or not (weights >= 0).all():
+        raise InputError(
+            f"sample_weight of shape {weights.shape} for {len(values)} targets: give a weight of "
+            "at least 0 for each, in the order of the sorted labels.",
+            parameter="sample_weight",
+        )
+    return Targets(labels, values, weights, names)
+
+
+def fit_lazily(
+    lazy: LazyResult,
+    targets: Targets,
+    features: DistributionFeatures,
+    bandwidths: Any,
+    alphas: Any,
+    *,
+    weight_sizes: bool,
+) -> tuple[SelectedRidge, Array]:
+    """Fit a ridge regression in one pass over the rows, holding the groups of one chunk at a time.
+
+    Some chunks are read before. Their groups choose the landmarks, the bandwidth and the variance
+    of errors. After the pass, they choose the ridge, by their leave-one-out errors in the fit to
+    all groups.
+
+    Parameters
+    ----------
+    lazy
+        Lazy sketches of groups, of which each is in consecutive rows.
+    targets
+        Targets by labels.
+    features
+        Transformer with its other parameters set.
+    bandwidths, alphas
+        Relative bandwidths and ridges to choose from.
+    weight_sizes
+        Whether groups are weighted by the inverse of their error variance as well.
+
+    Returns
+    -------
+    found
+        Fit, whose predictions are NaN for all but the groups of the chunks that were read before.
+    sizes
+        Effective sizes of these groups, in the order of their labels.
+
+    Raises
+    ------
+    InputError
+        If rows of one group are in several places, or a group has no target.
+    """
+    alphas = positive_numbers("alphas", alphas)
+    pilot = _pilot(lazy, max(_N_PILOT, int(features.size)))
+    opened = embeddings_of(pilot)
+    assert opened.sizes is not None
+    places = targets.find(pilot.labels)
+    y = targets.values[places]
+    first = select_ridge(opened, y[:, None], targets.weights[places], features, bandwidths,
+                         alphas, weight_sizes=weight_sizes)  # fmt: skip
+    variance = first.error_variance if weight_sizes else ErrorVariance(1.0, 0.0)
+    sums = partial(_products, features=first.features, targets=targets, variance=variance)
+    reduction = lazy.reduction
+    total = LazyResult(
+        lazy.samples,
+        replace(
+            reduction,
+            name="fit-groups",
+            chunk=partial(_chunk, sketch=reduction.chunk, products=sums),
+            combine=_combine,
+            finalize=partial(_finish, products=sums, targets=targets),
+            require_room=None,
+        ),
+        lazy.split_every,
+    ).compute()
+    weights = targets.weights[places] / variance.of(opened.sizes)
+    values = np.column_stack([first.features.transformed(opened), y])
+    n_groups = int(np.count_nonzero(targets.weights[total.found]))
+    ridge, predictions = _solve(total.products, n_groups, values, weights, alphas)
+    kept = weights > 0
+    spread = ErrorVariance.fit((predictions - y)[kept] ** 2, opened.sizes[kept])
+    everywhere = np.full((len(targets.values), 1), np.nan)
+    everywhere[places[kept], 0] = predictions[kept]
+    found = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
+    return found, opened.sizes[kept]
+
+
+def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:
+    """Sketches of whole groups of chunks that are spread over the rows."""
+    reduction = replace(lazy.reduction, chunk=partial(_whole, sketch=lazy.reduction.chunk))
+    source = LazyResult(lazy.samples, reduction, lazy.split_every)
+    n_chunks, number, found = source.n_chunks, 1, None
+    while True:
+        step = n_chunks // number
+        found = source.part(range((n_chunks - 1) % step // 2, n_chunks, step)).compute()
+        known = 0 if found is None else len(found)
+        if known >= n_groups or number == n_chunks:
+            break
+        # by the number of groups in a chunk so far
+        number = min(max(2 * number, number * n_groups // max(known, 1) + 1), n_chunks)
+    if found is None or known < 2:
+        raise InputError(
+            f"X has {known} whole groups within its {n_chunks} chunks, too few for "
+            "solver='normal': give larger chunks, or solver='svd'.",
+            parameter="X",
+        )
+    return found
+
+
+def _chunk(rows: Any, weights: Any, label: str, groups: Any, sketch: Any, products: Any) -> Any:
+    part: SketchGroup = sketch(rows, weights, label, groups=groups)
+    inside = _is_whole(part, groups)
+    summed, found = products(part.select(inside))
+    return NormalEquations(summed, found, part.select(~inside))
+
+
+def _whole(rows: Any, weights: Any, label: str, groups: Any, sketch: Any) -> SketchGroup:
+    part: SketchGroup = sketch(rows, weights, label, groups=groups)
+    return part.select(_is_whole(part, groups))
+
+
+def _is_whole(part: SketchGroup, groups: Any) -> NDArray[np.bool_]:
+    """Whether groups are neither those of the first nor of the last row of a chunk with a label."""
+    values, whole = np.asarray(groups), np.ones(len(part), dtype=bool)
+    for ends in (values, values[::-1]):
+        for value in ends:
+            place = np.searchsorted(part.labels, value) if len(part) else 0
+            if place < len(part) and part.labels[place] == value:
+                whole[place] = False
+                break
+    return whole
+
+
+def _products(
+    group: SketchGroup, features: DistributionFeatures, targets: Targets, variance: ErrorVariance
+) -> tuple[Array, NDArray[np.intp]]:
+    """Weighted products of the features, the target and one, and the positions of the targets."""
+    width = features._n_features_out
+    places = targets.find(group.labels)
+    columns = np.ones((len(group), width + 2))
+    if not len(group):
+        return np.zeros((width + 2, width + 2)), places
+    with one_blas_thread():
+        opened = embeddings_of(group)
+        columns[:, :width] = features.transformed(opened)
+        columns[:, width] = targets.values[places]
+        columns *= np.sqrt(targets.weights[places] / variance.of(opened.sizes))[:, None]
+        return columns.T @ columns, places
+
+
+def _combine(parts: list[NormalEquations]) -> NormalEquations:
+    products = parts[0].products.copy()
+    for part in parts[1:]:
+        products += part.products
+    return NormalEquations(
+        products,
+        np.concatenate([part.found for part in parts]),
+        merge([part.parts for part in parts]),
+    )
+
+
+def _finish(total: NormalEquations, products: Any, targets: Targets) -> NormalEquations:
+    """Add the groups that chunks divide, and require that each group was summed once."""
+    summed, found = products(total.parts)
+    places = np.sort(np.concatenate([total.found, found]))
+    twice = places[1:] == places[:-1]
+    if twice.any():
+        label = targets.labels[places[1:][twice][0]]
+        raise InputError(
+            f"X has rows of the group {label!s} in several places: sort the rows by their groups, "
+            "or give solver='svd', which holds the sketches of all groups in memory.",
+            parameter="X",
+        )
+    return replace(total, products=total.products + summed, found=places)
+
+
+def _solve(
+    products: Array, n_groups: int, values: Array, weights: Array, alphas: Array
+) -> tuple[RidgeCV, Array]:
+    """Ridge regression of the least leave-one-out error of some groups, and their predictions.
+
+    Parameters
+    ----------
+    products
+        Sums over all groups.
+    n_groups
+        Number of groups of weight above 0.
+    values
+        Features and target of the groups that choose the ridge.
+    weights
+        Weights of these groups, those of the sizes included.
+    alphas
+        Ridges to choose from.
+    """
+    n = len(products) - 2
+    with one_blas_thread():
+        mass = products[-1, -1]
+        mean = products[:-1, -1] / mass
+        # weights of mean one, for which the ridges are meant
+        scale = n_groups / mass
+        centered = scale * (products[:-1, :-1] - mass * np.outer(mean, mean))
+        eigenvalues, vectors = eigh(centered[:n, :n])
+        target = vectors.T @ centered[:n, n]
+        points = (values[:, :n] - mean[:n]) @ vectors
+        best: tuple[float, float, Array, Array] | None = None
+        for alpha in alphas.tolist():
+            inverse = 1.0 / (np.maximum(eigenvalues, 0.0) + alpha)
+            fitted = mean[n] + points @ (inverse * target)
+            leverage = weights * scale * (1.0 / n_groups + points**2 @ inverse)
+            predictions = (fitted - leverage * values[:, n]) / (1.0 - leverage)
+            score = -float(np.average((predictions - values[:, n]) ** 2, weights=weights))
+            if best is None or score > best[0]:
+                best = score, alpha, vectors @ (inverse * target), predictions
+    assert best is not None
+    ridge = RidgeCV(alphas)
+    ridge.best_score_, ridge.alpha_, coefficients, predictions = best
+    ridge.coef_, ridge.n_features_in_ = coefficients[None], n
+    ridge.intercept_ = np.array([mean[n] - mean[:n] @ coefficients])
+    return ridge, predictions
