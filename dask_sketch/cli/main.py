@@ -168,6 +168,8 @@ def plan(
               help="Distribution of the frequencies; that of the task by default.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
               help="For features of different scales; `full` if they also correlate.")  # fmt: skip
+@click.option("--normalize", is_flag=True,
+              help="Divide each row by its length, for spherical k-means.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32",
               show_default=True, help="Precision of the pass; sums are float64.")  # fmt: skip
 @seed_option

@@ -86,8 +86,7 @@ def check_problem(
     row, model = _row(method, model, n_components, start)
     if has_matrices:
         row = _row_of_matrices(row, covariance_type, n_components, bounds, components)
-    if model == "isotropic":
-        _require_alike(sketch)
+    _require_suited(model, sketch)
     without_rows = row.name == "likelihood" and sketch.sample is None
     if without_rows and (model != "gaussian" or has_matrices or nearby_mixture(sketch) is None):
         raise DecodeError(
@@ -187,6 +186,18 @@ def _row_of_matrices(
             "covariance_type='diag'."
         )
     return found
+
+
+def _require_suited(model: str, sketch: Sketch) -> None:
+    """Raise an error for a model that rows as those of the sketch do not have."""
+    if model != "dirac" and sketch.feature_map.normalize:
+        raise DecodeError(
+            f"model={model!r} with a feature map with normalize=True: the rows are directions, of "
+            "which model='dirac' finds centroids. For a Gaussian mixture, divide the rows by their "
+            "lengths before they are sketched."
+        )
+    if model == "isotropic":
+        _require_alike(sketch)
 
 
 def _require_alike(sketch: Sketch) -> None:

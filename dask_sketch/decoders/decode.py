@@ -24,6 +24,7 @@ from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.clusters import unit_centers
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Decoding, StandardErrors
 from dask_sketch.sketching.group import SketchGroup
@@ -389,7 +390,9 @@ def _wrapped(
         feature_names=problem.sketch.feature_map.feature_names,
     )
     if solution.variances is None:
-        return Centroids(solution.weights, solution.means, decoding=record)
+        spherical = problem.sketch.feature_map.normalize
+        centers = unit_centers(solution.means) if spherical else solution.means
+        return Centroids(solution.weights, centers, decoding=record, normalize=spherical)
     errors = solution.standard_errors
     kind = problem.covariance_type
     return GaussianMixture(

@@ -29,6 +29,7 @@ from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
+from dask_sketch.models.clusters import spherical_kmeans
 from dask_sketch.models.covariances import COVARIANCES
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
@@ -287,6 +288,10 @@ def fit_points(
         calibrated.rows, calibrated.weights, problem.required_size,
         starts=[] if pilot is None else [pilot.means], seed=seed,
     )  # fmt: skip
+    spherical = problem.sketch.feature_map.normalize
+    if spherical:
+        rows = np.asarray(calibrated.rows, dtype=np.float64)
+        found = spherical_kmeans(rows, weights=calibrated.weights, starts=[found.centers])
     objective = problem.objective(threads)
     order = np.argsort(-found.weights, kind="stable")
     weights, means = found.weights[order], found.centers[order]
@@ -300,7 +305,7 @@ def fit_points(
         cost=cost,
         noise_level=objective.noise_level,
         converged=True,
-        message="k-means on the calibrated rows",
+        message=f"{'spherical ' if spherical else ''}k-means on the calibrated rows",
         n_evaluations=objective.n_evaluations,
         score=-found.inertia,
     )

@@ -291,6 +291,10 @@ class SketchKMeans(
         Number of independent decodings, of which the best is kept.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same result.
+    normalize
+        Whether rows are divided by their Euclidean lengths, in fits and predictions: spherical
+        k-means, whose centroids have length one, and whose squared distances are
+        ``2 (1 - cosine)``. Rows of zeros are treated as rows with NaN.
 
     Attributes
     ----------
@@ -333,8 +337,10 @@ class SketchKMeans(
         columns: Sequence[str] | None = None,
         n_init: int = 1,
         random_state: Any = 0,
+        normalize: bool = False,
     ):
         self.n_clusters = n_clusters
+        self.normalize = normalize
         self.n_frequencies = n_frequencies
         self.scale = scale
         self.method = method
@@ -398,7 +404,7 @@ class SketchKMeans(
         return -number((values if sample_weight is None else values * sample_weight).sum())
 
     def _design(self) -> dict[str, Any]:
-        return {"scale": self.scale}
+        return {"scale": self.scale, "normalize": self.normalize}
 
     def _decoding(self) -> dict[str, Any]:
         return {"method": self.method, "model": "dirac"}
@@ -412,6 +418,8 @@ class SketchKMeans(
             self.labels_ = _as_int32(model.predict(samples))
             return
         kept = np.isfinite(rows).all(axis=1)
+        if self.normalize:
+            kept &= rows.any(axis=1)
         self.labels_ = np.full(len(rows), -1, dtype=np.int32)
         used = rows if kept.all() else rows[kept]
         self.labels_[kept] = model.predict(used)
@@ -434,8 +442,10 @@ class SketchKMedians(SketchKMeans):
 
     Parameters
     ----------
-    n_clusters, n_frequencies, scale, method, sample_size, nan_policy, columns, n_init, random_state
-        Parameters of :class:`SketchKMeans`.
+    n_clusters, n_frequencies, scale, method, sample_size, nan_policy, columns, n_init, \
+    random_state, normalize
+        Parameters of :class:`SketchKMeans`; ``normalize=True`` is refused, as medians of directions
+        are not implemented.
 
     Attributes
     ----------
@@ -482,6 +492,11 @@ class SketchKMedians(SketchKMeans):
         squares = self.model_.squared_distances(rows)
         # those of a bag are a bag
         return squares**0.5 if hasattr(squares, "dtype") else squares.map(math.sqrt)
+
+    def _design(self) -> dict[str, Any]:
+        if self.normalize:
+            raise InputError("normalize=True: use SketchKMeans, which clusters directions.")
+        return super()._design()
 
     def _finished(self, model: Any, sketch: Sketch, seed: int) -> Any:
         if sketch.sample is None or not len(sketch.sample):

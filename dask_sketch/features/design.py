@@ -147,6 +147,7 @@ def design_from_pilot(
     seed: int = 0,
     dtype: str = "float32",
     feature_names: tuple[str, ...] | None = None,
+    normalize: bool = False,
     label: str = "samples",
 ) -> FeatureMap:
     """Choose a feature map for pilot samples in memory.
@@ -160,6 +161,8 @@ whitening, seed, dtype
         Arguments of :func:`dask_sketch.design`, already validated.
     feature_names
         Names of the features, if the data has names.
+    normalize
+        Whether the map normalizes rows, as the pilot samples are.
     label
         Name of the data for messages.
 
@@ -218,6 +221,7 @@ whitening, seed, dtype
         center=pilot.mean(axis=0),
         whitening=matrix,
         feature_names=feature_names,
+        normalize=normalize,
         scale_fit=fit,
         pilot=record_pilot(pilot, rough, seed),
     )

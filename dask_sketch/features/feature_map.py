@@ -73,6 +73,11 @@ class FeatureMap:
     feature_names
         Names of the features, in order, if the data has names. Samples with other names, or with
         the same names in another order, are refused, and so are sketches of them.
+    normalize
+        Whether the pass divides each row by its Euclidean length first, so that the sketch is that
+        of the directions of the rows: of points on the unit sphere. All other arguments are then in
+        the units of these. Rows of zeros have no direction, and are refused or left out as rows
+        with NaN are (``nan_policy``).
     scale_fit
         Fit from which :func:`~dask_sketch.design` took the scale, for plots. It is not part of the
         specification.
@@ -118,6 +123,7 @@ class FeatureMap:
     center: NDArray[np.float64] = None  # type: ignore[assignment]  # set below
     whitening: NDArray[np.float64] | None = None
     feature_names: tuple[str, ...] | None = None
+    normalize: bool = False
     scale_fit: ScaleFit | None = field(default=None, repr=False)
     pilot: Pilot | None = field(default=None, repr=False)
 
@@ -141,6 +147,7 @@ class FeatureMap:
             "seed": require_integer("seed", self.seed, 0),
             "dtype": specification.precision(self.dtype),
             "center": specification.finite_point(self.center, d),
+            "normalize": specification.boolean("normalize", self.normalize),
         }
         if self.scale is not None:
             checked["scale"] = specification.positive_scale(self.scale)
@@ -204,8 +211,9 @@ class FeatureMap:
     def spec(self) -> str:
         """Specification as canonical JSON text: sorted keys, exact numbers."""
         values = {key: getattr(self, name) for name, key in specification.STORED_NAMES.items()}
-        if self.feature_names is None:
-            del values["feature_names"]
+        for name, default in (("feature_names", None), ("normalize", False)):
+            if values[name] == default:  # digests of maps without them are older
+                del values[name]
         return json.dumps(
             {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()},
             sort_keys=True,
@@ -426,6 +434,7 @@ class FeatureMap:
             f"scale={self.scale:.6g}" if self.covariances is None else f"scales {self._scales()}"
         )
         white = ", whitened" if self.whitening is not None else ""
+        white += ", normalize=True" if self.normalize else ""
         return (
             f"FeatureMap({shape}, distribution={self.distribution!r}, {scale}{white}, "
             f"seed={self.seed}, dtype={self.dtype!r}, digest={self.digest[:12]})"
@@ -458,6 +467,7 @@ class FeatureMap:
             "scale_range": None if self.covariances is None else self._scale_range(),
             "mean_variances": self.mean_variances,
             "whitened": self.whitening is not None,
+            "normalize": self.normalize,
             "seed": self.seed,
             "dtype": self.dtype,
             "digest": self.digest,

@@ -18,7 +18,7 @@ _REAL = (int, float, np.integer, np.floating)
 # Names of the fields of a feature map in stored specifications: digests depend on them.
 STORED_NAMES = {
     **{name: name for name in ("n_features", "n_frequencies", "scale", "covariances", "seed")},
-    **{name: name for name in ("dtype", "center", "whitening", "feature_names")},
+    **{name: name for name in ("dtype", "center", "whitening", "feature_names", "normalize")},
     "covariance_weights": "law_weights",
     "distribution": "law",
 }
@@ -133,6 +133,13 @@ def invertible_matrix(value: Any, n_features: int) -> Array:
     if np.linalg.matrix_rank(out) < n_features:
         raise InputError("whitening is singular; drop the features that do not vary.")
     return frozen(out)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Validate an argument that is true or false."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name}={value!r}: give True or False.", parameter=name)
+    return bool(value)
 
 
 def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.arrays import require_unmasked, unit_rows
 from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import device_array, on_device, on_host
 
@@ -41,6 +41,7 @@ def design(
     dtype: str = "float32",
     n_pilot: int = 5000,
     nan_policy: str = "omit",
+    normalize: bool = False,
     progress: bool = False,
     weights: Any = None,
     **options: Any,
@@ -98,6 +99,10 @@ def design(
         features the default distribution is then ``"sparse-sums"``. Other rows are not
         checked here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose
         default is ``"raise"``.
+    normalize
+        Whether the feature map is for the directions of the rows: each is divided by its Euclidean
+        length in the pass. With ``task="clustering"`` for spherical k-means, whose centroids have
+        length one and whose predictions are those of greatest cosine.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -145,7 +150,15 @@ def design(
     )
     require_nan_policy(nan_policy)
     samples = open_samples(x, weights=weights, **options)
-    pilot = pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress)
+    if normalize and nan_policy == "available":
+        raise InputError(
+            "nan_policy='available' with normalize=True: rows with missing values have no known "
+            "length. Pass nan_policy='omit'.",
+            parameter="nan_policy",
+        )
+    pilot = pilot_samples(
+        samples, n_pilot, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
+    )
     if nan_policy == "available" and distribution is None and task == "mixture":
         d = pilot.shape[1]
         # the other default uses all of so few features
@@ -165,6 +178,7 @@ def design(
         seed=seed,
         dtype=dtype,
         feature_names=samples.feature_names,
+        normalize=normalize,
         label=samples.label,
     )
 
@@ -175,6 +189,7 @@ def pilot_samples(
     seed: int,
     *,
     nan_policy: str = "omit",
+    normalize: bool = False,
     progress: bool = False,
 ) -> NDArray[np.float64]:
     """A random subset of the rows, from as few chunks as suffice.
@@ -190,6 +205,8 @@ def pilot_samples(
     nan_policy
         Whether rows with NaN or infinite values are left out (``"omit"``), raise an error, or are
         taken with NaN in their place (``"available"``).
+    normalize
+        Whether rows are divided by their Euclidean lengths; those of zeros are as those with NaN.
     progress
         Whether to show a bar.
 
@@ -208,7 +225,7 @@ def pilot_samples(
     rng = np.random.default_rng(seed)
     order = rng.permutation(samples.n_chunks)
     n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
-    pick = partial(_pick_rows, n_rows=n_rows, nan_policy=nan_policy)
+    pick = partial(_pick_rows, n_rows=n_rows, nan_policy=nan_policy, normalize=normalize)
     found: list[NDArray[np.float64]] = []
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
@@ -239,7 +256,7 @@ def pilot_samples(
 
 
 def _pick_rows(
-    x: Any, weights: Any, label: str, n_rows: int, seed: int, nan_policy: str
+    x: Any, weights: Any, label: str, n_rows: int, seed: int, nan_policy: str, normalize: bool
 ) -> NDArray[np.float64]:
     require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
@@ -260,13 +277,16 @@ def _pick_rows(
     picked = np.sort(picked)
     # in one order of memory, as sums over rows are rounded by it, and with them the center
     out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
+    if normalize:
+        out = unit_rows(out)
     if nan_policy == "available":
         out[~np.isfinite(out)] = np.nan
         return out[~np.isnan(out).all(axis=1)]
     finite = np.isfinite(out).all(axis=1)
     if nan_policy == "raise" and not finite.all():
         raise ChunkError(
-            f"{label}: row {picked[np.argmin(finite)]} of this chunk has NaN or infinite values. "
+            f"{label}: row {picked[np.argmin(finite)]} of this chunk has NaN or infinite values"
+            f"{', or only zeros' if normalize else ''}. "
             "Clean the data, or pass nan_policy='omit' to leave such rows out.",
             parameter="nan_policy",
         )

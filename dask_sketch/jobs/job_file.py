@@ -217,6 +217,7 @@ class FeatureMapTable(Table):
     distribution: Distribution | None = None
     scale: Positive | None = None
     whitening: Literal["diagonal", "full"] | None = None
+    normalize: bool | None = None
     dtype: Literal["float32", "float64"] | None = None
     n_pilot: PilotSize | None = None
 

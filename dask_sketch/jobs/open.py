@@ -302,7 +302,7 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     options = {
         name: value
-        for name in ("task", "distribution", "scale", "whitening", "dtype", "n_pilot")
+        for name in ("task", "distribution", "scale", "whitening", "normalize", "dtype", "n_pilot")
         if (value := getattr(given, name)) is not None
     }
     return design(
@@ -360,7 +360,7 @@ def _require_map(job: Job, feature_map: FeatureMap) -> None:
                 "file, or a new ledger."
             )
         return
-    for name in ("n_frequencies", "distribution", "dtype", "scale"):
+    for name in ("n_frequencies", "distribution", "dtype", "scale", "normalize"):
         wanted, has = getattr(given, name), getattr(feature_map, name)
         if wanted is not None and wanted != has:
             raise _other_design(f"feature_map.{name}", wanted, has)

@@ -102,10 +102,16 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
             values = getattr(model.stderr, name)
             variables[name + STDERR] = (dimensions, values, {"meaning": meaning})
     record = None if model.decoding is None else asdict(model.decoding)
-    attrs = {
+    attrs: dict[str, Any] = {
         "convention": convention + _DECODING,
         "decoding": json.dumps(record, sort_keys=True),
     }
+    if getattr(model, "normalize", False):
+        attrs["normalize"] = True
+        attrs["convention"] = (
+            "a sample, divided by its Euclidean length, belongs to the nearest centroid, which is "
+            "that of greatest cosine. "
+        ) + _DECODING
     if kind != "diag":
         attrs["covariance_type"] = kind
     if model.polishing is not None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import CENTROIDS
 from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
+from dask_sketch.validation.arrays import unit_rows
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, Polishing
 
 Array = NDArray[np.float64]
+_ROUNDING = 1e-6  # of the lengths of centers on the sphere
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,6 +35,11 @@ class Centroids(Model):
         Non-negative weights that sum to one, shape (n_components,).
     centers
         Centers, shape (n_components, n_features).
+    normalize
+        Whether methods divide rows by their Euclidean length first, as a feature map with
+        ``normalize=True`` does (spherical k-means). Centers then have length one, the nearest
+        centroid is that of greatest cosine, and squared distances are ``2 (1 - cosine)``. Rows of
+        zeros have no direction, and are refused.
     decoding
         Record of the decoding, if the centroids were decoded.
     polishing
@@ -59,6 +68,19 @@ class Centroids(Model):
     centers: Array
     decoding: Decoding | None = None
     polishing: Polishing | None = None
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.normalize, (bool, np.bool_)):
+            raise InputError(f"normalize={self.normalize!r}: give True or False.")
+        lengths = np.linalg.norm(self.centers, axis=1)
+        if self.normalize and (np.abs(lengths - 1.0) > _ROUNDING).any():
+            bad = int(np.argmax(np.abs(lengths - 1.0)))
+            raise InputError(
+                f"centers with normalize=True: center {bad} has length {lengths[bad]:.6g}. Divide "
+                "the centers by their lengths."
+            )
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
         """Characteristic function ``E exp(-i omega . x)`` of the weighted centers, as points.
@@ -102,8 +124,7 @@ class Centroids(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "predict", x)
-        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
-        labels = [self._nearest(block) for block in blocks]
+        labels = [self._nearest(block) for block in self._blocks(x)]
         return np.concatenate([np.empty(0, dtype=np.intp), *labels])
 
     def squared_distances(self, x: Any) -> Any:
@@ -128,7 +149,7 @@ class Centroids(Model):
         if not in_memory(x):
             return apply_lazily(self, "squared_distances", x)
         out = [np.empty(0)]
-        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
+        for block in self._blocks(x):
             away = block - self.centers[self._nearest(block)]
             out.append(np.einsum("ij,ij->i", away, away))
         return np.concatenate(out)
@@ -155,7 +176,7 @@ class Centroids(Model):
         if not in_memory(x):
             return apply_lazily(self, "distances", x)
         out = [np.empty((0, self.n_components))]
-        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
+        for block in self._blocks(x):
             away = block[:, None, :] - self.centers
             out.append(np.sqrt(np.einsum("nkd,nkd->nk", away, away)))
         return np.concatenate(out)
@@ -186,6 +207,20 @@ class Centroids(Model):
         if not in_memory(x):
             return apply_lazily(self, "inertia", x, weights)
         return weighted_mean(self.squared_distances(x), weights)
+
+    def _blocks(self, x: Any) -> Iterator[Array]:
+        """Validated blocks of rows, of length one where the model normalizes."""
+        start = 0
+        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
+            if self.normalize:
+                if not block.any(axis=1).all():
+                    bad = start + int(np.argmin(block.any(axis=1)))
+                    raise InputError(
+                        f"row {bad} of x is 0 in all features, and has no direction, with "
+                        "normalize=True. Remove the row."
+                    )
+                start, block = start + len(block), unit_rows(block)
+            yield block
 
     def _nearest(self, block: Array) -> NDArray[np.intp]:
         # relative to the mean, which preserves precision for data far from the origin

@@ -1,4 +1,4 @@
-"""Cluster points in memory by k-means and k-medians."""
+"""Cluster points in memory by k-means, spherical k-means and k-medians."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import unit_rows
 
 Array = NDArray[np.float64]
 _ROUNDS = 300  # of assignments and steps towards medians
@@ -183,6 +184,97 @@ def kmedians(
     centers, inertia, labels = best
     mass = np.bincount(labels, weights=share, minlength=n_clusters)
     return Clusters(centers + origin, mass / mass.sum(), inertia)
+
+
+def spherical_kmeans(
+    points: Array,
+    *,
+    weights: Array | None = None,
+    starts: Sequence[Array],
+) -> Clusters:
+    """Cluster directions by spherical k-means: centroids of length one and greatest mean cosine.
+
+    Lloyd's algorithm, in which the centroid of a cluster is the direction of its mean.
+
+    Parameters
+    ----------
+    points
+        Points of length one, shape (n, n_features).
+    weights
+        Weights of the points, shape (n,), not negative; equal by default.
+    starts
+        Centroids to start from, each of shape (n_clusters, n_features), at least one; they are
+        divided by their lengths.
+
+    Returns
+    -------
+    clusters
+        Centroids of the best start, weights, and the mean squared distance ``2 (1 - cosine)`` as
+        ``inertia``. A cluster that has lost all its points has weight zero.
+
+    References
+    ----------
+    Dhillon, Modha (2001), Concept decompositions for large sparse text data using clustering,
+    Machine Learning 42.
+
+    Examples
+    --------
+    >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]])
+    >>> spherical_kmeans(points, starts=[points[1:]]).centers.round(3) + 0.0
+    array([[ 0.949,  0.316],
+           [-1.   ,  0.   ]])
+    """
+    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    share = share / share.sum()
+    found = (_directions(points, share, unit_centers(start)) for start in starts)
+    centers, inertia, labels = min(found, key=lambda each: each[1])
+    mass = np.bincount(labels, weights=share, minlength=len(centers))
+    return Clusters(centers, mass / mass.sum(), inertia)
+
+
+def unit_centers(centers: Array) -> Array:
+    """Centers divided by their lengths.
+
+    Parameters
+    ----------
+    centers
+        Centers, shape (n_clusters, n_features).
+
+    Raises
+    ------
+    InputError
+        If a center is at the origin, and has no direction.
+    """
+    found = unit_rows(np.asarray(centers))
+    if np.isnan(found).any():
+        bad = int(np.argmax(np.isnan(found).any(axis=1)))
+        raise InputError(f"centers has the row {bad} at the origin, which has no direction.")
+    return found
+
+
+def _directions(
+    points: Array, share: Array, centers: Array
+) -> tuple[Array, float, NDArray[np.intp]]:
+    """Centers of a local maximum of the mean cosine, mean squared distance, and labels."""
+    before, everyone = -np.inf, np.arange(len(points))
+    for _ in range(_ROUNDS):
+        products = points @ centers.T
+        labels = products.argmax(axis=1)
+        cosine = float(share @ products[everyone, labels])
+        if not cosine > before + _GAIN * (1.0 - cosine):
+            break
+        before = cosine
+        sums = np.stack(
+            [
+                np.bincount(labels, weights=share * column, minlength=len(centers))
+                for column in points.T
+            ],
+            axis=1,
+        )
+        lengths = np.linalg.norm(sums, axis=1)[:, None]
+        # a cluster without points keeps its center
+        centers = np.where(lengths > 0.0, sums / np.where(lengths > 0.0, lengths, 1.0), centers)
+    return centers, 2.0 * (1.0 - cosine), labels
 
 
 def _distances(points: Array, centers: Array) -> Array:

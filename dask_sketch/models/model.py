@@ -146,6 +146,7 @@ class Model(FrozenDataclass, Storable):
         content = b"".join(getattr(self, name).tobytes() for name in self._arrays)
         shape = f"{self._locations.shape}".encode()
         shape += str(getattr(self, "covariance_type", "diag")).removeprefix("diag").encode()
+        shape += b"normalize" if getattr(self, "normalize", False) else b""
         return f"dask_sketch.{type(self).__name__}", hashlib.sha256(shape + content).hexdigest()
 
     def __sizeof__(self) -> int:
@@ -177,6 +178,8 @@ class Model(FrozenDataclass, Storable):
         }  # fmt: skip
         if getattr(self, "covariance_type", "diag") != "diag":
             sizes["covariance_type"] = self.covariance_type  # type: ignore[attr-defined]
+        if getattr(self, "normalize", False):
+            sizes["normalize"] = True
         records = [made for made in (self.decoding, self.polishing) if made is not None]
         return f"<{type(self).__name__}: {'; '.join([one_line(sizes), *map(repr, records)])}>"
 

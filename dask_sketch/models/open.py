@@ -90,6 +90,8 @@ def model_from_dataset(
         polishing = _polishing(dataset.attrs.get("polishing", "null"))
         if model is GaussianMixture and "covariance_type" in dataset.attrs:
             arrays["covariance_type"] = str(dataset.attrs["covariance_type"])
+        if model is Centroids and "normalize" in dataset.attrs:
+            arrays["normalize"] = dataset.attrs["normalize"]
         return model(**arrays, decoding=record, polishing=polishing)
     except InputError as error:
         raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error

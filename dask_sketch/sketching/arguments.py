@@ -11,7 +11,13 @@ from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, is_weight
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
-from dask_sketch.validation.arrays import require_integer, require_memory, require_unmasked
+from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.validation.arrays import (
+    require_integer,
+    require_memory,
+    require_unmasked,
+    unit_rows,
+)
 from dask_sketch.validation.device import device_array, on_device
 from dask_sketch.validation.tables import feature_title
 
@@ -89,6 +95,48 @@ def checked_rows(
     return checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
 
 
+def normalized(rows: NDArray[Any], feature_map: FeatureMap) -> NDArray[Any]:
+    """Rows as the feature map takes them: divided by their lengths, if it has ``normalize``.
+
+    Parameters
+    ----------
+    rows
+        Rows of the data, shape (n, n_features).
+    feature_map
+        Feature map of the sketch.
+
+    Returns
+    -------
+    rows
+        The same, or rows of length one; rows without a direction are NaN.
+    """
+    if not feature_map.normalize:
+        return rows
+    return unit_rows(rows).astype(native_type(rows.dtype), copy=False)
+
+
+def require_directions(rows: NDArray[Any], start: int, label: str) -> None:
+    """Raise ChunkError for the first row of zeros, which has no direction.
+
+    Parameters
+    ----------
+    rows
+        Rows of the data, shape (n, n_features).
+    start
+        Number of the first row in the chunk.
+    label
+        Name of the chunk for messages.
+    """
+    zero = ~rows.any(axis=1)
+    if zero.any():
+        raise ChunkError(
+            f"{label}: row {start + int(np.argmax(zero))} of this chunk is 0 in all features, and "
+            "has no direction (normalize=True). Clean the data, or pass nan_policy='omit' to leave "
+            "such rows out and count them.",
+            parameter="nan_policy",
+        )
+
+
 def checked_chunk(
     samples: Any, weights: Any, n_features: int, owner: str, label: str
 ) -> tuple[Any, Any]:
@@ -154,7 +202,7 @@ def refuse_row(
     Parameters
     ----------
     row
-        Values of the row, shape (n_features,).
+        Values of the row in the data, shape (n_features,).
     weights
         Weights of the block, or None.
     position
@@ -172,6 +220,10 @@ def refuse_row(
         If the weight is out of range, or a value is NaN, infinite or too far from the center.
     """
     weight = None if weights is None else float(weights[position])
+    if feature_map.normalize:
+        require_directions(row[None], start + position, label)
+        unit = unit_rows(row[None])[0]
+        row = row if np.isnan(unit).any() else unit
     refuse_values(
         row, weight, start + position, label, feature_map.center, moment_units(feature_map),
         feature_map.feature_names, "the feature map", "design a feature map for these data",

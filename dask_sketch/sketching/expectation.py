@@ -33,7 +33,8 @@ from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
+from dask_sketch.sketching.arguments import require_directions
+from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.tables import feature_title
 
@@ -140,6 +141,11 @@ class ExpectationStep(FrozenDataclass):
     def hard(self) -> bool:
         """Whether each sample belongs to its nearest component alone."""
         return isinstance(self.model, Centroids)
+
+    @property
+    def _spherical(self) -> bool:
+        """Whether samples are divided by their lengths."""
+        return isinstance(self.model, Centroids) and self.model.normalize
 
     @property
     def has_matrices(self) -> bool:
@@ -286,6 +292,10 @@ class ExpectationStep(FrozenDataclass):
         count = omitted = 0
         for start in range(0, len(x), _SLAB):
             rows = np.ascontiguousarray(x[start : start + _SLAB], dtype=native_type(x.dtype))
+            if self._spherical:
+                if not omit:
+                    require_directions(rows, start, label)
+                rows = unit_rows(rows).astype(rows.dtype, copy=False)
             groups, mantissas = [(0, order[: len(rows)])], self._center  # not read without weights
             if w is not None:
                 given, left_out = _usable(
@@ -422,7 +432,11 @@ class ExpectationStep(FrozenDataclass):
             return self._with_matrices(weights, shift, second, np.where(seen, counts, 0.0), floor)
         locations = self._locations + shift * self._deviations
         if isinstance(model, Centroids):
-            return Centroids(weights, locations, model.decoding)
+            if model.normalize:
+                length = np.linalg.norm(locations, axis=1)[:, None]
+                seen = length > 0.0
+                locations = np.where(seen, locations / np.where(seen, length, 1.0), model.centers)
+            return Centroids(weights, locations, model.decoding, normalize=model.normalize)
         variances = model.variances
         if covariance_shape(model) != "known":
             spread = second / np.where(seen, counts, 1.0)[:, None] - shift**2
@@ -486,6 +500,10 @@ class ExpectationStep(FrozenDataclass):
         share, counts = share[seen], counts[seen, None]
         first = first[seen] / counts
         if isinstance(better, Centroids):
+            if self._spherical:
+                moved = first - (better.centers - self._locations)[seen] / self.length
+                change = (moved**2).sum(axis=1) - (first**2).sum(axis=1)
+                return float(share @ change) * self.length**2
             return -float(share @ (first**2).sum(axis=1)) * self.length**2
         model = self.model
         assert isinstance(model, GaussianMixture)

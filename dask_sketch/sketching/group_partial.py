@@ -16,7 +16,12 @@ from dask_sketch.features.kernels.grouped_reading import batch_reading
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE, N_EXPONENTS, OVERFLOW, find_refused
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.sketching.accumulator import kernel_of
-from dask_sketch.sketching.arguments import checked_rows, refuse_phases, refuse_row
+from dask_sketch.sketching.arguments import (
+    checked_rows,
+    normalized,
+    refuse_phases,
+    refuse_row,
+)
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.device import on_device, on_host
 from dask_sketch.validation.labels import MISSING, Codes, codes_of
@@ -63,6 +68,7 @@ def sketch_groups(
     """
     x, w = checked_rows(samples, weights, feature_map, label)
     x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
+    raw, x = x, normalized(x, feature_map)
     labels, codes = codes_of(groups, len(x), label)
     omit = nan_policy == "omit"
     unlabelled = int(np.count_nonzero(codes == MISSING))
@@ -76,7 +82,7 @@ def sketch_groups(
     if not len(labels):
         return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)
     w = None if w is None else np.ascontiguousarray(w, dtype=np.float64)
-    sums, omitted = _summed(x, feature_map, codes, len(labels), w, omit, label)
+    sums, omitted = _summed(x, raw, feature_map, codes, len(labels), w, omit, label)
     if not has_phases(feature_map, sums.minimum.min(axis=0), sums.maximum.max(axis=0)):
         for low, high, group in zip(sums.minimum, sums.maximum, labels, strict=True):
             if not has_phases(feature_map, low, high):
@@ -101,6 +107,7 @@ def sketch_groups(
 
 def _summed(
     x: NDArray[Any],
+    raw: NDArray[Any],
     feature_map: FeatureMap,
     codes: Codes,
     n_groups: int,
@@ -108,7 +115,7 @@ def _summed(
     omit: bool,
     label: str,
 ) -> tuple[GroupSums, NDArray[np.int64]]:
-    """Sums of the groups, and the number of omitted rows of each."""
+    """Sums of the groups, and the number of omitted rows of each; ``raw`` rows are for messages."""
     prepared = kernel_of(feature_map)
     split = None if weights is None else SplitWeights.of(weights, prepared)
     clean = True
@@ -117,10 +124,10 @@ def _summed(
         clean = split.valid and (not len(unread) or not _not_finite(x[unread]).any())
         if not split.valid:
             assert weights is not None
-            raw = np.ascontiguousarray(x, dtype=native_type(x.dtype))
-            refused = int(find_refused(raw, weights, omit))
+            read = np.ascontiguousarray(x, dtype=native_type(x.dtype))
+            refused = int(find_refused(read, weights, omit))
             if refused >= 0:
-                refuse_row(x[refused], weights, refused, 0, label, feature_map)
+                refuse_row(raw[refused], weights, refused, 0, label, feature_map)
     omitted = np.zeros(n_groups, dtype=np.int64)
     if clean:
         try:
@@ -131,7 +138,7 @@ def _summed(
     bad = _not_finite(x)
     if bad.any() and not omit:
         first = int(np.argmax(bad))
-        refuse_row(x[first], None, first, 0, label, feature_map)
+        refuse_row(raw[first], None, first, 0, label, feature_map)
     omitted += np.bincount(codes[bad & (codes >= 0)], minlength=n_groups)
     try:
         return sum_groups(x, prepared, np.where(bad, MISSING, codes), n_groups, split), omitted

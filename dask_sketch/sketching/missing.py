@@ -163,6 +163,12 @@ def require_sparse(feature_map: FeatureMap) -> None:
     feature_map
         Feature map of a sketch with ``nan_policy="available"``.
     """
+    if feature_map.normalize:
+        raise InputError(
+            "nan_policy='available' with a feature map with normalize=True: rows with missing "
+            "values have no known length. Pass nan_policy='omit'.",
+            parameter="nan_policy",
+        )
     if feature_map.row_whitening is None and not supports(feature_map).all():
         return
     white = feature_map.whitening

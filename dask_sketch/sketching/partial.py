@@ -18,6 +18,7 @@ from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.sketching.accumulator import ExactSums, IncompleteRows, block_rows, kernel_of
 from dask_sketch.sketching.arguments import (
     checked_rows,
+    normalized,
     refuse_phases,
     refuse_row,
     require_device,
@@ -109,13 +110,15 @@ def partial_sketch(
 ) -> Sketch | SketchGroup:
     """Sketch one chunk in memory, as a whole or group by group.
 
+    With ``normalize=True`` in the feature map, each row is divided by its Euclidean length first.
     Only a block of a few hundred rows is converted at a time, so the memory used beyond the chunk
     is that of the sketch and of one block. All sums are exact (see :class:`Sketch`). A chunk on a
     GPU is sketched there; its sketch differs by rounding only, and has the same feature map.
 
     With groups, row numbers are sorted by group, 4 bytes each, and rows are read from the chunk;
     beyond that and the labels, the memory used is that of the sketches. (A chunk that is not a
-    C-contiguous array of float32 or float64 is copied first, one on a GPU to the host.)
+    C-contiguous array of float32 or float64, or is normalized, is copied first, one on a GPU to the
+    host.)
 
     Parameters
     ----------
@@ -197,6 +200,13 @@ def partial_sketch(
     x, w = checked_rows(samples, weights, feature_map, label)
     if nan_policy == "available":
         require_sparse(feature_map)
+    if feature_map.normalize and device is not None:
+        raise InputError(
+            f"device={device!r} with a feature map with normalize=True: such rows are summed on "
+            "the processor; leave device out."
+        )
+    if feature_map.normalize and on_device(x):
+        x, w = on_host(x), on_host(w) if on_device(w) else w
     if device is not None or on_device(x):
         if nan_policy == "available":
             raise InputError(
@@ -269,14 +279,15 @@ def _sketch_on_host(
     incomplete: IncompleteRows | None = None  # made for the first such row
     for start in range(0, len(x), step):
         weights = None if w is None else np.asarray(w[start : start + step], dtype=np.float64)
-        block = x[start : start + step]
+        block = normalized(x[start : start + step], feature_map)
         omitted = reader.omitted
         try:
             refused = reader.take(block, weights, nan_policy != "raise")
-            row = block[refused]
             if refused < 0 and nan_policy == "available" and reader.omitted > omitted:
                 incomplete = incomplete or IncompleteRows(feature_map, sums, step)
                 refused, row = incomplete.add(block, weights)
+            elif refused >= 0:
+                row = x[start + refused]
         except CapacityError as error:
             raise ChunkError(f"{label}: {error}") from error
         if refused >= 0:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.validation.arrays import FrozenDataclass, require_integer
+from dask_sketch.validation.arrays import FrozenDataclass, require_integer, unit_rows
 from dask_sketch.validation.compilation import cached_njit
 from dask_sketch.validation.device import on_device, on_host
 
@@ -401,6 +401,7 @@ class RowSampler:
         self._sampling = sampling
         d = feature_map.n_features
         self._center = np.asarray(feature_map.center)
+        self._normalize = feature_map.normalize
         self._precision = np.zeros(d)
         if sampling.variance is not None:
             variance = np.asarray(sampling.variance)
@@ -468,6 +469,8 @@ class RowSampler:
         else:
             rows = x
         rows = np.ascontiguousarray(rows, dtype=_row_type(x.dtype))
+        if self._normalize:
+            rows, numbers = unit_rows(rows[numbers]).astype(rows.dtype), np.arange(len(numbers))
         keys, importance = np.empty((2, len(numbers)))
         _score(rows, weights, numbers, hashes, self._center, self._precision, keys, importance)
         kept = keys < self._threshold  # not of weight zero, whose key is infinite

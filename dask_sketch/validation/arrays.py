@@ -175,6 +175,39 @@ class FrozenDataclass:
         return type(self), tuple(getattr(self, field.name) for field in fields(own))
 
 
+def unit_rows(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Divide rows by their Euclidean lengths, each by arithmetic of that row alone.
+
+    Products of a library would be rounded by the number of rows, or by the processor.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n, n_features).
+
+    Returns
+    -------
+    directions
+        Rows of length one, float64, of the same shape. Rows of zeros, and with NaN or infinite
+        values, are NaN.
+
+    Examples
+    --------
+    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [nan, nan]])
+    """
+    columns = np.array(rows.T, dtype=np.float64, order="C")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns /= np.abs(columns).max(axis=0, initial=0.0)  # so that squares are in the range
+        squares = np.zeros(columns.shape[1])
+        for column in columns:
+            squares += column * column
+        columns /= np.sqrt(squares)
+    columns[:, ~np.isfinite(squares)] = np.nan
+    return np.ascontiguousarray(columns.T)
+
+
 def weighted_sum(values: NDArray[np.float64], weights: Any, label: str) -> tuple[float, float]:
     """Sum values times weights, and the weights.
 

@@ -343,3 +343,13 @@ def test_the_number_of_components_is_found():
     assert found.selection_.model is found.model_
     with pytest.raises(InputError, match="n_clusters='auto'"):
         SketchKMeans("auto").fit(x)
+
+
+def test_spherical_kmeans_of_rows_of_any_length(rng):
+    x = rng.normal(size=(900, 2)) * 0.2 + np.repeat([[1, 0], [0, 1], [-1, 0]], 300, axis=0)
+    found = SketchKMeans(3, normalize=True).fit(x * rng.uniform(1, 50, (900, 1)))
+    assert np.isin(np.round(found.cluster_centers_), [-1, 0, 1]).all()
+    assert (np.bincount(found.labels_) > 280).all()
+    assert found.predict(7.0 * x[:1]) == found.predict(x[:1])
+    with pytest.raises(InputError, match="normalize=True"):
+        SketchKMedians(3, normalize=True).fit(x)

@@ -26,6 +26,7 @@ KINDS = {
     },
     "centred": {"center": [1.0, 2.0, 1e6]},
     "diagonal whitening": {"whitening": np.diag([1.0, 2.0, 0.5])},
+    "normalized": {"normalize": True},
     "named": {"feature_names": ["pitch", "energy", "rate"]},
     "full whitening": {"whitening": [[1.0, 0.5, 0.0], [0.5, 2.0, 0.1], [0.0, 0.1, 1.0]]},
 }
@@ -47,6 +48,7 @@ def any_map(request):
         ({"seed": -1}, "seed=-1"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"seed": None}, "seed=None"),
+        ({"normalize": "l2"}, "normalize='l2'"),
         ({"distribution": "levy"}, "distribution='levy'.* adapted-radius"),
         ({"distribution": None}, "distribution=None"),
         ({"dtype": "float16"}, "dtype='float16'"),

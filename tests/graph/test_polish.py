@@ -19,7 +19,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture as Reference
 
 import dask_sketch as ds
-from dask_sketch.errors import ChunkError, InputError, PlanError
+from dask_sketch.errors import ChunkError, DecodeError, InputError, PlanError
 from dask_sketch.models import Decoding
 
 RNG = np.random.default_rng(0)
@@ -282,3 +282,26 @@ def test_a_start_below_the_floor_does_not_lose():
         warnings.simplefilter("error")
         found = ds.polish(narrow, X, 10, variance_floor=0.5)
     assert (np.diff(found.polishing.trace) > -1e-9).all()
+
+
+def test_steps_of_spherical_kmeans():
+    rng = np.random.default_rng(0)
+    axes = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    x = (axes[np.arange(2000) % 2] + 0.3 * rng.normal(size=(2000, 3))) * 9.0
+    x[::7] *= 100.0
+    sketch = ds.partial_sketch(x, ds.design(x, n_components=2, task="clustering", normalize=True))
+    begun = ds.Centroids([0.5, 0.5], [[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]], normalize=True)
+    found = ds.polish(begun, x, passes="until converged", tolerance=0.0)
+    assert (np.diff(found.polishing.trace) < 1e-9).all()
+    np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1.0)
+    decoded = ds.decode(sketch, 2, model="dirac")
+    assert decoded.normalize
+    assert decoded.inertia(x) < 1.05 * found.inertia(x)
+    assert (ds.decode(ds.partial_sketch(x, sketch.feature_map, sample=1000), 2, model="dirac")
+            .inertia(x) < 1.01 * found.inertia(x))  # fmt: skip
+    with pytest.raises(DecodeError, match="normalize=True"):
+        ds.decode(sketch, 2, model="gaussian")
+    x[30] = 0.0
+    with pytest.raises(ChunkError, match="row 30"):
+        ds.polish(found, x)
+    assert ds.polish(found, x, nan_policy="omit").polishing.omitted == 1

@@ -8,6 +8,7 @@ import pytest
 
 from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, Decoding
+from dask_sketch.models.open import open_model
 
 
 @pytest.fixture
@@ -149,3 +150,22 @@ def test_attributes_of_scikit_learn_are_pointed_to(centroids, name, remedy):
         getattr(centroids, name)
     with pytest.raises(AttributeError, match="no attribute 'lables'$"):
         centroids.lables  # noqa: B018
+
+
+def test_normalized_rows_are_nearest_by_cosine(tmp_path):
+    rng = np.random.default_rng(3)
+    centers = rng.normal(size=(4, 3))
+    centers /= np.linalg.norm(centers, axis=1)[:, None]
+    directed = Centroids(np.full(4, 0.25), centers, normalize=True)
+    x = rng.normal(size=(100, 3)) * rng.uniform(0.01, 100.0, (100, 1))
+    cosines = x @ centers.T / np.linalg.norm(x, axis=1)[:, None]
+    np.testing.assert_array_equal(directed.predict(x), cosines.argmax(axis=1))
+    np.testing.assert_allclose(directed.squared_distances(x), 2 * (1 - cosines.max(axis=1)))
+    np.testing.assert_allclose(directed.distances(x) ** 2, 2 * (1 - cosines))
+    directed.to_zarr(tmp_path / "model.zarr")
+    assert open_model(tmp_path / "model.zarr").normalize
+    x[7] = 0.0
+    with pytest.raises(InputError, match="row 7 of x is 0"):
+        directed.predict(x)
+    with pytest.raises(InputError, match="center 0 has length 2"):
+        Centroids(np.full(4, 0.25), 2.0 * centers, normalize=True)

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.clusters import kmeans, kmedians
+from dask_sketch.models.clusters import kmeans, kmedians, spherical_kmeans
 
 
 def clusters(n=600, k=6, d=3):
@@ -100,3 +100,24 @@ def test_kmedians_of_equal_points_and_of_a_start():
     assert kmedians(x, 6, starts=[start], n_starts=0).inertia < before
     with pytest.raises(InputError, match="n_clusters=7"):
         kmedians(x[:6], 7)
+
+
+def test_spherical_kmeans_is_the_best_of_all_partitions():
+    rng = np.random.default_rng(5)
+    points = rng.normal(size=(7, 2))
+    points /= np.linalg.norm(points, axis=1)[:, None]
+    weights = rng.uniform(0.5, 2.0, 7)
+    weights /= weights.sum()
+    best = min(
+        2.0 - 2.0 * sum(
+            float(np.linalg.norm((weights[:, None] * points)[labels == k].sum(axis=0)))
+            for k in (0, 1)
+        )
+        for labels in (np.array(each) for each in itertools.product((0, 1), repeat=7))
+    )  # fmt: skip
+    starts = [points[list(pair)] for pair in itertools.combinations(range(7), 2)]
+    found = spherical_kmeans(points, weights=weights, starts=starts)
+    assert found.inertia == pytest.approx(best)
+    np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1.0)
+    with pytest.raises(InputError, match="row 1 at the origin"):
+        spherical_kmeans(points, starts=[np.array([[1.0, 0.0], [0.0, 0.0]])])

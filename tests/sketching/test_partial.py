@@ -197,3 +197,42 @@ def test_weights_at_the_ends_of_their_range(groups):
     for wrong in (2.0**-33, 2.0**33):
         with pytest.raises(ChunkError, match=r"2\*\*32"):
             partial_sketch(x, FeatureMap(2, 5, scale=1.0), [wrong, *w[1:]], groups=groups)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normalized_rows_are_summed_as_directions(dtype, rng):
+    reach = 30.0 if dtype == "float32" else 300.0  # decades, beyond the range of squares
+    x = (rng.normal(size=(3000, 3)) * 10.0 ** rng.uniform(-reach, reach, (3000, 1))).astype(dtype)
+    unit = x / np.abs(x).max(axis=1)[:, None].astype(float)
+    unit = (unit / np.linalg.norm(unit, axis=1)[:, None]).astype(dtype)
+    options = {"n_features": 3, "n_frequencies": 20, "scale": 0.3}
+    normalized = FeatureMap(**options, normalize=True)
+    found = partial_sketch(x, normalized, sample=50)
+    given = partial_sketch(unit, FeatureMap(**options), sample=50)
+    np.testing.assert_allclose(found.characteristic, given.characteristic, atol=1e-6)
+    np.testing.assert_allclose(found.mean, given.mean, atol=1e-6)
+    np.testing.assert_allclose(found.sample.rows, given.sample.rows, atol=1e-6)
+    halves = partial_sketch(x[:7], normalized) + partial_sketch(x[7:], normalized)
+    assert halves.identical(replace(found, sample=None))
+    labels = np.arange(len(x)) % 3
+    groups = partial_sketch(x, normalized, groups=labels)
+    assert groups[1].identical(partial_sketch(x[labels == 1], normalized))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rows_without_direction_are_refused_or_left_out(grouped, rng):
+    x = rng.normal(size=(600, 3))
+    x[[500, 501]] = 0.0
+    normalized = FeatureMap(3, 20, scale=0.3, normalize=True)
+    options = {"groups": np.zeros(600)} if grouped else {"sample": 1000}
+    with pytest.raises(ChunkError, match="row 500 .* 0 in all features"):
+        partial_sketch(x, normalized, **options)
+    found = partial_sketch(x, normalized, nan_policy="omit", **options)
+    assert np.sum(found.omitted) == 2
+    assert np.sum(found.count) == 598
+    x[500] = np.nan
+    with pytest.raises(ChunkError, match="row 500 .* nan"):
+        partial_sketch(x, normalized, **options)
+    for refused in ({"nan_policy": "available"}, {"device": "cuda"}):
+        with pytest.raises(InputError, match=str(next(iter(refused.values())))):
+            partial_sketch(x, normalized, **(options | refused))

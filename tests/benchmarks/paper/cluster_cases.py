@@ -7,11 +7,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dask_sketch import FeatureMap, design, sketch
+import numpy as np
+from sklearn.cluster import kmeans_plusplus
+from sklearn.decomposition import TruncatedSVD
+
+from dask_sketch import FeatureMap, decode, design, sketch
+from dask_sketch.models.clusters import spherical_kmeans
 from tests.benchmarks.paper.bandwidths import OURS, by_decode
 from tests.benchmarks.paper.clusters import N_SAMPLES, Clusters, drawn, prepared, spectral, spread
 from tests.benchmarks.paper.records import Job, Run, timed
 
+IMAGES = "mnist.npz"  # 70,000 images of 28 by 28 pixels
 DESIGNED = "design"  # in place of a bandwidth: the one that design finds
 
 # number of draws, of samples
@@ -57,6 +63,38 @@ def digits(form: str, path: Path) -> list[Job]:
         for m, sigma in cells
         for seed in range(n_draws)
     ]
+
+
+def directions(form: str, path: Path) -> list[Job]:
+    """Spherical k-means of images, with the feature map that divides rows by their lengths."""
+    n_draws, _ = FORMS[form]
+    size = (30, 50, 70_000) if form != "toy" else (3, 5, 2_000)
+    return [partial(_directions, path, *size, seed) for seed in range(n_draws)]
+
+
+def _directions(path: Path, k: int, n_features: int, n: int, seed: int) -> list[Run]:
+    x, lloyd_error, lloyd_seconds = _leading_components(path, k, n_features, n)
+    feature_map = design(x, n_components=k, task="clustering", normalize=True, seed=seed)
+    summary = sketch(x, feature_map)
+    found, seconds = timed(partial(decode, summary, k, model="dirac", seed=seed))
+    case = {"data": "MNIST", "K": k, "d": n_features, "m": feature_map.n_frequencies}
+    ratio = found.inertia(x) / lloyd_error
+    reference = Run(case, "Lloyd", seed, 1.0, lloyd_seconds)
+    return [Run(case, OURS, seed, ratio, seconds), reference]
+
+
+@cache
+def _leading_components(
+    path: Path, k: int, n_features: int, n: int
+) -> tuple[np.ndarray, float, float]:
+    """Coordinates of images, the error of spherical Lloyd's best start of ten, and its seconds."""
+    with np.load(path) as archive:
+        pixels = archive["images"][:n].reshape(n, -1).astype(np.float32) / 255.0
+    x = TruncatedSVD(n_features, random_state=0).fit_transform(pixels).astype(np.float64)
+    unit = x / np.linalg.norm(x, axis=1)[:, None]
+    starts = [kmeans_plusplus(unit, k, random_state=start)[0] for start in range(10)]
+    found, seconds = timed(partial(spherical_kmeans, unit, starts=starts))
+    return x, found.inertia, seconds
 
 
 def _sweep(form: str, name: str, sizes: tuple[int, ...], sigmas: tuple[float, ...]) -> list[Job]:
