@@ -90,7 +90,7 @@ class CalibratedSample:
         return f"<CalibratedSample: {one_line(values)}>"
 
 
-class _Constraints:
+class RowFeatures:
     """Differences between the features of rows and the sketch, block by block, in float32.
 
     Columns are real and imaginary parts of the features of some frequencies, times the square root
@@ -186,7 +186,7 @@ class _Constraints:
 
 
 def _solve(
-    constraints: _Constraints,
+    constraints: RowFeatures,
     base: Array,
     gram: Array,
     columns: NDArray[np.intp],
@@ -310,7 +310,7 @@ def calibrate_rows(
     n_held = round(_HELD_OUT * used)
     if not n_held:
         return _uncalibrated(values, base)
-    constraints = _Constraints(values, sketch, chosen)
+    constraints = RowFeatures(values, sketch, chosen)
     gram = constraints.gram(base)
     held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
     others = np.setdiff1d(np.arange(constraints.n_columns), held)

@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows
+    from dask_sketch.distributions.control_variates import Estimate
     from dask_sketch.distributions.density_features import (
         DensityFeatures,
         DensityNodes,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     )
     from dask_sketch.distributions.divergences import Divergence, divergence, divergence_matrix
     from dask_sketch.distributions.embeddings import mean_embedding
+    from dask_sketch.distributions.empirical_distribution import EmpiricalDistribution
     from dask_sketch.distributions.feature_errors import (
         is_sine_cosine_better,
         kernel_variance,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
+    "AnomalyScores": "anomalies",
     "BlockMMD": "mean_maps",
     "DensityFeatures": "density_features",
     "DensityNodes": "density_features",
@@ -57,11 +61,14 @@ _HOME = {
     "DistributionFeatures": "group_features",
     "DistributionRegressor": "group_estimators",
     "Divergence": "divergences",
+    "EmpiricalDistribution": "empirical_distribution",
+    "Estimate": "control_variates",
     "FeatureDifference": "result",
     "MMDEstimate": "mean_maps",
     "NystroemKernel": "distance_kernels",
     "PatternSearch": "pattern_search",
     "ProbitRegions": "pattern_search",
+    "RankedRows": "anomalies",
     "SampledRegions": "pattern_search",
     "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
@@ -82,6 +89,7 @@ _HOME = {
     "witness": "mean_maps",
 }
 __all__ = [
+    "AnomalyScores",
     "BlockMMD",
     "DensityFeatures",
     "DensityNodes",
@@ -90,11 +98,14 @@ __all__ = [
     "DistributionFeatures",
     "DistributionRegressor",
     "Divergence",
+    "EmpiricalDistribution",
+    "Estimate",
     "FeatureDifference",
     "MMDEstimate",
     "NystroemKernel",
     "PatternSearch",
     "ProbitRegions",
+    "RankedRows",
     "SampledRegions",
     "SpectralMeasure",
     "TwoSampleTest",

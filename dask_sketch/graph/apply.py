@@ -94,6 +94,48 @@ def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
             )
         finish = partial(_criterion, method=method, n_parameters=model.n_parameters)
         return _mean(model, "logpdf", samples, finish)
+    wide = method in (*_WIDE, _FILLED)
+    return apply_per_row(
+        model,
+        method,
+        samples,
+        width=(model.n_features if method == _FILLED else model.n_components) if wide else None,
+        dim="feature" if method == _FILLED else "component",
+        dtype=np.intp if method == "predict" else np.float64,
+    )
+
+
+def apply_per_row(
+    model: Any,
+    method: str,
+    samples: Samples,
+    *,
+    width: int | None = None,
+    dim: str = "component",
+    dtype: Any = np.float64,
+) -> Any:
+    """Apply a method that returns values for each row.
+
+    Parameters
+    ----------
+    model
+        Object with the method, or a Dask Delayed of it.
+    method
+        Name of the method, called with rows of shape (n_samples, n_features).
+    samples
+        Samples.
+    width
+        Number of values for each row; None for one number.
+    dim
+        Name of the last axis of labelled results with several values.
+    dtype
+        Type of the values.
+
+    Returns
+    -------
+    values
+        Dask array with the axes of the samples, labelled if these are; a bag for a bag.
+    """
     if not isinstance(samples.blocks, da.Array):
         # not the samples themselves: Dask would compute all of the bag that is in them
         return samples.blocks.map_partitions(
@@ -103,16 +145,10 @@ def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
             fields=fields_of(samples),
             label=samples.label,
         )
-    return _per_row(model, method, samples)
-
-
-def _per_row(model: Any, method: str, samples: Samples) -> Any:
     blocks = samples.plain_blocks
     if blocks.numblocks[-1] > 1:
         blocks = blocks.rechunk({blocks.ndim - 1: -1})
-    wide = method in (*_WIDE, _FILLED)
-    width = model.n_features if method == _FILLED else model.n_components
-    dtype = np.dtype(np.intp if method == "predict" else np.float64)
+    wide, dtype = width is not None, np.dtype(dtype)
     values = da.map_blocks(
         _rows_of_block,
         blocks,
@@ -129,8 +165,7 @@ def _per_row(model: Any, method: str, samples: Samples) -> Any:
         return values
     import xarray as xr
 
-    last = "feature" if method == _FILLED else "component"
-    dims = (*samples.dims, last) if wide else samples.dims
+    dims = (*samples.dims, dim) if wide else samples.dims
     return xr.DataArray(values, dims=dims, coords=samples.coords)
 
 

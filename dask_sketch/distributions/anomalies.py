@@ -1,0 +1,259 @@
+"""Anomaly scores of rows by whitened features, and the rows of extreme scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from dask_sketch.diagnostics.mmd import halves
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import one_line
+from dask_sketch.distributions.control_variates import Nodes
+from dask_sketch.errors import InputError
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+_MAX_FREQUENCIES = 128
+_MIN_ROWS = 40
+_ROWS_PER_COLUMN = 8
+_RIDGE = 1e-2  # relative to the mean variance of the features
+_BLOCK = 256  # rows of a block; always so many, since rounding may depend on the number
+
+
+class AnomalyScores(NamedTuple):
+    """Anomaly scores of rows; the result of ``EmpiricalDistribution.anomaly_scores``.
+
+    Attributes
+    ----------
+    score
+        Scores, about one on average over the data.
+    p_value
+        Shares of the data with a score at least as large.
+    """
+
+    score: Any
+    p_value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """Whitened random Fourier features, and their scores on some of the data.
+
+    Attributes
+    ----------
+    cycles
+        Frequencies over ``2 pi``, shape (n_features, m).
+    center, mean
+        Center of the rows, shape (n_features,), and mean of the features, shape (2 m,).
+    whitening
+        Matrix by which features are multiplied, shape (2 m, 2 m): squared lengths are scores.
+    levels, shares
+        Scores of rows in ascending order, and the share of the data at or above each of them, shape
+        (n_rows + 1,); the last one is that above all.
+    """
+
+    cycles: Array
+    center: Array
+    mean: Array
+    whitening: Array
+    levels: Array
+    shares: Array
+
+    @classmethod
+    def of(cls, nodes: Nodes, sketch: Sketch, seed: int) -> Whitening:
+        """Whiten with one half of the rows, and score the other half.
+
+        Parameters
+        ----------
+        nodes
+            Rows that represent the data.
+        sketch
+            Sketch of the data.
+        seed
+            Seed of the choice of frequencies and of the halves.
+
+        Raises
+        ------
+        InputError
+            If there are too few rows.
+        """
+        n_rows, feature_map = len(nodes.rows), sketch.feature_map
+        if n_rows < _MIN_ROWS:
+            raise InputError(
+                f"sketch has {n_rows} random rows: with less than {_MIN_ROWS} there are no scores. "
+                "Sketch more data, or give a model."
+            )
+        rng = np.random.default_rng(seed)
+        order, half = rng.permutation(n_rows), n_rows // 2
+        m = feature_map.n_frequencies
+        used = min(m, _MAX_FREQUENCIES, half // (2 * _ROWS_PER_COLUMN))
+        chosen = np.sort(rng.permutation(m)[:used])
+        frequencies, center = feature_map.frequencies[:, chosen], feature_map.center
+        plain = cls(
+            cycles=frequencies / (2.0 * np.pi),
+            center=center,
+            mean=halves(sketch.centered_characteristic[chosen]),
+            whitening=np.eye(2 * used),
+            levels=np.empty(0),
+            shares=np.ones(1),
+        )
+        fitted, other = order[:half], order[half:]
+        with one_blas_thread():
+            white = plain.white(nodes.rows[fitted])
+            share = nodes.weights[fitted] / nodes.weights[fitted].sum()
+            covariance = (white * share[:, None]).T @ white
+            ridged = covariance.copy()
+            ridge = _RIDGE * max(float(np.mean(covariance.diagonal())), np.finfo(float).tiny)
+            ridged[np.diag_indices_from(ridged)] += ridge
+            inverse = np.asarray(linalg.inv(linalg.cholesky(ridged, lower=True)), dtype=np.float64)
+        unscaled = replace(plain, whitening=inverse.T)
+        scores, weights = unscaled.scores(nodes.rows[other])[:, 0], nodes.weights[other]
+        mean_score = max(float(weights @ scores / weights.sum()), np.finfo(float).tiny)
+        ascending = np.argsort(scores, kind="stable")
+        weights = weights[ascending]
+        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0) + weights.mean()  # and the row asked
+        return replace(
+            plain,
+            whitening=np.asarray(inverse.T / math.sqrt(mean_score)),
+            levels=scores[ascending] / mean_score,
+            shares=above / above[0],
+        )
+
+    def white(self, rows: Array) -> Array:
+        """Whitened features of rows, shape (n_rows, 2 m)."""
+        cycles = (rows - self.center) @ self.cycles
+        angles = 2.0 * np.pi * (cycles - np.rint(cycles))
+        features = np.concatenate([np.cos(angles), -np.sin(angles)], axis=1) - self.mean
+        return np.asarray(features @ self.whitening)
+
+    def scores(self, rows: Array) -> Array:
+        """Scores and p-values of rows, shape (n_rows, 2); NaN for rows that are not finite."""
+        rows = np.asarray(rows, dtype=np.float64)
+        out = np.empty((len(rows), 2))
+        padded = np.zeros((_BLOCK, rows.shape[1]))
+        with one_blas_thread(), np.errstate(invalid="ignore"):
+            for start in range(0, len(rows), _BLOCK):
+                block = rows[start : start + _BLOCK]
+                padded[: len(block)] = block
+                found = np.sum(self.white(padded) ** 2, axis=1)[: len(block)]
+                out[start : start + _BLOCK, 0] = found
+        out[:, 1] = self.shares[np.searchsorted(self.levels, out[:, 0], side="left")]
+        out[~np.isfinite(out[:, 0])] = np.nan
+        return out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RankedRows(FrozenDataclass):
+    """Rows of extreme anomaly scores; the result of ``EmpiricalDistribution.ranked_rows``.
+
+    Attributes
+    ----------
+    typical, surprising
+        Rows of the lowest scores in ascending order, and of the highest in descending order, shape
+        (n_rows, n_features).
+    typical_scores, surprising_scores
+        Their scores, shape (n_rows,).
+    surprising_p_values
+        Shares of the data with scores at least as large, shape (n_rows,).
+    count
+        Number of rows that were scored.
+    """
+
+    typical: Array
+    typical_scores: Array
+    surprising: Array
+    surprising_scores: Array
+    surprising_p_values: Array
+    count: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Number of rows scored, and the extreme scores."""
+        return {
+            "n_scored": self.count,
+            "lowest_scores": self.typical_scores,
+            "highest_scores": self.surprising_scores,
+        }
+
+    def __repr__(self) -> str:
+        return f"<RankedRows: {one_line(self.as_dict())}>"
+
+    def _repr_html_(self) -> str:
+        header = ["score", *(f"feature {k}" for k in range(self.typical.shape[1]))]
+        more = {}
+        for name, rows, scores in (
+            ("typical", self.typical, self.typical_scores),
+            ("surprising", self.surprising, self.surprising_scores),
+        ):
+            cells = np.column_stack([scores, rows])
+            more[name] = html_table(header, [[f"{v:.4g}" for v in one] for one in cells])
+        return card("RankedRows", {"rows scored": f"{self.count:,}"}, more=more)
+
+
+def rank_rows(whitening: Whitening, samples: Samples, n_rows: int) -> LazyResult:
+    """Rows of the lowest and highest scores, lazily.
+
+    Parameters
+    ----------
+    whitening
+        Whitened features.
+    samples
+        Rows to score.
+    n_rows
+        Number of rows of each kind.
+    """
+    return LazyResult(
+        samples,
+        Reduction(
+            "ranked rows",
+            partial(_extremes, whitening=whitening, n_rows=n_rows),
+            partial(_combined, n_rows=n_rows),
+            partial(_ranked, whitening=whitening),
+        ),
+    )
+
+
+_Part = tuple[Array, Array, int]  # rows with their scores, lowest and highest, and number of rows
+
+
+def _extremes(rows: Any, weights: Any, label: str, whitening: Whitening, n_rows: int) -> _Part:
+    require_unmasked(rows, "rows", f"the values of {label}")
+    values = np.asarray(rows, dtype=np.float64).reshape(-1, np.shape(rows)[-1])
+    scored = np.column_stack([whitening.scores(values)[:, 0], values])
+    scored = scored[np.isfinite(scored).all(axis=1)]
+    return *_kept(scored, n_rows), len(scored)
+
+
+def _kept(scored: Array, n_rows: int) -> tuple[Array, Array]:
+    """Rows of the lowest and highest scores; of equal ones, in the order of their values."""
+    order = np.lexsort(scored.T[::-1])
+    return scored[order[:n_rows]], scored[order[::-1][:n_rows]]
+
+
+def _combined(parts: list[_Part], n_rows: int) -> _Part:
+    low, high = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    return _kept(low, n_rows)[0], _kept(high, n_rows)[1], sum(part[2] for part in parts)
+
+
+def _ranked(found: _Part | None, whitening: Whitening) -> RankedRows:
+    if found is None or not found[2]:
+        raise InputError("x has no finite rows to rank.")
+    low, high, count = found
+    return RankedRows(
+        typical=low[:, 1:],
+        typical_scores=low[:, 0],
+        surprising=high[:, 1:],
+        surprising_scores=high[:, 0],
+        surprising_p_values=whitening.shares[np.searchsorted(whitening.levels, high[:, 0])],
+        count=count,
+    )

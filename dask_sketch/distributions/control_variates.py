@@ -1,0 +1,232 @@
+"""Expectations of functions from weighted rows, with the features of a sketch as control variates.
+
+The sketch holds the means of its features over all rows. A function is regressed on these features
+over a few rows: the expectation of the fitted part is known, only that of the residuals is
+estimated from the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from dask_sketch.decoders.calibrated_sample import RowFeatures
+from dask_sketch.errors import InputError
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+_MAX_ROWS = 20_000
+_MAX_FREQUENCIES = 500  # frequencies used at most: two columns each
+_ROWS_PER_COLUMN = 10  # rows for each column at least
+_HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
+_MAX_LEVERAGE = 0.9
+_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
+
+
+class Estimate(NamedTuple):
+    """Estimates with their standard errors.
+
+    Attributes
+    ----------
+    value
+        Estimates.
+    standard_error
+        Standard errors, of the same shape.
+    """
+
+    value: Array
+    standard_error: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """Weighted rows that represent the data.
+
+    Attributes
+    ----------
+    rows
+        Shape (n_rows, n_features).
+    weights
+        Weights, shape (n_rows,), summing to one.
+    chances
+        Probability that a row was chosen, shape (n_rows,); None for draws of a model.
+    """
+
+    rows: Array
+    weights: Array
+    chances: Array | None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether these are all rows of the data."""
+        return self.chances is not None and bool((self.chances >= 1.0).all())
+
+
+def nodes_of(sketch: Sketch, model: GaussianMixture | None, seed: int) -> Nodes:
+    """Random rows of a sketch, or draws of a model.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the data.
+    model
+        Model of the data. Without one the rows of the sketch are taken, or else the mixture of
+        pilot rows that its feature map has.
+    seed
+        Seed of the draws.
+
+    Raises
+    ------
+    InputError
+        If there are neither rows nor a model.
+    """
+    sample = sketch.sample
+    if model is None and sample is not None and len(sample):
+        kept = sample.resized(_MAX_ROWS) if len(sample) > _MAX_ROWS else sample
+        chances = np.minimum(1.0, kept.importance * kept.threshold)
+        return Nodes(np.asarray(kept.rows, dtype=np.float64), kept.weights, chances)
+    pilot = sketch.feature_map.pilot
+    if model is None and pilot is not None and pilot.mixture is not None:
+        model = GaussianMixture(pilot.mixture.weights, pilot.mixture.means, pilot.mixture.variances)
+    if model is None:
+        raise InputError(
+            "model=None: the sketch has no random rows, and its feature map no mixture of pilot "
+            "rows. Give a mixture, such as decode(sketch, n_components)."
+        )
+    rows = model.sample(_MAX_ROWS, seed=seed)
+    return Nodes(rows, np.full(len(rows), 1.0 / len(rows)), None)
+
+
+class FeatureRegression:
+    """Regression of functions on the features of a sketch.
+
+    The estimate is that of Deville and Särndal (1992), section 1, whatever the ridge: it has no
+    bias if the nodes are random rows.
+
+    The error of draws of a model cannot follow from their number, since the model is not the data.
+    Frequencies that were left out tell it: each is estimated like any function, and compared with
+    its value in the sketch. The error of other functions is taken to be as many deviations of
+    their residuals.
+
+    Parameters
+    ----------
+    nodes
+        Weighted rows.
+    sketch
+        Sketch of all rows.
+    seed
+        Seed of the choice of frequencies.
+
+    Attributes
+    ----------
+    nodes
+        The same.
+    ridge
+        Ridge that was chosen, relative to the mean variance of the columns.
+    model_error
+        Errors of draws of a model, in deviations of the residuals; None for random rows.
+    """
+
+    def __init__(self, nodes: Nodes, sketch: Sketch, seed: int):
+        self.nodes = nodes
+        self.model_error: float | None = None
+        self.ridge = math.inf
+        if nodes.is_exact:
+            return
+        m, n_rows = sketch.feature_map.n_frequencies, len(nodes.rows)
+        used = max(min(m, _MAX_FREQUENCIES, n_rows // (2 * _ROWS_PER_COLUMN)), 1)
+        chosen = np.random.default_rng(seed).permutation(m)[:used]
+        with one_blas_thread():
+            self._features = RowFeatures(nodes.rows, sketch, chosen)
+            self._bias = self._means(nodes.weights)
+            gram = self._features.gram(nodes.weights) - np.outer(self._bias, self._bias)
+            self._fit(gram)
+
+    def _means(self, weights: Array) -> Array:
+        total = np.zeros(self._features.n_columns)
+        for part, block in self._features.blocks():
+            total += weights[part] @ block
+        return total
+
+    def _fit(self, gram: Array) -> None:
+        used = self._features.n_frequencies
+        scale = float(np.mean(gram.diagonal()[:-1]))
+        n_held = max(round(_HELD_OUT * used), 1)
+        held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
+        others = np.setdiff1d(np.arange(len(gram)), held)
+        inner, cross = gram[np.ix_(others, others)], gram[np.ix_(others, held)]
+        found = []
+        for ridge in _RIDGES:
+            slopes = _solve(inner, ridge * scale, cross)
+            errors = self._bias[held] - self._bias[others] @ slopes
+            left = np.einsum("ij,ij->j", slopes, inner @ slopes - 2.0 * cross)
+            left += gram.diagonal()[held]
+            found.append((float(np.mean(errors**2)), float(np.mean(left)), ridge))
+        squared, left, self.ridge = min(found)
+        if self.nodes.chances is None:
+            self.model_error = math.sqrt(squared / left) if left > 0 else 0.0
+        matrix = gram.copy()
+        matrix[np.diag_indices_from(matrix)] += self.ridge * scale
+        self._factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
+        self._scale = self._left_out(linalg.cholesky(matrix, lower=True, check_finite=False))
+
+    def _left_out(self, lower: Array) -> Array:
+        """Ratio of each residual to that of a regression without the row, shape (n_rows,)."""
+        inverse = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).astype(np.float32)
+        leverage = np.empty(len(self.nodes.rows))
+        for part, block in self._features.blocks():
+            white = (block - self._bias.astype(np.float32)) @ inverse.T
+            leverage[part] = self.nodes.weights[part] * np.einsum("ij,ij->i", white, white)
+        return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE))
+
+    def estimate(self, values: Array) -> Estimate:
+        """Means of functions over all rows of the data.
+
+        Parameters
+        ----------
+        values
+            Values of the functions at the nodes, shape (n_rows, n_functions).
+
+        Returns
+        -------
+        estimate
+            Means and standard errors, shape (n_functions,). The errors are those of the means of
+            the data, zero if the nodes are all of its rows.
+        """
+        weights = self.nodes.weights
+        with one_blas_thread():
+            means = weights @ values
+            if self.nodes.is_exact:
+                return Estimate(means, np.zeros_like(means))
+            centred = values - means
+            moments = np.zeros((self._features.n_columns, values.shape[1]))
+            for part, block in self._features.blocks():
+                weighted = weights[part, None] * centred[part]
+                moments += block.T.astype(np.float64) @ weighted
+            slopes = linalg.cho_solve(self._factor, moments, check_finite=False)
+            shift = self._bias @ slopes
+            centred += shift
+            factors = (weights * self._scale) ** 2
+            if self.nodes.chances is not None:
+                factors *= 1.0 - self.nodes.chances
+            squares = np.zeros(values.shape[1])
+            for part, block in self._features.blocks():
+                residuals = centred[part] - block.astype(np.float64) @ slopes
+                squares += factors[part] @ residuals**2
+            if self.model_error is not None:  # of mean squares
+                squares *= len(weights) * self.model_error**2
+        return Estimate(means - shift, np.sqrt(squares))
+
+
+def _solve(gram: Array, penalty: float, moments: Array) -> Array:
+    matrix = gram.copy()
+    matrix[np.diag_indices_from(matrix)] += penalty
+    factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+    return np.asarray(linalg.cho_solve(factor, moments, check_finite=False))

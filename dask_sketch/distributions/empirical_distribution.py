@@ -1,0 +1,498 @@
+"""Distribution of the rows of a sketch: expectations, histograms and densities with errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import dask
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.display.html import card
+from dask_sketch.display.text import describe, one_line
+from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows, Whitening, rank_rows
+from dask_sketch.distributions.control_variates import Estimate, FeatureRegression, nodes_of
+from dask_sketch.distributions.local_means import LocalMeans
+from dask_sketch.errors import InputError
+from dask_sketch.graph.apply import apply_per_row
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.missing import refuse_missing
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.open import open_samples, require_options
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_integer, require_number
+
+Array = NDArray[np.float64]
+_FUNCTIONS = 256  # functions whose expectations are estimated at once
+
+
+class EmpiricalDistribution:
+    """Distribution of all rows of a sketch, which answers questions about them.
+
+    The answers are those that the rows themselves would give, such as their share in a box or their
+    kernel density, with a standard error for what the sketch does not tell. Any function is
+    regressed on the features of the sketch over its random rows. The mean of the fitted part over
+    all rows is known from the sketch, so that only the mean of the residuals has an error.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the data.
+    model
+        Mixture from which rows are drawn if the sketch carries none, such as a private one; by
+        default the mixture of pilot rows that the feature map may have. The errors are then
+        estimated from frequencies that are left out, and are too small where the model is wrong in
+        ways that no frequency sees, such as far tails. A model that is given is used in place of
+        the random rows.
+    seed
+        Seed of the draws and of the choice of frequencies, ``>= 0``.
+
+    Attributes
+    ----------
+    sketch
+        The sketch.
+
+    Raises
+    ------
+    InputError
+        If the sketch is empty or of rows with missing values, or has no random rows and there is no
+        model.
+
+    References
+    ----------
+    Deville and Särndal (1992), Calibration estimators in survey sampling, section 1: the regression
+    estimator.
+
+    Examples
+    --------
+    >>> import dask_sketch as ds
+    >>> x = np.random.default_rng(0).normal(size=(20_000, 2))
+    >>> sketch = ds.sketch(x, ds.FeatureMap(2, 50, scale=1.0), sample=1000)
+    >>> rows = EmpiricalDistribution(sketch)
+    >>> found = rows.expectation(lambda x: x[:, 0] > x[:, 1])
+    >>> bool(abs(found.value - np.mean(x[:, 0] > x[:, 1])) < 4 * found.standard_error)
+    True
+    >>> density = rows.kernel_density([[0.0, 0.0]], bandwidth=0.3)
+    >>> bool(abs(density.value[0] - 1 / (2 * np.pi * 1.09)) < 0.02)
+    True
+    """
+
+    def __init__(self, sketch: Sketch, model: GaussianMixture | None = None, *, seed: int = 0):
+        if not isinstance(sketch, Sketch):
+            raise InputError(
+                f"sketch of type {type(sketch).__name__}: give a Sketch, one of a group by its "
+                "position; call .compute() on a lazy one."
+            )
+        if model is not None and not isinstance(model, GaussianMixture):
+            raise InputError(
+                f"model of type {type(model).__name__}: give a GaussianMixture, as decode() returns"
+            )
+        if model is not None and model.n_features != sketch.feature_map.n_features:
+            raise InputError(
+                f"model has {model.n_features} features, the sketch "
+                f"{sketch.feature_map.n_features}: give a model of the same features."
+            )
+        refuse_missing("sketch", sketch)
+        if not sketch.total_weight > 0:
+            raise InputError("sketch has no samples: there is nothing to ask.")
+        self.sketch = sketch
+        self._model = model
+        self._seed = require_integer("seed", seed, 0)
+        self._nodes = nodes_of(sketch, model, self._seed)
+
+    @cached_property
+    def _regression(self) -> FeatureRegression:
+        return FeatureRegression(self._nodes, self.sketch, self._seed)
+
+    def expectation(self, function: Callable[[Array], ArrayLike]) -> Estimate:
+        """Mean of a function over all rows.
+
+        Parameters
+        ----------
+        function
+            Function of rows, from an array of shape (n_rows, n_features) to numbers or booleans of
+            shape (n_rows, ...). It should be bounded, or grow slowly, if rows are drawn from a
+            model.
+
+        Returns
+        -------
+        estimate
+            Means and standard errors, of the shape of one value of the function.
+
+        Raises
+        ------
+        InputError
+            If the values have another shape, or are not finite.
+        """
+        rows = self._nodes.rows
+        values = np.asarray(function(rows), dtype=np.float64)
+        if values.shape[:1] != (len(rows),) or not np.isfinite(values).all():
+            raise InputError(
+                f"function has values of shape {values.shape} for {len(rows):,} rows: give one "
+                "that returns finite values of shape (n_rows, ...).",
+                parameter="function",
+            )
+        found = self._blockwise(values.reshape(len(rows), -1))
+        shape = values.shape[1:]
+        return Estimate(*(one.reshape(shape) if shape else one[0] for one in found))
+
+    def covariance(self) -> Estimate:
+        """Covariance matrix of the features.
+
+        The variances are those of the sketch, which are exact, except for a private one.
+
+        Returns
+        -------
+        estimate
+            Covariances and standard errors, shape (n_features, n_features).
+        """
+        private = self.sketch.privacy is not None
+        rows = self._nodes.rows
+        mean = self._blockwise(rows).value if private else self.sketch.mean
+        d = len(mean)
+        first, second = np.tril_indices(d, 0 if private else -1)
+        value, error = np.zeros((d, d)), np.zeros((d, d))
+        if not private:
+            np.fill_diagonal(value, self.sketch.variance)
+        for start in range(0, len(first), _FUNCTIONS):
+            j, k = (one[start : start + _FUNCTIONS] for one in (first, second))
+            found = self._regression.estimate((rows[:, j] - mean[j]) * (rows[:, k] - mean[k]))
+            for out, one in zip((value, error), found, strict=True):
+                out[j, k] = out[k, j] = one
+        return Estimate(value, error)
+
+    def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
+        """Total weight of the rows in boxes, their number if rows have no weights.
+
+        Parameters
+        ----------
+        lower, upper
+            Corners of the boxes, shape (n_features,) or (n_boxes, n_features); infinite where a
+            feature may have any value. A row on the lower side of a box is in it, one on the upper
+            side is not.
+
+        Returns
+        -------
+        estimate
+            Counts and standard errors, shape () or (n_boxes,).
+
+        Raises
+        ------
+        InputError
+            If the corners have other shapes, or are not in order.
+        """
+        corners = [np.asarray(one, dtype=np.float64) for one in (lower, upper)]
+        low, high = (np.atleast_2d(one) for one in np.broadcast_arrays(*corners))
+        d = self.sketch.feature_map.n_features
+        if low.ndim != 2 or low.shape[1] != d or not (low < high).all():
+            raise InputError(
+                f"lower has shape {corners[0].shape}, upper {corners[1].shape}: give (n_boxes, "
+                f"{d}), with each lower corner below the upper one.",
+                parameter="lower",
+            )
+        found = self._shares(low, high)
+        if max(one.ndim for one in corners) < 2:
+            return Estimate(*(one[0] for one in found))
+        return found
+
+    def histogram(
+        self,
+        feature: int | str = 0,
+        bins: int | Sequence[float] = 10,
+        range: tuple[float, float] | None = None,
+    ) -> tuple[Estimate, Array]:
+        """Histogram of one feature, like ``numpy.histogram``.
+
+        Parameters
+        ----------
+        feature
+            Number or name of the feature.
+        bins
+            Number of bins of equal width, or their increasing edges.
+        range
+            Lower and upper end of the bins; by default the bounds of the data.
+
+        Returns
+        -------
+        counts
+            Total weights of the rows in the bins and standard errors, shape (n_bins,).
+        edges
+            Edges of the bins, shape (n_bins + 1,). The last bin includes its upper edge.
+
+        Raises
+        ------
+        InputError
+            If an argument is out of range.
+        """
+        k = self._features([feature])[0]
+        if range is None:
+            range = float(self.sketch.minimum[k]), float(self.sketch.maximum[k])
+        try:
+            edges = np.histogram_bin_edges(np.empty(0), bins, range).astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"bins={bins!r} with range={range!r}: {error}. Give a number of bins and a finite "
+                "range, or increasing edges.",
+                parameter="bins",
+            ) from error
+        d = self.sketch.feature_map.n_features
+        low, high = np.full((2, len(edges) - 1, d), np.inf)
+        low = -low
+        low[:, k], high[:, k] = edges[:-1], edges[1:]
+        high[-1, k] = np.nextafter(edges[-1], np.inf)
+        return self._shares(low, high), edges
+
+    def kernel_density(
+        self, x: Any, *, bandwidth: float | ArrayLike | None = None, **options: Any
+    ) -> Estimate:
+        """Kernel density of all rows at points, with a Gaussian kernel.
+
+        Parameters
+        ----------
+        x
+            Points, shape (n_points, n_features), in any form that
+            :func:`~dask_sketch.open_samples` takes.
+        bandwidth
+            Standard deviation of the kernel, in the units of the data, for all features or shape
+            (n_features,). By default the rule of Scott for the number of all rows: ``sigma *
+            n_samples**(-1 / (n_features + 4))`` with the standard deviation of each feature.
+        options
+            Further keyword arguments of :func:`~dask_sketch.open_samples`.
+
+        Returns
+        -------
+        estimate
+            Densities and standard errors, shape (n_points,): Dask arrays for lazy input, bags for
+            bags, labelled if the points are. The errors are those of the kernel density of all
+            rows; they are too small far from all random rows. A point takes up to a few
+            milliseconds of CPU time.
+
+        Raises
+        ------
+        InputError
+            If the bandwidth is out of range, or the points have other features.
+        """
+        samples = self._opened("kernel_density", x, options)
+        d = self.sketch.feature_map.n_features
+        widths = self._bandwidths(bandwidth, list(range(d)))
+        means = LocalMeans(self._regression, np.arange(d), widths)
+        return _pairs(means, "density", samples)
+
+    def conditional_mean(
+        self,
+        target: int | str,
+        x: ArrayLike,
+        given: Sequence[int | str] | None = None,
+        *,
+        bandwidth: float | ArrayLike | None = None,
+    ) -> Estimate:
+        """Mean of a feature over the rows near points, by kernel regression.
+
+        The rows are weighted by a Gaussian kernel in the features that are given (Nadaraya-Watson
+        regression).
+
+        Parameters
+        ----------
+        target
+            Number or name of the feature.
+        x
+            Points, shape (n_points, n_given).
+        given
+            Numbers or names of the features of the points; by default all but the target.
+        bandwidth
+            Standard deviation of the kernel, for all given features or shape (n_given,). By default
+            the rule of Scott, as for :meth:`kernel_density`.
+
+        Returns
+        -------
+        estimate
+            Means and standard errors, shape (n_points,), as the same regression on all rows would
+            give them; NaN where there are no rows.
+
+        Raises
+        ------
+        InputError
+            If an argument is out of range.
+        """
+        goal = self._features([target])[0]
+        d = self.sketch.feature_map.n_features
+        chosen = [k for k in range(d) if k != goal] if given is None else self._features(given)
+        points = np.asarray(x, dtype=np.float64)
+        if not chosen or points.ndim != 2 or points.shape[1] != len(chosen):
+            raise InputError(
+                f"x has shape {points.shape}: give (n_points, {len(chosen)}), the features that "
+                "are given.",
+                parameter="x",
+            )
+        means = LocalMeans(
+            self._regression, np.array(chosen), self._bandwidths(bandwidth, chosen), goal
+        )
+        found = means.regress(points)
+        return Estimate(found[:, 0], found[:, 1])
+
+    def anomaly_scores(self, x: Any, **options: Any) -> AnomalyScores:
+        """Score how unlike the data rows are, by their features, whitened.
+
+        The score is ``phi(x) . (C + r)**-1 phi(x)``, with the features less their mean, their
+        covariance ``C`` over the random rows and a ridge ``r``, divided by its mean over the data.
+        It is large where there are few rows, also between clusters.
+
+        Parameters
+        ----------
+        x
+            Rows, shape (n_samples, n_features), in any form that
+            :func:`~dask_sketch.open_samples` takes.
+        options
+            Further keyword arguments of :func:`~dask_sketch.open_samples`.
+
+        Returns
+        -------
+        scores
+            Scores, about one on average over the data, and p-values: the share of random rows,
+            other than those of the covariance, with a score at least as large. Both of shape
+            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are.
+
+        Raises
+        ------
+        InputError
+            If there are too few random rows, or the rows have other features.
+        """
+        samples = self._opened("anomaly_scores", x, options)
+        return AnomalyScores(*_pairs(self._whitening, "scores", samples))
+
+    def ranked_rows(self, x: Any, n_rows: int = 10, **options: Any) -> RankedRows | LazyResult:
+        """Find the most typical and the most surprising rows of any data, in one pass.
+
+        Parameters
+        ----------
+        x
+            Rows, shape (n_samples, n_features), in any form that
+            :func:`~dask_sketch.open_samples` takes.
+        n_rows
+            Number of rows of both kinds, ``>= 1``.
+        options
+            Further keyword arguments of :func:`~dask_sketch.open_samples`.
+
+        Returns
+        -------
+        rows
+            Rows of the lowest and of the highest :meth:`anomaly_scores`; for lazy input a Dask
+            collection, of which ``.compute()`` gives them. Rows with values that are not finite are
+            left out.
+
+        Raises
+        ------
+        InputError
+            If there are too few random rows, or the rows have other features.
+        """
+        n_rows = require_integer("n_rows", n_rows, 1)
+        samples = self._opened("ranked_rows", x, options)
+        found = rank_rows(self._whitening, samples, n_rows)
+        return found if samples.lazy else found.compute(scheduler="threads")
+
+    @cached_property
+    def _whitening(self) -> Whitening:
+        return Whitening.of(self._nodes, self.sketch, self._seed)
+
+    def _opened(self, method: str, x: Any, options: dict[str, Any]) -> Samples:
+        require_options(method, options)
+        samples = open_samples(x, **options)
+        feature_map = self.sketch.feature_map
+        samples.require_features(feature_map.n_features, "the sketch", feature_map.feature_names)
+        return samples
+
+    def _features(self, chosen: Sequence[int | str]) -> list[int]:
+        """Numbers of features by number or name."""
+        d, names = self.sketch.feature_map.n_features, self.sketch.feature_map.feature_names
+        out = []
+        for one in chosen:
+            if isinstance(one, str) and names is not None and one in names:
+                out.append(names.index(one))
+            elif isinstance(one, (int, np.integer)) and 0 <= one < d:
+                out.append(int(one))
+            else:
+                known = "" if names is None else f", or one of {', '.join(names)}"
+                raise InputError(f"feature={one!r}: give a number from 0 to {d - 1}{known}.")
+        return out
+
+    def _bandwidths(self, given: float | ArrayLike | None, features: list[int]) -> Array:
+        if given is None:
+            rate = self.sketch.effective_count ** (-1.0 / (len(features) + 4))
+            widths = rate * np.sqrt(self.sketch.extent[1][features])
+            if (widths > 0).all():
+                return np.asarray(widths)
+            raise InputError(
+                f"bandwidth=None: feature {features[int(np.argmin(widths))]} does not vary. Give "
+                "bandwidths, or leave the feature out of the sketch.",
+                parameter="bandwidth",
+            )
+        array = np.asarray(given, dtype=np.float64)
+        if array.shape not in ((), (len(features),)):
+            raise InputError(
+                f"bandwidth has shape {array.shape}: give a number, or one for each of the "
+                f"{len(features)} features.",
+                parameter="bandwidth",
+            )
+        widths = np.broadcast_to(array, len(features))
+        for one in widths:
+            require_number("bandwidth", float(one), 0.0, math.inf, strict=True)
+        return np.array(widths)
+
+    def _blockwise(self, values: Array) -> Estimate:
+        blocks = range(0, max(values.shape[1], 1), _FUNCTIONS)
+        found = [self._regression.estimate(values[:, k : k + _FUNCTIONS]) for k in blocks]
+        return Estimate(*(np.concatenate(one) for one in zip(*found, strict=True)))
+
+    def _shares(self, low: Array, high: Array) -> Estimate:
+        """Total weights in boxes."""
+        rows, weights = self._nodes.rows, self._nodes.weights
+        found = []
+        for start in range(0, len(low), _FUNCTIONS):
+            block = slice(start, start + _FUNCTIONS)
+            inside = np.ones((len(rows), len(low[block])), dtype=bool)
+            for k, column in enumerate(rows.T):
+                if np.isfinite(low[block, k]).any() or np.isfinite(high[block, k]).any():
+                    inside &= (column[:, None] >= low[block, k]) & (
+                        column[:, None] < high[block, k]
+                    )
+            found.append(self._regression.estimate(inside.astype(np.float64)))
+        value, error = (np.concatenate(one) for one in zip(*found, strict=True))
+        if not self._nodes.is_exact:  # an empty box may have rows: that one row more were in it
+            error = np.hypot(error, float(weights @ weights))
+        total = self.sketch.total_weight
+        return Estimate(total * np.clip(value, 0.0, 1.0), total * error)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Origin and number of the rows that represent the data, and sizes of the sketch."""
+        nodes = self._nodes
+        return {
+            "rows": "draws of a model" if nodes.chances is None else "random rows",
+            "n_rows": len(nodes.rows),
+            "is_exact": nodes.is_exact,
+            "n_samples": self.sketch.count,
+            "n_features": self.sketch.feature_map.n_features,
+            "n_frequencies": self.sketch.feature_map.n_frequencies,
+        }
+
+    def __repr__(self) -> str:
+        return f"<EmpiricalDistribution: {one_line(self.as_dict())}>"
+
+    def _repr_html_(self) -> str:
+        found = self.as_dict()
+        summary = f"{found['n_samples']:,} samples by {found['n_rows']:,} {found['rows']}"
+        return card("EmpiricalDistribution", describe(found), summary=summary)
+
+
+def _pairs(model: Any, method: str, samples: Samples) -> Estimate:
+    """Two values for each row, as two collections, or as two arrays if the input is in memory."""
+    # sent to each worker once
+    found = apply_per_row(dask.delayed(model, pure=False, traverse=False), method, samples, width=2)
+    if samples.is_bag:
+        return Estimate(found.pluck(0), found.pluck(1))
+    if not samples.lazy:
+        found = found.compute(scheduler="threads")
+    return Estimate(found[..., 0], found[..., 1])
