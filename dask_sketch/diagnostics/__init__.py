@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dask_sketch.diagnostics.bootstrap import Bootstrap, bootstrap
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.guarantees import (
     Guarantees,
@@ -13,9 +14,11 @@ from dask_sketch.diagnostics.guarantees import (
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 
 __all__ = [
+    "Bootstrap",
     "FitDiagnostics",
     "Guarantees",
     "ModelSelection",
+    "bootstrap",
     "diagnose",
     "excess_risk_bound",
     "prune_close_centroids",

@@ -44,6 +44,8 @@ def data(tmp_path_factory):
     centers = 3 * rng.normal(size=(10, 10))
     features = centers[rng.integers(10, size=2000)] + 0.3 * rng.normal(size=(2000, 10))
     np.savez(folder / "mnist_spectral.npz", features=features.astype(np.float32))
+    images = rng.integers(0, 256, (2000, 28, 28), dtype=np.uint8)
+    np.savez(folder / "mnist.npz", images=images)
     (folder / "fsdd").mkdir()
     quiet = np.zeros(800)
     for number in range(5):

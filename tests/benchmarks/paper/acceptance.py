@@ -191,6 +191,14 @@ ROWS: dict[str, Row] = {
         likelihood_cases.coverage,
         (Goal(EFFICIENT, least=0.92, most=0.98),),
     ),
+    "coverage-dependent": Row(
+        "share inside nominal 95 % intervals, AR(1) frames in 50 groups, d=2, K=3, m=150",
+        likelihood_cases.dependent_coverage,
+        (
+            Goal(likelihood_cases.BOOTSTRAP, least=0.92, most=0.98),
+            Goal(EFFICIENT, most=0.7),
+        ),
+    ),
 }
 
 HEADER = (

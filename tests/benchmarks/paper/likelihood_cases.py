@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from dask_sketch import FeatureMap, GaussianMixture, Sketch, design, merge, partial_sketch, sketch
+from dask_sketch import (
+    FeatureMap,
+    GaussianMixture,
+    Sketch,
+    decode,
+    design,
+    merge,
+    partial_sketch,
+    sketch,
+)
+from dask_sketch.diagnostics import bootstrap
 from dask_sketch.models import random_mixture
 from tests.benchmarks.paper.anisotropy import stretched
 from tests.benchmarks.paper.mixtures import EFFICIENT, decoded, measure_kl, references
 from tests.benchmarks.paper.records import Job, Run, timed
 from tests.benchmarks.speech.recordings import run_recordings
 
+BOOTSTRAP = "bootstrap of groups"
+_NAMES = ("weights", "means", "covariances")
 NORMAL_95 = 1.959964  # half width of a 95 % interval, in standard errors
 CHUNK = 250_000  # samples held at a time, where there are millions
 
@@ -144,15 +157,65 @@ def coverage_of(d: int, n_components: int, m: int | None, n_samples: int, seed: 
     x = truth.sample(n_samples, seed=seed + 1000)
     summary = sketch(x, design(x, n_frequencies=m, n_components=n_components, seed=seed))
     model, seconds = timed(decoded(summary, n_components, seed, EFFICIENT)[EFFICIENT])
+    ends = {
+        name: np.stack([value - error, value + error], axis=-1)
+        for name, value, error in (
+            (name, getattr(model, name), NORMAL_95 * getattr(model.stderr, name)) for name in _NAMES
+        )
+    }
+    return _inside(truth, model, ends, EFFICIENT, seed, seconds)
+
+
+def _inside(
+    truth: GaussianMixture,
+    model: GaussianMixture,
+    ends: dict[str, np.ndarray],
+    method: str,
+    seed: int,
+    seconds: float,
+) -> list[Run]:
+    """Fraction of each kind of true parameter between the ends of its intervals."""
     gaps = np.linalg.norm(model.means[:, None] - truth.means[None], axis=2)
     mine, its = linear_sum_assignment(gaps)  # components come in any order
-    inside = {
-        name: np.abs(getattr(model, name)[mine] - getattr(truth, name)[its])
-        <= NORMAL_95 * getattr(model.stderr, name)[mine]
-        for name in ("weights", "means", "covariances")
-    }
+    inside = {}
+    for name in _NAMES:
+        low, high, value = *np.moveaxis(ends[name][mine], -1, 0), getattr(truth, name)[its]
+        inside[name] = (low <= value) & (value <= high)
     inside["all"] = np.concatenate([part.ravel() for part in inside.values()])
     return [
-        Run({"parameters": name}, EFFICIENT, seed, float(part.mean()), seconds)
+        Run({"parameters": name}, method, seed, float(part.mean()), seconds)
         for name, part in inside.items()
+    ]
+
+
+def dependent_coverage(form: str) -> list[Job]:
+    """Coverage of bootstrap intervals and of standard errors where frames of a group depend."""
+    n_draws = {"full": 100, "quick": 20, "toy": 1}[form]
+    n_replicates = 100 if form != "toy" else 5
+    return [partial(_dependent_coverage, n_replicates, seed) for seed in range(n_draws)]
+
+
+def _dependent_coverage(n_replicates: int, seed: int) -> list[Run]:
+    """50 groups of 100 frames of three states, with noise of autocorrelation 0.9."""
+    n_groups, n_frames, stay = 50, 100, 0.9
+    truth = GaussianMixture(
+        [0.5, 0.3, 0.2], [[-3, 0], [3, 1], [0, 4]], [[1.0, 1.5], [0.7, 1.0], [1.2, 0.5]]
+    )
+    rng = np.random.default_rng(seed)
+    states = rng.choice(3, (n_groups, n_frames), p=truth.weights)
+    noise = rng.normal(size=(n_groups, n_frames, 2))
+    same = rng.random((n_groups, n_frames)) < stay
+    for t in range(1, n_frames):
+        states[:, t] = np.where(same[:, t], states[:, t - 1], states[:, t])
+        noise[:, t] = stay * noise[:, t - 1] + np.sqrt(1.0 - stay**2) * noise[:, t]
+    x = (truth.means[states] + np.sqrt(truth.variances)[states] * noise).reshape(-1, 2)
+    feature_map = design(x, n_components=3, n_frequencies=150, seed=seed)
+    group = sketch(x, feature_map, groups=np.repeat(np.arange(n_groups), n_frames))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # dependence worsens the fit
+        model = decode(group.merged(), 3, method="cl-ompr", refine="efficient", seed=seed)
+    found, seconds = timed(partial(bootstrap, model, group, n_replicates=n_replicates, seed=seed))
+    return [
+        *_inside(truth, found.model, found.interval(), BOOTSTRAP, seed, seconds),
+        *_inside(truth, model, model.interval(), EFFICIENT, seed, 0.0),
     ]

@@ -1,0 +1,309 @@
+"""Bootstrap a decoded model over partial sketches: errors that hold where rows depend."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.optimize import linear_sum_assignment
+
+from dask_sketch.decoders.decode import decode
+from dask_sketch.diagnostics.fit import require_model
+from dask_sketch.display.progress import progress_bar
+from dask_sketch.display.text import one_line
+from dask_sketch.errors import InputError
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.warn import warn_user
+
+Array = NDArray[np.float64]
+_FEW = 20  # units, of which fewer give intervals that are too short
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bootstrap:
+    """Models decoded from redrawn partial sketches, and the errors of the parameters.
+
+    Attributes
+    ----------
+    model
+        Model decoded from all partial sketches together, to whose components those of the
+        replicates are matched.
+    replicates
+        Parameters of the replicates by name, such as ``"means"``, each with a first axis of length
+        n_replicates before those of the parameter.
+    n_units
+        Number of partial sketches.
+    """
+
+    model: GaussianMixture | Centroids
+    replicates: dict[str, Array]
+    n_units: int
+
+    @property
+    def n_replicates(self) -> int:
+        """Number of replicates."""
+        return len(self.replicates["weights"])
+
+    @property
+    def stderr(self) -> dict[str, Array]:
+        """Standard errors by the name of the parameter, each of the shape of the parameter.
+
+        Standard deviations of the replicates, times ``sqrt(n / (n - 1))`` with n units.
+        """
+        factor = np.sqrt(self.n_units / (self.n_units - 1.0))
+        return {name: factor * x.std(axis=0, ddof=1) for name, x in self.replicates.items()}
+
+    def interval(self, level: float = 0.95) -> dict[str, Array]:
+        """Confidence intervals of all parameters.
+
+        Student's intervals of n - 1 degrees of freedom with n units, of the logits of weights, of
+        means, and of the logarithms of variances.
+
+        Parameters
+        ----------
+        level
+            Probability that an interval contains its parameter, in (0, 1).
+
+        Returns
+        -------
+        interval
+            Lower and upper ends along a last axis of length 2, by the name of the parameter.
+
+        Raises
+        ------
+        InputError
+            If ``level`` is out of range.
+        """
+        level = require_number("level", level, 0.0, 1.0, strict=True)
+        reach = float(stats.t.ppf(0.5 + 0.5 * level, self.n_units - 1))
+        out = {}
+        for name, errors in self.stderr.items():
+            value, error = getattr(self.model, name), reach * errors
+            low, high = value - error, value + error
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                if name == "weights":
+                    odds, spread = value / (1.0 - value), np.exp(error / (value * (1.0 - value)))
+                    ends = [1.0 / (1.0 + spread / odds), 1.0 / (1.0 + 1.0 / (odds * spread))]
+                else:
+                    ends = [value * np.exp(-error / value), value * np.exp(error / value)]
+            if name in ("weights", "covariances"):
+                positive = value > 0.0
+                if name == "weights":
+                    positive &= value < 1.0
+                elif value.ndim > 1 and self._has_matrices:
+                    positive = np.broadcast_to(np.eye(value.shape[-1], dtype=bool), value.shape)
+                low, high = np.where(positive, ends[0], low), np.where(positive, ends[1], high)
+            out[name] = np.stack([low, high], axis=-1)
+        return out
+
+    @property
+    def _has_matrices(self) -> bool:
+        return getattr(self.model, "covariance_type", "diag") in ("full", "tied")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Sizes, and the standard errors of all parameters."""
+        return {
+            "kind": "bootstrap",
+            "n_units": self.n_units,
+            "n_replicates": self.n_replicates,
+            "stderr": self.stderr,
+        }
+
+    def __repr__(self) -> str:
+        sizes = {"n_units": self.n_units, "n_replicates": self.n_replicates}
+        return f"<Bootstrap: {one_line(sizes)}; {self.model!r}>"
+
+
+def bootstrap(
+    model: GaussianMixture | Centroids,
+    sketches: SketchGroup | Mapping[Any, Sketch] | Iterable[Sketch],
+    *,
+    n_replicates: int = 200,
+    refine: str | None = "efficient",
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Bootstrap:
+    """Standard errors and intervals of a decoded model, by redrawing whole partial sketches.
+
+    Each replicate is the exact sum of as many partial sketches, drawn with replacement, decoded
+    from the components of the model. Rows within a partial sketch may depend on one another, such
+    as the frames of one speaker; the partial sketches must be independent. ``model.stderr``, on the
+    other hand, holds for independent rows of a true model only.
+
+    Parameters
+    ----------
+    model
+        Model decoded from the sum of the sketches. It is decoded again with the arguments here,
+        from its own components; this is the ``model`` of the result.
+    sketches
+        Partial sketches: a group such as ``sketch(x, feature_map, groups=speaker)``, sketches by
+        any key, such as ``dict(ledger.sketches(ledger.entries))``, or a list. Their random rows are
+        not used.
+    n_replicates
+        Number of replicates, ``>= 2``.
+    refine
+        Argument of :func:`dask_sketch.decode`; None for centroids.
+    seed
+        Seed of the draws, ``>= 0``.
+    executor
+        Executor of the replicates, such as that of a Dask cluster, ``client.get_executor()``.
+    progress
+        Whether to show a bar, in a notebook or on the standard error stream.
+    options
+        Further arguments of :func:`dask_sketch.decode`, such as ``variance_floor``.
+
+    Returns
+    -------
+    bootstrap
+        Replicates, with ``stderr`` and ``interval()``.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two sketches, or an argument is invalid.
+    MergeError
+        If the sketches have several feature maps.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer than 20 sketches, with which intervals are often too short.
+
+    References
+    ----------
+    Efron, Tibshirani (1993), An introduction to the bootstrap, chapters 8 and 12.
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> day = np.repeat(np.arange(30), 100)
+    >>> x = np.random.default_rng(0).normal(size=(3000, 1)) + 0.5 * np.sin(17.0 * day)[:, None]
+    >>> group = partial_sketch(x, FeatureMap(1, 20, scale=1.0), groups=day)
+    >>> found = bootstrap(decode(group.merged(), 1), group, n_replicates=10)
+    >>> bool(0.04 < found.stderr["means"][0, 0] < 0.1)
+    True
+    """
+    require_model("model", model)
+    n_replicates = require_integer("n_replicates", n_replicates, 2)
+    require_integer("seed", seed, 0)
+    units = _units(sketches)
+    if len(units) < _FEW:
+        warn_user(
+            f"sketches has {len(units)} units with samples: intervals from fewer than {_FEW} are "
+            "often too short. Divide the data into more independent parts."
+        )
+    given = {"refine": refine, "seed": seed, "threads": 1, **options}
+    if isinstance(model, Centroids):
+        given |= {"refine": None, "model": "dirac"}
+    else:
+        given.setdefault("covariance_type", model.covariance_type)
+    total = merge(units)
+    center = _decoded(total, model, given)
+    assert center.decoding is not None
+    # so that no replicate searches for other components, as for a sketch of new data
+    record = replace(center.decoding, cost=1.0, noise_level=0.0, searched=None)
+    start = replace(center, decoding=record)
+    rng = np.random.default_rng(seed)
+    shares = np.full(len(units), 1.0 / len(units))
+    draws = [rng.multinomial(len(units), shares) for _ in range(n_replicates)]
+    found = []
+    with progress_bar(progress) as show:
+        for each in _replicates(units, draws, start, given, executor):
+            found.append(_matched(each, center))
+            show(len(found), n_replicates, "bootstrap")
+    stacked = {name: np.stack([each[name] for each in found]) for name in found[0]}
+    return Bootstrap(center, stacked, len(units))
+
+
+def _units(sketches: Any) -> list[Sketch]:
+    """Sketches with samples, without their random rows."""
+    if isinstance(sketches, SketchGroup):
+        found: list[Any] = [sketch for _, sketch in sketches.items()]
+    elif isinstance(sketches, Mapping):
+        found = list(sketches.values())
+    elif isinstance(sketches, Iterable) and not isinstance(sketches, (str, Sketch)):
+        found = list(sketches)
+    else:
+        found = [None]
+    for each in found:
+        if not isinstance(each, Sketch):
+            raise InputError(
+                f"sketches of type {type(sketches).__name__}: give a SketchGroup, or partial "
+                "sketches of independent parts of the data, at least two.",
+                parameter="sketches",
+            )
+        if each.privacy is not None:
+            raise InputError(
+                "sketches are private: the noise that was added would be redrawn with the data. "
+                "Bootstrap the sketches before privatise().",
+                parameter="sketches",
+            )
+    units = [each.without_sample() for each in found if each.total_weight > 0]
+    if len(units) < 2:
+        raise InputError(
+            f"sketches has {len(units)} units with samples: give at least two.",
+            parameter="sketches",
+        )
+    return units
+
+
+def _replicates(
+    units: list[Sketch],
+    draws: list[NDArray[np.int64]],
+    start: GaussianMixture | Centroids,
+    options: dict[str, Any],
+    executor: Executor | None,
+) -> Iterable[GaussianMixture | Centroids]:
+    """Models of all draws, in their order."""
+    totals = (
+        merge([unit for unit, n in zip(units, draw, strict=True) for _ in range(n)])
+        for draw in draws
+    )
+    if executor is None:
+        yield from (_decoded(total, start, options) for total in totals)
+        return
+    running = [executor.submit(_decoded, total, start, options) for total in totals]
+    try:
+        yield from (future.result() for future in running)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _decoded(
+    sketch: Sketch, start: GaussianMixture | Centroids, options: dict[str, Any]
+) -> GaussianMixture | Centroids:
+    """Model from a start; warnings of the fit are of dependence as well, and left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = decode(sketch, start=start, **options)
+    assert not isinstance(found, dict)  # of a group
+    return found
+
+
+def _matched(found: GaussianMixture | Centroids, center: Any) -> dict[str, Array]:
+    """Parameters of a replicate in the order of the components that they are nearest to."""
+    places = "centers" if isinstance(center, Centroids) else "means"
+    mine, theirs = getattr(center, places), getattr(found, places)
+    spread = mine.var(axis=0) if isinstance(center, Centroids) else center.variances.mean(axis=0)
+    apart = (mine[:, None] - theirs[None]) ** 2 / np.where(spread > 0.0, spread, 1.0)
+    order = linear_sum_assignment(apart.sum(axis=2))[1]
+    tied = getattr(center, "covariance_type", None) == "tied"
+    out = {name: getattr(found, name) for name in type(center)._arrays}
+    return {
+        name: value if tied and name == "covariances" else value[order]
+        for name, value in out.items()
+    }

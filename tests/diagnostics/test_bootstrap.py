@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dask_sketch import Centroids, FeatureMap, GaussianMixture, decode, partial_sketch, privatise
+from dask_sketch.diagnostics import bootstrap
+from dask_sketch.errors import InputError
+
+MAP = FeatureMap(1, 40, scale=1.0)
+N_UNITS, N_ROWS = 30, 100
+
+
+@pytest.fixture(scope="module")
+def group():
+    rng = np.random.default_rng(0)
+    unit = np.repeat(np.arange(N_UNITS), N_ROWS)
+    x = rng.normal(size=(N_UNITS * N_ROWS, 1)) + rng.normal(scale=0.5, size=N_UNITS)[unit, None]
+    return partial_sketch(x, MAP, groups=unit)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    rng = np.random.default_rng(1)
+    unit = np.repeat(np.arange(N_UNITS), N_ROWS)
+    x = rng.normal(size=(N_UNITS * N_ROWS, 1)) + 8.0 * (unit % 2)[:, None]
+    return partial_sketch(x, MAP, groups=unit)
+
+
+def test_the_error_of_a_mean_is_that_of_the_means_of_units(group):
+    model = decode(group.merged(), 1, refine="efficient")
+    found = bootstrap(model, group, n_replicates=60)
+    exact = group.mean.std(ddof=1) / np.sqrt(N_UNITS)
+    assert found.stderr["means"][0, 0] == pytest.approx(exact, rel=0.25)
+    assert found.stderr["means"][0, 0] > 3.0 * model.stderr.means[0, 0]
+    low, high = found.interval()["means"][0, 0]
+    assert low < 0.0 < high
+    assert found.interval(0.5)["means"][0, 0, 0] > low
+    assert (found.interval()["covariances"] > 0.0).all()
+    assert found.as_dict()["n_units"] == N_UNITS
+
+
+def test_every_form_of_units_and_every_executor_gives_the_same_replicates(group):
+    model = decode(group.merged(), 1)
+    options = {"n_replicates": 3, "seed": 5}
+    first = bootstrap(model, group, **options)
+    with ThreadPoolExecutor(1) as executor:
+        for other in (
+            bootstrap(model, dict(group.items()), **options),
+            bootstrap(model, [each for _, each in group.items()], executor=executor, **options),
+        ):
+            for name, values in first.replicates.items():
+                np.testing.assert_array_equal(other.replicates[name], values)
+
+
+def test_components_keep_their_order_though_weights_vary(pairs):
+    model = decode(pairs.merged(), 2)
+    found = bootstrap(model, pairs, n_replicates=30)
+    np.testing.assert_allclose(found.replicates["means"].std(axis=0), 0.0, atol=0.2)
+    expected = np.sqrt(0.25 / N_UNITS)
+    np.testing.assert_allclose(found.stderr["weights"], expected, rtol=0.4)
+    low, high = np.moveaxis(found.interval()["weights"], -1, 0)
+    assert (low > 0.0).all()
+    assert (high < 1.0).all()
+    points = decode(pairs.merged(), 2, model="dirac")
+    assert isinstance(points, Centroids)
+    centers = bootstrap(points, pairs, n_replicates=3)
+    np.testing.assert_allclose(centers.replicates["centers"][0], centers.model.centers, atol=1.0)
+
+
+def test_bad_units_are_named(group):
+    model = GaussianMixture([1.0], [[0.0]], [[1.0]])
+    merged = group.merged()
+    for given, message in (
+        (merged, "sketches of type Sketch"),
+        ([merged], "sketches has 1 units"),
+        ([merged, 3], "sketches of type list"),
+        ([privatise(merged, 1.0, bounds=[[-9.0], [9.0]])] * 2, "sketches are private"),
+    ):
+        with pytest.raises(InputError, match=message):
+            bootstrap(model, given)
+    with pytest.raises(InputError, match="n_replicates=1"):
+        bootstrap(model, group, n_replicates=1)
+    with pytest.warns(UserWarning, match="5 units"):
+        bootstrap(model, group.select(group.labels[:5]), n_replicates=2)
+    with pytest.raises(InputError, match="level=1.5"):
+        bootstrap(model, group, n_replicates=2).interval(1.5)
