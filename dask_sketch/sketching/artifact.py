@@ -21,6 +21,7 @@ from dask_sketch.features.kernels.fixed_point import (
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
 )
+from dask_sketch.sketching.rounding import pack
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,8 +30,11 @@ SKETCH = "dask-sketch/sketch"
 GROUP = "dask-sketch/sketch-group"
 MOMENTS = "dask-sketch/second-moments"
 VERSIONS = {SKETCH: 2, GROUP: 1, MOMENTS: 1}
-_WITH_MISSING = 3  # version of a sketch with missing values, which earlier software would not see
-READABLE: dict[str, int | tuple[int, ...]] = VERSIONS | {SKETCH: (VERSIONS[SKETCH], _WITH_MISSING)}
+# versions of sketches with missing values, and of rounded ones: earlier software would not see it
+_WITH_MISSING, _ROUNDED = 3, 4
+READABLE: dict[str, int | tuple[int, ...]] = VERSIONS | {
+    SKETCH: (VERSIONS[SKETCH], _WITH_MISSING, _ROUNDED)
+}
 # stored name, dimensions and attribute of the sums of a sketch
 SUMS = {
     "moment": (("part", "frequency"), "moment_quanta"),
@@ -66,6 +70,7 @@ _MEANING = {
     "unit": "the power of two in which the moments of each feature are counted",
     "minimum": "smallest value of each feature; an under-estimate if tight_bounds is 0",
     "maximum": "largest value of each feature; an over-estimate if tight_bounds is 0",
+    "moment_packed": "binary digits of the rounded parts of moment",
     "sample_rows": "random rows of the data: all whose key is under sample_threshold",
     "sample_row_weights": "weight of each of these rows in the data",
     "sample_importance": "q: a row was chosen with probability min(1, q * sample_threshold)",
@@ -95,6 +100,12 @@ _MISSING_CONVENTION = (
     "with some missing values alone, whose total weight is missing_weight_steps * "
     f"2.0**-{WEIGHT_FRACTION}. All of these are added like the sums."
 )
+_ROUNDED_CONVENTION = (
+    " The parts of moment were rounded at random, up or down to multiples of powers of two, with "
+    "errors of standard deviation rounding_error and expectation zero. moment_packed has them as "
+    "integers of moment_bits binary digits, the highest digit first, plus 2**(moment_bits - 1); "
+    "moment is such an integer times 2**moment_shift."
+)
 _GROUP_CONVENTION = (
     "Along group, in the order of labels, stands what dask-sketch/sketch version 2 has of one "
     "sketch. Sums are whole numbers, sum over words k of words[k] * 2**(56 k + shift), with the "
@@ -123,11 +134,19 @@ def sketch_dataset(sketch: Any) -> xr.Dataset:
         for name, dimension in _VIEWS.items()
     }
     weights = {name: getattr(sketch, name) for name in ("total_weight", "squared_weight")}
-    return stored_sketch(sketch).assign(views).assign_attrs(weights)
+    return stored_sketch(sketch, packed=False).assign(views).assign_attrs(weights)
 
 
-def stored_sketch(sketch: Any) -> xr.Dataset:
-    """Return the stored content of a sketch, without values that follow from the rest."""
+def stored_sketch(sketch: Any, *, packed: bool = True) -> xr.Dataset:
+    """Return the stored content of a sketch, without values that follow from the rest.
+
+    Parameters
+    ----------
+    sketch
+        Sketch to store.
+    packed
+        Whether to pack rounded sums, and to leave out the frequencies.
+    """
     import xarray as xr
 
     variables: dict[str, Any] = {
@@ -142,6 +161,16 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
         variables[f"{name}_high"] = (dimensions, quanta.high)
         variables[f"{name}_low"] = (dimensions, quanta.low)
     convention, missing = _SKETCH_CONVENTION, sketch.missing
+    attrs: dict[str, Any] = {}
+    if sketch.rounding_error:
+        convention += _ROUNDED_CONVENTION
+        attrs["rounding_error"] = sketch.rounding_error
+        small = pack(sketch.moment_quanta) if packed else None
+        if small is not None:
+            variables["moment_packed"] = ("byte", small[0])
+            attrs |= {"moment_shift": small[1], "moment_bits": small[2]}
+            for name in ("frequencies", "moment_high", "moment_low"):
+                del variables[name]
     if missing is not None:
         convention += _MISSING_CONVENTION
         for attribute, (name, dimension) in MISSING.items():
@@ -168,6 +197,7 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
             "omitted": sketch.omitted,
             "tight_bounds": int(sketch.tight_bounds),
         }
+        | attrs
         | ({} if missing is None else {"missing_weight_steps": str(missing.weight_quanta)})
         | ({} if sketch.privacy is None else {"privacy": json.dumps(asdict(sketch.privacy))})
         | _pilot_of(sketch.feature_map)
@@ -181,6 +211,8 @@ def stored_sketch(sketch: Any) -> xr.Dataset:
 
 def sketch_version(sketch: Any) -> int:
     """Version of the stored layout of a sketch."""
+    if sketch.rounding_error:
+        return _ROUNDED
     return VERSIONS[SKETCH] if sketch.missing is None else _WITH_MISSING
 
 

@@ -191,6 +191,11 @@ class SketchGroup(FrozenDataclass, Storable):
                     "sketches holds a private sketch: stack sketches of the data, and privatise "
                     "the result of group[label]."
                 )
+            if part.rounding_error:
+                raise InputError(
+                    "sketches holds a rounded sketch, and a group holds exact sums: stack the "
+                    "exact sketches of the data."
+                )
         stacks = {
             name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in parts])
             for name in SUMS

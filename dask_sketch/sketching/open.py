@@ -38,6 +38,7 @@ from dask_sketch.sketching.artifact import (
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import MissingWeights
 from dask_sketch.sketching.privacy import Privacy
+from dask_sketch.sketching.rounding import unpack
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 from dask_sketch.sketching.sketch import Sketch
@@ -171,6 +172,10 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         units = stored_array(dataset, "unit", (d,), (np.float64,))
         sums: dict[str, Any] = {}
         for name, (_, attribute) in SUMS.items():
+            if name == "moment" and "moment_packed" in dataset:
+                places = int(attrs["moment_shift"]), int(attrs["moment_bits"])
+                sums[attribute] = unpack(dataset["moment_packed"].values, *places, (2, m))
+                continue
             shape = (2, m) if name == "moment" else (d,)
             words = [
                 stored_array(dataset, f"{name}_{w}", shape, (np.int64,)) for w in ("high", "low")
@@ -186,6 +191,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             privacy=None if privacy is None else Privacy(**json.loads(privacy)),
             sample=_sample(dataset, d) if "sample_rows" in dataset else None,
             missing=_missing(dataset, feature_map),
+            rounding_error=float(attrs.get("rounding_error", 0.0)),
             **bounds,
             **sums,
             **integers,
@@ -193,6 +199,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
     except _DAMAGES as error:
         raise damaged_store(store, "sketch", error) from error
     possible = all(quanta.is_canonical() for quanta in sums.values())
+    possible &= 0.0 <= sketch.rounding_error < np.inf
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():

@@ -91,7 +91,8 @@ def privatise(
     InputError
         If an argument is out of range, the sketch has counters of missing values (sketch with
         ``nan_policy="omit"``), ``delta`` is above 0.01 or not below one over the number
-        of individuals, the weights contradict ``max_weight``, or the sketch is private already.
+        of individuals, the weights contradict ``max_weight``, or the sketch is private already or
+        rounded.
 
     Warns
     -----
@@ -120,6 +121,8 @@ def privatise(
         )
     if sketch.privacy is not None:
         raise InputError("sketch is private already: privatise the sketch of the data once.")
+    if sketch.rounding_error:
+        raise InputError("sketch is rounded: the guarantee needs exact sums of the data.")
     if sketch.missing is not None:
         raise InputError(
             f"sketch has rows with missing values ({sketch.observed.fractions.mean():.0%} of the "

@@ -29,6 +29,7 @@ from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.missing import MissingWeights, ObservedWeights
 from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
+from dask_sketch.sketching.rounding import refuse_rounded, rounded_sums
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
@@ -96,6 +97,9 @@ class Sketch(FrozenDataclass, Storable):
         Weights of the rows that lack a feature of each frequency, if the pass had
         ``nan_policy="available"`` and there were such rows, else None; see
         :class:`~dask_sketch.sketching.missing.MissingWeights`.
+    rounding_error
+        Standard deviation of the random errors of the parts of ``moment_sum``, in units of the
+        weight, if these sums were :meth:`rounded`; 0 for exact sums.
 
     Examples
     --------
@@ -124,6 +128,7 @@ class Sketch(FrozenDataclass, Storable):
     privacy: Privacy | None = None
     sample: RowSample | None = None
     missing: MissingWeights | None = None
+    rounding_error: float = 0.0
 
     def __post_init__(self) -> None:
         self.minimum.flags.writeable = self.maximum.flags.writeable = False
@@ -229,6 +234,7 @@ class Sketch(FrozenDataclass, Storable):
             privacy=merged_privacy([p.privacy for p in parts if p.privacy or p.count or p.omitted]),
             sample=_merged_sample(parts),
             missing=MissingWeights.sum([part.missing for part in parts]),
+            rounding_error=float(np.linalg.norm([part.rounding_error for part in parts])),
             **sums,
             **{name: sum(getattr(part, name) for part in parts) for name in _INTEGER_SUMS},
         )
@@ -248,6 +254,7 @@ class Sketch(FrozenDataclass, Storable):
             return NotImplemented
         self.feature_map.require_same(other.feature_map)
         refuse_private("subtract", self.privacy, other.privacy)
+        refuse_rounded("subtract", self, other)
         if other.count > self.count or other.omitted > self.omitted:
             raise MergeError(
                 f"cannot subtract a sketch with count={other.count}, omitted={other.omitted} from "
@@ -356,7 +363,69 @@ class Sketch(FrozenDataclass, Storable):
             second_quanta=self.second_quanta.times(factor),
             sample=None if self.sample is None else self.sample.scale(factor),
             missing=None if self.missing is None else self.missing.times(factor),
+            rounding_error=self.rounding_error * factor,
         )
+
+    def rounded(self, seed: int = 0) -> Sketch:
+        """Round the sums of features at random to a grid below their noise, for small files.
+
+        Each real and imaginary part of ``moment_sum`` becomes a number of about
+        ``ceil(log2(n) / 2) + 4`` bits, with the effective count as ``n``, in place of two words of
+        64 bits. It is rounded up or down with the probabilities that make its expectation exact,
+        which adds 0.3 % to 1.4 % to the squared error of the sketch. Errors of different
+        sketches are independent, so that a sum of rounded sketches is as accurate as they are. It
+        can be decoded, added and stored, but neither be subtracted nor stand in a ledger or a
+        group. All other sums stay exact. Random rows are kept: :meth:`without_sample` drops them.
+
+        Parameters
+        ----------
+        seed
+            Seed of the rounding, ``>= 0``, which also depends on the sums.
+
+        Returns
+        -------
+        sketch
+            Sketch with :attr:`rounding_error`; the same sketch if it is empty.
+
+        Raises
+        ------
+        InputError
+            If the sketch is private: its noise is on a grid of its own.
+
+        Examples
+        --------
+        >>> from dask_sketch import FeatureMap, partial_sketch
+        >>> x = np.random.default_rng(0).normal(size=(10_000, 2))
+        >>> sketch = partial_sketch(x, FeatureMap(2, 1000, scale=1.0))
+        >>> small = sketch.rounded()
+        >>> bool(abs(small.z - sketch.z).max() < 0.02 / np.sqrt(1000))
+        True
+        >>> len(sketch.to_bytes()), len(small.to_bytes())
+        (36114, 6987)
+        """
+        return replace(self, **rounded_sums(self, seed))
+
+    def to_bytes(self, *, rounded: bool = False) -> bytes:
+        """Return one value for a column of a database, a message or a cache.
+
+        :func:`dask_sketch.open` reads the value back with the same bits, and accepts values from
+        others as it accepts their files. The value is an uncompressed ZIP file of arrays in NumPy's
+        format and of a document in JSON. Frequencies are left out: they follow from the document.
+
+        Parameters
+        ----------
+        rounded
+            Whether to store the sums of :meth:`rounded`, which take 7 to 12 times fewer bytes.
+
+        Examples
+        --------
+        >>> import dask_sketch as ds
+        >>> sketch = ds.partial_sketch([[0.0, 1.0]], ds.FeatureMap(2, 20, scale=1.0))
+        >>> value = sketch.to_bytes()
+        >>> ds.open(value).identical(sketch)
+        True
+        """
+        return super(Sketch, self.rounded() if rounded else self).to_bytes()
 
     def to_xarray(self) -> xr.Dataset:
         """Return the sketch as a labelled dataset whose attributes state every convention."""
@@ -376,6 +445,7 @@ class Sketch(FrozenDataclass, Storable):
             and np.array_equal(self.maximum, other.maximum)
             and self.tight_bounds == other.tight_bounds
             and self.privacy == other.privacy
+            and self.rounding_error == other.rounding_error
         )
 
     def same_sums(self, other: Sketch) -> bool:
@@ -534,13 +604,14 @@ class Sketch(FrozenDataclass, Storable):
     def noise_level(self) -> float:
         """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``.
 
-        The privacy noise of a private sketch is added.
+        The noise of privacy and of rounded sums is added.
         """
         self._require_weight()
-        added = 2.0 * self.private_variance
+        added = 2.0 * (self.private_variance + (self.rounding_error / self.total_weight) ** 2)
         if self.missing is not None:
             energies = 1.0 - np.abs(self.characteristic) ** 2
-            return float(np.mean(energies * self.observed.noise_factors) / self.effective_count)
+            noise = float(np.mean(energies * self.observed.noise_factors) / self.effective_count)
+            return noise + added
         energy = np.vdot(self.z, self.z).real - added
         return float((1.0 - energy) / self.effective_count) + added
 
@@ -548,7 +619,7 @@ class Sketch(FrozenDataclass, Storable):
     def noise_modulus(self) -> float:
         """Modulus of :attr:`characteristic` at frequencies where that of the distribution is zero.
 
-        ``1 / sqrt(n)`` with the effective count as ``n``; the privacy noise is added. With missing
+        ``1 / sqrt(n)`` with the effective count as ``n``; further noise is added. With missing
         values, the root of the mean square over the frequencies.
 
         Raises
@@ -558,7 +629,8 @@ class Sketch(FrozenDataclass, Storable):
         """
         self._require_weight()
         factor = 1.0 if self.missing is None else float(np.mean(self.observed.noise_factors))
-        return float(np.sqrt(factor / self.effective_count + 2.0 * self.private_variance))
+        added = 2.0 * (self.private_variance + (self.rounding_error / self.total_weight) ** 2)
+        return float(np.sqrt(factor / self.effective_count + added))
 
     @property
     def plot(self) -> SketchPlots:
@@ -598,6 +670,7 @@ class Sketch(FrozenDataclass, Storable):
             "minimum": self.minimum,
             "maximum": self.maximum,
             "privacy": None if self.privacy is None else asdict(self.privacy),
+            "rounding_error": self.rounding_error or None,
             "sample_rows": None if self.sample is None else len(self.sample),
             "observed_features": self.missing and self.observed.feature_fractions,
             "mean_observed_fraction": self.missing and float(np.mean(self.observed.fractions)),

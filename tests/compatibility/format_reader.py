@@ -30,7 +30,18 @@ def read(store: str | bytes) -> tuple[dict, dict, dict]:
         checksum.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
     if checksum.hexdigest() != attrs["checksum"]:
         raise ValueError("the checksum differs")
+    if "moment_packed" in arrays:
+        unpack(attrs, arrays)
     return attrs, arrays, dims
+
+
+def unpack(attrs: dict, arrays: dict) -> None:
+    """Put the words of rounded sums in the place of their packed digits."""
+    bits, m = attrs["moment_bits"], json.loads(attrs["feature_map"])["n_frequencies"]
+    digits = np.unpackbits(arrays["moment_packed"], count=2 * m * bits).reshape(2, m, bits)
+    moment = (digits @ 2 ** np.arange(bits)[::-1] - 2 ** (bits - 1)).astype(object)
+    moment <<= attrs["moment_shift"]
+    arrays["moment_high"], arrays["moment_low"] = moment >> 56, moment % 2**56
 
 
 def choose(uniform: np.ndarray, weights: list[float]) -> np.ndarray:
@@ -120,7 +131,7 @@ def shifted(moment: np.ndarray, weight: np.ndarray, spec: str) -> np.ndarray:
 
 def sketch_z(attrs: dict, arrays: dict) -> np.ndarray:
     """Complex sketch of eq. 13."""
-    missing = 512 * whole(arrays, "missing_frequency") if attrs["schema_version"] == 3 else 0
+    missing = 512 * whole(arrays, "missing_frequency") if "missing_frequency_low" in arrays else 0
     weight = np.asarray(int(attrs["weight_steps"]) - missing, dtype=object)
     return shifted(whole(arrays, "moment"), weight, attrs["feature_map"])
 

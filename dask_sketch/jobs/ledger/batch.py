@@ -86,6 +86,8 @@ def stack(
             "a ledger holds no private sketches: add the sketch of the data, and privatise the "
             "total."
         )
+    if any(sketch.rounding_error for sketch in sketches):
+        raise LedgerError("a ledger holds no rounded sketches: add the exact sketch of the data.")
     described = shapes(len(sketches), feature_map)
     words, bounds = (np.empty(shape, kind) for shape, kind in described.values())
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):

@@ -153,6 +153,11 @@ class Change:
                     f"the sketch of {partition.key!r} is private, and a ledger holds exact sums: "
                     "privatise the total when it is released."
                 )
+            if sketch.rounding_error:
+                raise LedgerError(
+                    f"the sketch of {partition.key!r} is rounded, and a ledger holds exact sums: "
+                    "sketch the partition itself."
+                )
             if not sketch.tight_bounds:
                 raise LedgerError(
                     f"the sketch of {partition.key!r} is a difference of sketches, so that its "
