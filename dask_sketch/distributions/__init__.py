@@ -48,12 +48,15 @@ if TYPE_CHECKING:
         SampledRegions,
     )
     from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+    from dask_sketch.distributions.segmentation import ChangePoint, ChangePoints, change_points
     from dask_sketch.distributions.two_sample import compare
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
     "AnomalyScores": "anomalies",
     "BlockMMD": "mean_maps",
+    "ChangePoint": "segmentation",
+    "ChangePoints": "segmentation",
     "DensityFeatures": "density_features",
     "DensityNodes": "density_features",
     "DistanceKernel": "distance_kernels",
@@ -72,6 +75,7 @@ _HOME = {
     "SampledRegions": "pattern_search",
     "SpectralMeasure": "density_features",
     "TwoSampleTest": "result",
+    "change_points": "segmentation",
     "compare": "two_sample",
     "compare_rows": "independent_rows",
     "divergence": "divergences",
@@ -91,6 +95,8 @@ _HOME = {
 __all__ = [
     "AnomalyScores",
     "BlockMMD",
+    "ChangePoint",
+    "ChangePoints",
     "DensityFeatures",
     "DensityNodes",
     "DistanceKernel",
@@ -109,6 +115,7 @@ __all__ = [
     "SampledRegions",
     "SpectralMeasure",
     "TwoSampleTest",
+    "change_points",
     "compare",
     "compare_rows",
     "divergence",

@@ -20,7 +20,7 @@ from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
+from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -52,6 +52,8 @@ class Whitening:
 
     Attributes
     ----------
+    normalize
+        Whether rows are divided by their lengths first.
     cycles
         Frequencies over ``2 pi``, shape (n_features, m).
     center, mean
@@ -63,6 +65,7 @@ class Whitening:
         (n_rows + 1,); the last one is that above all.
     """
 
+    normalize: bool
     cycles: Array
     center: Array
     mean: Array
@@ -101,6 +104,7 @@ class Whitening:
         chosen = np.sort(rng.permutation(m)[:used])
         frequencies, center = feature_map.frequencies[:, chosen], feature_map.center
         plain = cls(
+            normalize=feature_map.normalize,
             cycles=frequencies / (2.0 * np.pi),
             center=center,
             mean=halves(sketch.centered_characteristic[chosen]),
@@ -140,6 +144,8 @@ class Whitening:
     def scores(self, rows: Array) -> Array:
         """Scores and p-values of rows, shape (n_rows, 2); NaN for rows that are not finite."""
         rows = np.asarray(rows, dtype=np.float64)
+        if self.normalize:
+            rows = unit_rows(rows)
         out = np.empty((len(rows), 2))
         padded = np.zeros((_BLOCK, rows.shape[1]))
         with one_blas_thread(), np.errstate(invalid="ignore"):

@@ -41,7 +41,8 @@ class EmpiricalDistribution:
     Parameters
     ----------
     sketch
-        Sketch of the data.
+        Sketch of the data. With a feature map that has ``normalize=True``, the rows are directions:
+        functions and densities are of points on the unit sphere.
     model
         Mixture from which rows are drawn if the sketch carries none, such as a private one; by
         default the mixture of pilot rows that the feature map may have. The errors are then

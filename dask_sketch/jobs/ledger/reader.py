@@ -14,6 +14,7 @@ import numpy as np
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.segmentation import ChangePoints, change_points
 from dask_sketch.distributions.two_sample import compare as compare_groups
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
@@ -34,6 +35,7 @@ from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compar
 from dask_sketch.jobs.ledger.windows import (
     RunTotals,
     Window,
+    choose_runs,
     choose_sides,
     decayed_weights,
     window_keys,
@@ -650,6 +652,38 @@ class LedgerReader:
             n_permutations=n_permutations,
             seed=seed,
         )
+
+    def change_points(
+        self, window: Window | None = None, *, strata: str | None = None, **options: Any
+    ) -> ChangePoints:
+        """Find since when the data is distributed as it is, and earlier changes.
+
+        The unit is all that a run has read, in the order of the runs.
+
+        Parameters
+        ----------
+        window
+            Data that is searched, as for :meth:`drift`; by default all, of at most 1,000 runs.
+        strata
+            ``"weekday"`` of the start of the run, if days of the week differ.
+        options
+            Further keyword arguments of :func:`~dask_sketch.distributions.change_points`.
+
+        Returns
+        -------
+        changes
+            Change points, each labelled by the number of the first run after it.
+
+        Raises
+        ------
+        LedgerError
+            If the window holds no partitions, or an argument is not one of the above.
+        InputError
+            If there are too few runs for the level.
+        """
+        entries, records = self.entries, self.history()
+        runs, codes = choose_runs(entries, records, window, strata)
+        return change_points(self._units(runs, "run"), strata=codes, **options)
 
     def _units(self, keys: Mapping[Any, list[str]], unit: str) -> SketchGroup:
         """Sketches of units, each of one partition or of all that a run has read."""

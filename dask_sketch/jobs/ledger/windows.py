@@ -21,6 +21,7 @@ from dask_sketch.sketching.sketch import Sketch
 Window: TypeAlias = int | str | Callable[[str], bool]
 _MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
+_MAX_SEARCHED = 1000  # runs among which changes are searched
 _MAX_HALVINGS = 32  # of a weight: sums have no smaller quanta
 
 
@@ -93,6 +94,28 @@ def choose_sides(
         if found.smallest_p_value <= level:
             break
     return found
+
+
+def choose_runs(
+    entries: Mapping[str, Entry],
+    records: Sequence[RunRecord],
+    window: Window | None,
+    strata: str | None,
+) -> tuple[dict[Any, list[str]], list[Any] | None]:
+    """Choose the runs among which change points are searched, with their strata.
+
+    Raises
+    ------
+    LedgerError
+        If the window holds no partitions, or ``strata`` is not one of those of
+        ``Ledger.change_points``.
+    """
+    if strata not in (None, "weekday"):
+        raise LedgerError(f"strata={strata!r}: give 'weekday' or None.", parameter="strata")
+    chosen = entries.__contains__ if window is None else window
+    every = window_keys(entries, records, chosen, "window")
+    found = _units(entries, every, "run", _MAX_SEARCHED)
+    return found, _strata(entries, records, [found], "run", strata)
 
 
 def _units(

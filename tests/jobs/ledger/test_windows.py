@@ -192,3 +192,16 @@ def test_weights_decay_with_age(nights):
     assert last_two.count == by_night[2].count
     with pytest.raises(LedgerError, match="half_life='soon'"):
         nights.window(half_life="soon")
+
+
+def test_the_run_since_which_data_has_changed(nights):
+    found = nights.change_points(n_permutations=99, min_units=2)
+    assert found.dim == "run"
+    assert found.n_units == N_NIGHTS
+    assert {one.label for one in found.points} <= {6, 8, 13, 15, 20}  # weekends, and the last two
+    assert found.points[-1].label == 20
+    weekdays = nights.change_points("14 days", strata="weekday", n_permutations=99)
+    assert weekdays.n_strata == 7
+    assert nights.change_points(10, n_permutations=99).n_units == 10
+    with pytest.raises(LedgerError, match="strata='month'"):
+        nights.change_points(strata="month")

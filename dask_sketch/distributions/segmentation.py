@@ -1,0 +1,374 @@
+"""Change points of the distribution in a sequence of sketches, such as those of nights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import describe, fields_text, text_table
+from dask_sketch.distributions.effect import effect_of
+from dask_sketch.distributions.permutations import default_number, require_memory
+from dask_sketch.distributions.units import Units, units_of
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.blas import one_blas_thread
+
+Array = NDArray[np.float64]
+_DIRECTIONS = 32  # of the largest variance between units
+_RIDGE = 0.1  # of the whitened statistic, relative to the largest variance
+_KINDS = 2  # of statistics
+_DECAY = math.sqrt(2.0)  # ratio of the lengths of intervals
+_TINY = 1e-12  # variances relative to the largest one that are rounding
+_HEADER = ("change from", "position", "p-value", "discrepancy", "interval")
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """Change of the distribution between two units that follow each other.
+
+    Attributes
+    ----------
+    label
+        Label of the first unit after the change.
+    position
+        Number of units before it.
+    p_value
+        P-value, adjusted for all positions and lengths that were searched.
+    discrepancy
+        Maximum mean discrepancy between the units since the last change point and those until the
+        next one, from 0 to 2.
+    interval
+        Confidence interval of the discrepancy. It does not allow for the choice of the position.
+    """
+
+    label: Any
+    position: int
+    p_value: float
+    discrepancy: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class ChangePoints:
+    """Result of :func:`change_points`; prints as a sentence and a table.
+
+    Attributes
+    ----------
+    points
+        Change points in their order.
+    p_value
+        P-value of the hypothesis that nothing changes.
+    level
+        Level: chance of any change point where there is none.
+    dim
+        Name of a unit.
+    n_units, n_strata
+        Numbers of units, and of strata within which they were permuted.
+    n_permutations
+        Number of orders of the units, the observed one included.
+    """
+
+    points: tuple[ChangePoint, ...]
+    p_value: float
+    level: float
+    dim: str
+    n_units: int
+    n_strata: int
+    n_permutations: int
+
+    @property
+    def sentence(self) -> str:
+        """Result in one sentence."""
+        if not self.points:
+            return f"No change was found in {self.n_units:,} units (p = {self.p_value:.2g})."
+        last = self.points[-1]
+        return (
+            f"{len(self.points)} change{'s were' if len(self.points) > 1 else ' was'} found; the "
+            f"distribution is as it is since {self.dim} {last.label} (p = {last.p_value:.2g})."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes, the nested ones as plain values."""
+        return asdict(self)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                *(str(one.label), str(one.position), f"{one.p_value:.2g}"),
+                *(f"{one.discrepancy:.3g}", "{:.2g} to {:.2g}".format(*one.interval)),
+            )
+            for one in self.points
+        ]
+
+    def _fields(self) -> dict[str, str]:
+        values = self.as_dict()
+        del values["points"]
+        return describe(values)
+
+    def __repr__(self) -> str:
+        table = [text_table(self._rows(), header=_HEADER)] if self.points else []
+        return "\n\n".join([self.sentence, fields_text(self._fields()), *table])
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADER, self._rows())
+        return card("ChangePoints", self._fields(), summary=self.sentence, below=table)
+
+
+def change_points(
+    units: SketchGroup,
+    *,
+    strata: Any = None,
+    min_units: int = 3,
+    level: float = 0.05,
+    n_permutations: int | None = None,
+    seed: int = 0,
+) -> ChangePoints:
+    """Find the points of a sequence of sketches at which the distribution changes.
+
+    The discrepancy of the two sides of each split of many intervals, whose lengths decrease
+    geometrically, is compared with its largest value over all of them where the order of the units
+    is permuted. So the level holds for all positions and lengths together, however much the rows of
+    one unit depend on each other, as long as the units could have come in any order: units that
+    depend on their neighbours are to be merged first. Of the splits beyond that bound, those of the
+    shortest intervals are taken first, since these have one change at most.
+
+    Parameters
+    ----------
+    units
+        Sketches in their order in time, such as one for each night. Those without samples are left
+        out.
+    strata
+        Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,). Units
+        are compared with the mean of their stratum and permuted within it. By default all are in
+        one.
+    min_units
+        Smallest number of units between two change points, ``>= 1``.
+    level
+        Chance to find any change where there is none, in (0, 1).
+    n_permutations
+        Number of random orders, ``>= 1``. The default is 999, or more if the level is small.
+    seed
+        Seed of the permutations, ``>= 0``.
+
+    Returns
+    -------
+    changes
+        Change points with their p-values and the sizes of the changes.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or there are too few units or permutations for the level.
+
+    References
+    ----------
+    Kovács, Bühlmann, Li, Munk (2023), Seeded binary segmentation, Biometrika 110(1). Baranowski,
+    Chen, Fryzlewicz (2019), Narrowest-over-threshold detection, JRSS B 81(3).
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, night = np.random.default_rng(0), np.repeat(np.arange(40), 50)
+    >>> x = rng.normal(size=(2000, 2)) * np.where(night < 25, 1.0, 1.5)[:, None]
+    >>> feature_map = FeatureMap(2, 50, scale=1.0)
+    >>> nights = partial_sketch(x, feature_map, groups=night, dim="night")
+    >>> [one.label for one in change_points(nights, n_permutations=199).points]
+    [25]
+    """
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    n_draws = default_number(level) if n_permutations is None else n_permutations
+    n_draws = require_integer("n_permutations", n_draws, 1)
+    least = require_integer("min_units", min_units, 1)
+    seed = require_integer("seed", seed, 0)
+    if not isinstance(units, SketchGroup):
+        raise InputError(
+            f"units of type {type(units).__name__}: give a group of sketches in the order of time; "
+            "call .compute() on a lazy one."
+        )
+    kept = units.total_weight > 0
+    if kept.sum() < 2:
+        raise InputError(
+            f"units has {int(kept.sum())} sketches of samples: give one for each of several nights."
+        )
+    initial = np.arange(len(units)) <= int(np.argmax(kept))
+    one_side = units_of(units.select(initial), units.select(~initial), strata)
+    labels, n = np.asarray(units.labels)[kept], len(one_side)
+    n_orders = math.prod(math.factorial(int(k)) for k in np.bincount(one_side.strata))
+    if n < 2 * least or n_orders < 1.0 / level:
+        raise InputError(
+            f"units has {n} sketches of samples: give {max(2 * least, 8)} or more for min_units="
+            f"{least} and level={level:g}, or fewer strata.",
+            parameter="units",
+        )
+    if 1.0 / (n_draws + 1) > level:
+        raise InputError(
+            f"n_permutations={n_draws}: no p-value is under {1.0 / (n_draws + 1):.2g} with them. "
+            f"Take {math.ceil(1.0 / level)} or more.",
+            parameter="n_permutations",
+        )
+    splits = np.array(list(_splits(n, least)), dtype=np.intp)
+    require_memory("n_permutations", n_draws, 8 * _KINDS)
+    with one_blas_thread():
+        vectors = _directions(one_side)
+        null = _permuted(one_side, vectors, splits, n_draws, seed)
+        observed = null.observed(one_side, vectors, splits)
+        found = _narrowest(splits, observed, null.largest, level, least)
+        found = _refined(found, len(one_side), least, partial(null.observed, one_side, vectors))
+        points = _described(one_side, found, labels.tolist(), level)
+    p_value = float(_p_values(observed.max()[None], null.largest)[0])
+    return ChangePoints(
+        points=points,
+        p_value=p_value,
+        level=level,
+        dim=units.dim,
+        n_units=n,
+        n_strata=int(one_side.strata.max()) + 1,
+        n_permutations=n_draws + 1,
+    )
+
+
+def _splits(n: int, least: int) -> Iterator[tuple[int, int, int]]:
+    """Yield start, split and end of all splits of seeded intervals."""
+    length, seen = float(n), set()
+    while round(length) >= 2 * least:
+        size = round(length)
+        number = 1 if size == n else 2 * math.ceil(n / length) - 1
+        for start in np.rint(np.linspace(0, n - size, number)).astype(int).tolist():
+            if (start, size) not in seen:
+                seen.add((start, size))
+                for split in range(start + least, start + size - least + 1):
+                    yield start, split, start + size
+        length /= _DECAY
+
+
+def _directions(units: Units) -> list[Array]:
+    """Vectors of the units in their main directions, plain and whitened."""
+    centred = units.centred(units.vectors)
+    left, values, _ = np.linalg.svd(np.sqrt(units.masses)[:, None] * centred, full_matrices=False)
+    kept = values**2 > _TINY * max(float(values[0]) ** 2, _TINY)
+    left, values = left[:, kept][:, :_DIRECTIONS], values[kept][:_DIRECTIONS]
+    if not len(values):
+        return [np.zeros((len(units), 1))]
+    left /= np.sqrt(units.masses)[:, None]
+    return [left * values, left * (values / np.sqrt(values**2 + _RIDGE * values[0] ** 2))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Null:
+    """Largest statistics of permuted orders.
+
+    Attributes
+    ----------
+    mean, deviation
+        Mean and standard deviation of the largest statistic of each kind, shape (n_kinds,).
+    largest
+        Largest statistic of all kinds in their units, shape (n_orders,), the observed order first.
+    """
+
+    mean: Array
+    deviation: Array
+    largest: Array
+
+    def observed(self, units: Units, vectors: list[Array], splits: NDArray[np.intp]) -> Array:
+        """Largest statistic of each split in the observed order, in the same units."""
+        scaled = [
+            (_statistics(one, units.masses, splits) - mean) / deviation
+            for one, mean, deviation in zip(vectors, self.mean, self.deviation, strict=True)
+        ]
+        return np.asarray(np.max(scaled, axis=0))
+
+
+def _permuted(
+    units: Units, vectors: list[Array], splits: NDArray[np.intp], n_draws: int, seed: int
+) -> _Null:
+    """Permute the order of the units within their strata."""
+    rng = np.random.default_rng(seed)
+    members = [np.flatnonzero(units.strata == code) for code in range(units.strata.max() + 1)]
+    largest = np.empty((n_draws + 1, len(vectors)))
+    order = np.arange(len(units))
+    for draw in range(n_draws + 1):
+        for rows in members if draw else []:
+            order[rows] = rng.permutation(rows)
+        for k, one in enumerate(vectors):
+            largest[draw, k] = _statistics(one[order], units.masses[order], splits).max()
+    mean, deviation = largest.mean(axis=0), largest.std(axis=0)
+    deviation[deviation == 0.0] = np.inf
+    return _Null(mean, deviation, np.max((largest - mean) / deviation, axis=1))
+
+
+def _statistics(vectors: Array, masses: Array, splits: NDArray[np.intp]) -> Array:
+    """Squared differences of the sides of splits, times their harmonic mean mass."""
+    start, middle, end = splits.T
+    mass = np.concatenate([[0.0], np.cumsum(masses)])
+    sums = np.concatenate(
+        [np.zeros((1, vectors.shape[1])), np.cumsum(masses[:, None] * vectors, 0)]
+    )
+    before, after = mass[middle] - mass[start], mass[end] - mass[middle]
+    gap = (sums[middle] - sums[start]) / before[:, None]
+    gap -= (sums[end] - sums[middle]) / after[:, None]
+    return np.asarray(np.einsum("ij,ij->i", gap, gap) * before * after / (before + after))
+
+
+def _p_values(statistics: Array, largest: Array) -> Array:
+    ordered = np.sort(largest)
+    below = np.searchsorted(ordered, statistics - 1e-9 * np.abs(statistics), side="left")
+    return np.asarray((len(ordered) - below) / len(ordered))
+
+
+def _narrowest(
+    splits: NDArray[np.intp], observed: Array, largest: Array, level: float, least: int
+) -> dict[int, float]:
+    """Positions of change points with their p-values."""
+    p = _p_values(observed, largest)
+    found: dict[int, float] = {}
+    significant = np.flatnonzero(p <= level)
+    lengths = splits[significant, 2] - splits[significant, 0]
+    for k in significant[np.lexsort((-observed[significant], lengths))]:
+        start, middle, end = splits[k].tolist()
+        apart = all(abs(middle - other) >= least for other in found)
+        if apart and not any(start < other < end for other in found):
+            found[middle] = float(p[k])
+    return dict(sorted(found.items()))
+
+
+def _refined(
+    found: dict[int, float], n: int, least: int, observed: Callable[[NDArray[np.intp]], Array]
+) -> dict[int, float]:
+    """Move each change point to the best split between its neighbours."""
+    edges, out = [0, *found, n], {}
+    for k, p_value in enumerate(found.values()):
+        start, end = edges[k], edges[k + 2]
+        middle = np.arange(start + least, end - least + 1)
+        splits = np.column_stack([np.full_like(middle, start), middle, np.full_like(middle, end)])
+        edges[k + 1] = int(middle[np.argmax(observed(splits))])
+        out[edges[k + 1]] = p_value
+    return out
+
+
+def _described(
+    units: Units, found: dict[int, float], labels: list[Any], level: float
+) -> tuple[ChangePoint, ...]:
+    edges = [0, *found, len(units)]
+    points = []
+    for k, (position, p_value) in enumerate(found.items()):
+        near = np.arange(edges[k], edges[k + 2])
+        codes = np.unique(units.strata[near], return_inverse=True)[1]
+        arrays = ("vectors", "means", "variances", "masses")
+        both = replace(
+            units,
+            **{name: getattr(units, name)[near] for name in arrays},
+            first=near < position,
+            strata=codes,
+        )
+        effect = effect_of(both)
+        size, interval = math.sqrt(max(effect.squared, 0.0)), effect.interval(level)
+        points.append(ChangePoint(labels[position], position, p_value, size, interval))
+    return tuple(points)

@@ -1,0 +1,85 @@
+"""Kernel densities of all rows from a sketch, beside scikit-learn: ``make distributions``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import KernelDensity
+
+from dask_sketch import GaussianMixture, design, partial_sketch
+from dask_sketch.display.text import text_table
+from dask_sketch.distributions import EmpiricalDistribution
+from dask_sketch.models import random_mixture
+
+Array = NDArray[np.float64]
+
+
+def timed(function: Callable[[], Array]) -> tuple[Array, float]:
+    """Result of a function and its CPU seconds."""
+    start = time.process_time()
+    found = function()
+    return found, time.process_time() - start
+
+
+def densities(
+    mixture: GaussianMixture, n_samples: int, n_points: int, n_frequencies: int = 500
+) -> list[tuple[str, ...]]:
+    """Rows of the table for one number of samples.
+
+    Both methods have the same bandwidth, the rule of Scott for a feature of mean deviation. Errors
+    are roots of mean squares, relative to the mean density of the points.
+    """
+    x = mixture.sample(n_samples, seed=0)
+    points = mixture.sample(n_points, seed=1)
+    bandwidth = float(n_samples ** (-1 / (x.shape[1] + 4)) * x.std(axis=0).mean())
+    density = np.exp(mixture.logpdf(points))
+    unit = density.mean()
+
+    def exact() -> Array:
+        return np.exp(KernelDensity(bandwidth=bandwidth).fit(x).score_samples(points))
+
+    feature_map = design(x[:5000], task="comparison", n_frequencies=n_frequencies)
+    partial_sketch(x[:1000], feature_map, sample=100)  # compiled
+    size = min(20_000, n_samples // 5)
+    sketch, seconds = timed(lambda: partial_sketch(x, feature_map, sample=size))
+    rows = EmpiricalDistribution(sketch)
+    found, asked = timed(lambda: rows.kernel_density(points, bandwidth=bandwidth))
+    truth, direct = timed(exact)
+
+    def error(values: Array, other: Array) -> str:
+        return f"{np.sqrt(np.mean((values - other) ** 2)) / unit:.4f}"
+
+    stated = f"{np.sqrt(np.mean(found.standard_error**2)) / unit:.4f}"
+    count = f"{n_samples:,}"
+    return [
+        ("scikit-learn", count, "0", "", error(truth, density), "0", f"{direct:.2f}"),
+        (
+            *("sketch", count, error(found.value, truth), stated, error(found.value, density)),
+            *(f"{seconds:.2f}", f"{asked:.2f}"),
+        ),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--points", type=int, default=500)
+    chosen = parser.parse_args()
+    header = (
+        *("kernel density", "rows", "error to that of all rows", "standard error"),
+        *("error to the density", "CPU s, pass", "CPU s, points"),
+    )
+    mixture = random_mixture(5, 3, seed=0)
+    table = [row for n in chosen.sizes for row in densities(mixture, n, chosen.points)]
+    click.echo(f"{chosen.points} points of a mixture of 5 components of 3 features")
+    click.echo(text_table(table, header=header))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from dask_sketch import FeatureMap, partial_sketch
+from dask_sketch.distributions import change_points
+from dask_sketch.errors import InputError
+
+MAP = FeatureMap(2, 50, scale=1.0)
+
+
+def nights(n: int, widths=lambda night: 1.0, seed: int = 0, offsets=lambda night: 0.0):
+    """Autoregressive rows of each night, around a mean of that night."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(30, n, 2))
+    x = noise.copy()
+    for t in range(1, 30):
+        x[t] = 0.9 * x[t - 1] + np.sqrt(1 - 0.81) * noise[t]
+    night = np.arange(n)
+    x = x * np.array([widths(k) for k in night])[:, None] + 0.3 * rng.normal(size=(n, 2))
+    x[..., 0] += np.array([offsets(k) for k in night])
+    labels = np.tile(night, 30)
+    return partial_sketch(x.reshape(-1, 2), MAP, groups=labels, dim="night")
+
+
+def test_changes_are_found_where_they_are():
+    found = change_points(
+        nights(80, lambda k: 1.0 if k < 30 else 2.0, offsets=lambda k: 3.0 * (k >= 60)),
+        n_permutations=199,
+    )
+    positions = [one.position for one in found.points]
+    assert len(positions) == 2
+    assert np.abs(np.array(positions) - [30, 60]).max() <= 2
+    assert found.p_value <= min(one.p_value for one in found.points) <= 0.05
+    for one in found.points:
+        assert one.label == one.position
+        assert 0.0 < one.interval[0] < one.discrepancy < one.interval[1]
+    assert f"since night {positions[-1]}" in repr(found)
+    assert str(positions[0]) in found._repr_html_()
+
+
+def test_seasons_are_strata():
+    group = nights(70, offsets=lambda k: 2.0 * (k % 7 >= 5))
+    found = change_points(group, strata=np.arange(70) % 7, n_permutations=99)
+    assert found.points == ()
+    assert found.n_strata == 7
+    assert "No change" in found.sentence
+    changed = nights(70, offsets=lambda k: 2.0 * (k % 7 >= 5) + 2.0 * (k >= 42))
+    found = change_points(changed, strata=np.arange(70) % 7, n_permutations=99)
+    assert [one.position for one in found.points] == [42]
+
+
+def test_nights_without_samples_are_left_out_and_too_few_refused():
+    group = nights(24, offsets=lambda k: 4.0 * (k >= 12))
+    empty = partial_sketch(np.zeros((4, 2)), MAP, np.zeros(4), groups=np.arange(-1, 3), dim="night")
+    whole = group + empty  # one night before the others
+    assert len(whole) == 25
+    assert [one.label for one in change_points(whole, n_permutations=99).points] == [12]
+    with pytest.raises(InputError, match="units has 0 "):
+        change_points(empty)
+    with pytest.raises(InputError, match="units has 5 .*min_units=3"):
+        change_points(nights(5))
+    with pytest.raises(InputError, match="n_permutations=9"):
+        change_points(group, n_permutations=9)
+    with pytest.raises(InputError, match="units of type list"):
+        change_points([group])
+
+
+@pytest.mark.slow
+def test_level_of_all_positions_together():
+    found = [change_points(nights(40, seed=k), n_permutations=99, seed=k) for k in range(200)]
+    assert 1 <= sum(one.p_value <= 0.05 for one in found) <= 20
+    assert all(bool(one.points) == (one.p_value <= 0.05) for one in found)
