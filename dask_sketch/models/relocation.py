@@ -15,6 +15,8 @@ _MIN_SHARE = 0.05  # rows below this probability of a component do not decide ho
 _MAX_ROWS = 4000  # rows that a split is fitted to
 _N_ITERATIONS = 5  # of EM of two components on the rows of one
 _MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
+_POINT_MASS = 0.1  # smallest share of the rows that have the same value of a feature
+_COUNTED = 200  # rows among which that value is looked for
 _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
 
 
@@ -157,7 +159,11 @@ def _split(
 
 
 def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
-    """Divisions of rows in two: by the widest direction, distance, and the least normal feature."""
+    """Divisions of rows in two: by the widest direction, distance, and the least normal feature.
+
+    Rows that share a value of a feature, such as hours without rain or wind, are divided from the
+    others: EM hardly finds components of no width.
+    """
     deviation = x - w @ x
     scale = np.sqrt(w @ deviation**2)
     standard = deviation / np.where(scale > 0.0, scale, 1.0)
@@ -167,9 +173,22 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
     odd = standard[:, int(np.argmax(np.abs(w @ standard**4 - 3.0)))]
     far = standard[int(np.argsort(distance, kind="stable")[int(_FAR * (len(x) - 1))])]
     nearer = standard @ far > 0.5 * (far @ far)
-    for divided in (along > 0.0, distance > np.quantile(distance, 0.7), odd > 0.0, nearer):
+    wide = distance > np.quantile(distance, 0.7)
+    for divided in (along > 0.0, wide, odd > 0.0, nearer, _point_mass(x)):
         if divided.any() and not divided.all():
             yield divided
+
+
+def _point_mass(x: Array) -> NDArray[np.bool_]:
+    """Rows with the same value of the feature where about half of them have it; none if few do."""
+    some = x[:: max(len(x) // _COUNTED, 1)]
+    found, balance = np.zeros(len(x), dtype=bool), 0.0
+    for feature, counted in zip(x.T, some.T, strict=True):
+        values, counts = np.unique(counted, return_counts=True)
+        share = float(counts.max()) / len(counted)
+        if share >= _POINT_MASS and share * (1.0 - share) > balance:
+            found, balance = feature == values[counts.argmax()], share * (1.0 - share)
+    return found
 
 
 def centroid_relocations(

@@ -64,7 +64,7 @@ class _LenientCache:
     @property
     def _place(self) -> str:
         """Folder of the caches of all modules: the package, or that of NUMBA_CACHE_DIR."""
-        folder, package = Path(self._cache.cache_path), Path(__file__).parent
+        folder, package = Path(self._cache.cache_path), Path(__file__).parents[1]
         return str(package if folder.is_relative_to(package) else folder.parent)
 
     def __getattr__(self, name: str) -> Any:

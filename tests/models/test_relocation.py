@@ -54,6 +54,18 @@ def test_too_few_rows_are_not_split() -> None:
     assert list(relocations(COVARIANCES["diag"], components, rows, weights, 1e-6)) == []
 
 
+def test_rows_that_share_a_value_are_divided_from_the_others() -> None:
+    rows = np.random.default_rng(1).normal(size=(2000, 4))
+    rows[:240, 0] = 0.5  # within the range of the others
+    components = Components(np.full(2, 0.5), np.zeros((2, 4)), np.ones((2, 4)))
+    weights = np.full(2000, 1 / 2000)
+    moved = next(relocations(COVARIANCES["diag"], components, rows, weights, 1e-6))
+    thin = int(moved.covariances[:, 0].argmin())
+    assert moved.means[thin, 0] == pytest.approx(0.5, abs=1e-3)
+    assert moved.weights[thin] == pytest.approx(0.12, abs=0.01)
+    assert moved.covariances[thin, 0] < 1e-4
+
+
 def test_halves_of_one_cluster_are_merged_for_a_small_one() -> None:
     # without its half, a component loses more likelihood than the small clusters gain
     rng = np.random.default_rng(2)
