@@ -210,7 +210,7 @@ def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> C
                 stop = min(start + FLUSH, rows)
                 for row in range(start, stop, ROWS):
                     for p in range(used):
-                        _step(  # type: ignore[call-arg]  # numba hides the typing context
+                        _step(
                             x, row * n_features, frequencies, (first + p) * tile, short,
                             p * 2 * elements, weights, row, n_features, weighted, elements, mark,
                         )  # fmt: skip

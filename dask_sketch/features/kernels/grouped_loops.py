@@ -98,8 +98,8 @@ def _prefetch_row(values, row, row_bytes):  # type: ignore[no-untyped-def]
     """Prefetch a row."""
     at = np.int64(row) * row_bytes
     for b in range(0, row_bytes, 64):
-        prefetch_element(values, at + b, 0)  # type: ignore[call-arg]
-    prefetch_element(values, at + row_bytes - 1, 0)  # type: ignore[call-arg]
+        prefetch_element(values, at + b, 0)
+    prefetch_element(values, at + row_bytes - 1, 0)
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -188,27 +188,27 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 1, 1, AHEAD,
-                                       mark)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # fmt: skip
                             elif n_used < d:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 0, 1, AHEAD,
-                                       mark)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # fmt: skip
                             elif with_weight:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 1, side, side,
-                                       mark)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # fmt: skip
                             else:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 0, side, side,
-                                       mark)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # fmt: skip
                     for i in range(0, N_BASIS, side):
                         for j in range(0, N_BASIS, side):
                             multiply_basis(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
                                       sums, (i * N_BASIS + j) * width, side,
-                                       mark)  # type: ignore[call-arg]  # fmt: skip
+                                       mark)  # fmt: skip
                 extra = scalar(vectors * along)  # sum of the bits of PRODUCT, modulo a power of two
                 if not weighted:
                     for k in range(width):
@@ -217,12 +217,12 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                     cc = (n // SIDE * 2 * N_BASIS + n % SIDE * 2) * width
                     cs, sc = cc + width, cc + N_BASIS * width
                     fold(sums, cc, cs, sc, sc + width, extra, blanks, parts, 2 * n * width,
-                          (2 * n + GROUP) * width)  # type: ignore[call-arg]  # fmt: skip
+                          (2 * n + GROUP) * width)  # fmt: skip
                 for part in range(2):
                     for j in range(0, GROUP, width):
                         transpose_sums(parts, (part * GROUP + j) * width, numbers,
                               part * rows.shape[2] + group * GROUP + j,
-                              pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
+                              pitch_of_rows)  # fmt: skip
             for k in range(width):
                 if lengths[begin + k]:
                     _put(
@@ -297,11 +297,11 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
                         if weighted:
                             sum_features(columns, start, pitch, used, packed, cycles, tile, d,
                                          weights, v, sums, j * width, (width + j) * width,
-                                         1, count, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                                         1, count, AHEAD, mark)  # fmt: skip
                         else:
                             sum_features(columns, start, pitch, used, packed, cycles, tile, d,
                                          weights, v, sums, j * width, (width + j) * width,
-                                         0, count, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                                         0, count, AHEAD, mark)  # fmt: skip
                 less = scalar(vectors * squares), scalar(vectors * products)  # sums of their bits
                 for k in range(width * width):
                     sums[k] = less[0] - sums[k]
@@ -309,7 +309,7 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
                     sums[k] = less[1] - sums[k]
                 for part in range(2):
                     transpose_sums(sums, part * width * width, numbers, part * rows.shape[2] + at,
-                          pitch_of_rows)  # type: ignore[call-arg]  # fmt: skip
+                          pitch_of_rows)  # fmt: skip
             for k in range(width):
                 if lengths[begin + k]:
                     total, shift = whole[k], shifts[begin + k]

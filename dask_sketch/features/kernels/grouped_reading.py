@@ -42,10 +42,10 @@ def _prefetch_group(low, high, first, second, g):  # type: ignore[no-untyped-def
     """Prefetch the bounds and moments of a group for writing."""
     for f in range(0, low.shape[1], 8):
         for bounds in (low, high):
-            prefetch_element(bounds[g], f, 1)  # type: ignore[call-arg]
+            prefetch_element(bounds[g], f, 1)
         for sums in (first, second):
             for word in range(2):
-                prefetch_element(sums[g, word], f, 1)  # type: ignore[call-arg]
+                prefetch_element(sums[g, word], f, 1)
 
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -81,7 +81,7 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
 
     def fetch(values, rows, d, scratch, at):  # type: ignore[no-untyped-def]
         for f in range(0, d, PIECE):
-            fetch_features(values, rows, f, d, scratch, at, width, raw_kind, mark)  # type: ignore[call-arg]
+            fetch_features(values, rows, f, d, scratch, at, width, raw_kind, mark)
 
     return cached_njit(_FETCH, nogil=True, error_model="numpy")(fetch)
 
@@ -130,10 +130,10 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
                 b = 2 * f * width
                 if weighted:
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 1, mark)  # type: ignore[call-arg]  # fmt: skip
+                                 moments, weights, at, ends, 1, mark)  # fmt: skip
                 else:
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 0, mark)  # type: ignore[call-arg]  # fmt: skip
+                                 moments, weights, at, ends, 0, mark)  # fmt: skip
         for k in range(width):
             length, g = np.int64(lengths[begin + k]), groups[begin + k]
             if length == 0:
@@ -202,7 +202,7 @@ def _whitener(dtype: str) -> Callable[..., None]:
                 for r in range(0, STEPS * width, TOGETHER * width):
                     mix_columns(
                         columns, start + r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark
-                    )  # type: ignore[call-arg]
+                    )
             for k in range(d * pitch):
                 columns[start + k] = new[k]
 

@@ -140,7 +140,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
             for r in range(0, whole, elements):
                 for f in range(0, d, elements):
                     place = (start + r) * d + f
-                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)
             for r in range(whole, rows):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
@@ -160,21 +160,21 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                         weighted = weights.size and base >= SIDE
                         if n_used < d and weighted:
                             make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
-                                   1, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                                   1, 1, AHEAD, mark)  # fmt: skip
                         elif n_used < d:
                             make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
-                                   0, 1, AHEAD, mark)  # type: ignore[call-arg]  # fmt: skip
+                                   0, 1, AHEAD, mark)  # fmt: skip
                         elif weighted:
                             make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
-                                   1, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
+                                   1, tile, tile, mark)  # fmt: skip
                         else:
                             make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k,
-                                   0, tile, tile, mark)  # type: ignore[call-arg]  # fmt: skip
+                                   0, tile, tile, mark)  # fmt: skip
                 for i in range(0, N_BASIS, tile):
                     for j in range(0, N_BASIS, tile):
                         k = (group * N_BASIS + i) * N_BASIS + j * tile
                         multiply_basis(basis, i * pitch, (N_BASIS + j) * pitch, pitch, used,
-                                       sums, k, tile, bits)  # type: ignore[call-arg]  # fmt: skip
+                                       sums, k, tile, bits)  # fmt: skip
 
     scalar = numba.from_dtype(np.dtype(dtype))
     given = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]

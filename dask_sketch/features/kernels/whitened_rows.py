@@ -62,13 +62,13 @@ def _whitener(dtype: str) -> Callable[..., None]:
             for r in range(0, whole, elements):
                 for f in range(0, d, elements):
                     place = (start + r) * d + f
-                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)  # type: ignore[call-arg]
+                    transpose_square(samples, place, d, columns, f * pitch + r, pitch)
             for r in range(whole, used):
                 for f in range(d):
                     columns[f * pitch + r] = samples[(start + r) * d + f]
             for g in range(0, matrix.shape[0], TOGETHER):
                 for r in range(0, used, TOGETHER * elements):
-                    mix_columns(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)  # type: ignore[call-arg]
+                    mix_columns(columns, r, pitch, mixed, g * 2 * d, d, new, g * pitch + r, mark)
             for r in range(used):
                 for g in range(d):
                     out[start + r, g] = new[g * pitch + r]
