@@ -46,7 +46,7 @@ if WORKER:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes():
+def pytest_xdist_setupnodes(config):
     """Compile, before there are workers that would each do it, what most of them need."""
     script = Path(__file__).with_name("compiled.py")
     running = [
@@ -56,6 +56,14 @@ def pytest_xdist_setupnodes():
         )
         for share, parts in SHARES.items()
     ]
+    if not any(Path(__file__).parent.glob("*/__pycache__/test_*.pyc")):
+        # Bytecode of the test files. The import of librosa, which compiles, is left to the workers.
+        collect = ["--collect-only", "-qq", "-p", "no:cacheprovider", "--ignore-glob=*/speech/*"]
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "pytest", *collect, *config.args], stdout=subprocess.DEVNULL
+            )
+        )
     codes = [process.wait() for process in running]
     assert not any(codes)
 

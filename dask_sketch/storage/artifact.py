@@ -10,6 +10,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -27,6 +28,9 @@ ROOT = "zarr.json"  # metadata of a group
 DOCUMENT = "dataset.json"  # attributes and dimensions of a packed dataset
 # End of the name of the object that holds a whole artifact while another one is replaced by it.
 REPLACEMENT = ".dask-sketch-replacement"
+_MEMORY = (
+    2**25
+)  # bytes of content up to which all objects of a group are held before they are written
 
 
 class Storable(ABC):
@@ -140,12 +144,12 @@ def write_dataset(
     try:
         if path is not None:
             with replacing(path) as new:
-                _write(dataset, str(new), "w")
+                if dataset.nbytes > _MEMORY:
+                    _write(dataset, str(new), "w")
+                else:  # Zarr takes as long again to write each file on another thread
+                    _write_files(_objects(dataset), Path(new))
         elif isinstance(store, str):
-            objects: dict[str, Any] = {}
-            _write(dataset, MemoryStore(objects), "w")
-            contents = {key: value.to_bytes() for key, value in objects.items()}
-            _write_objects(contents, store, overwrite, storage_options or {})
+            _write_objects(_objects(dataset), store, overwrite, storage_options or {})
         else:
             _write(dataset, store, "w" if overwrite else "w-")
     except OSError as error:
@@ -170,6 +174,21 @@ def _write(dataset: xr.Dataset, store: Any, mode: str) -> None:
         )
     except (ContainsGroupError, FileExistsError) as error:
         raise _exists(store) from error
+
+
+def _objects(dataset: xr.Dataset) -> dict[str, bytes]:
+    """Objects of the Zarr group of a dataset, by name."""
+    objects: dict[str, Any] = {}
+    _write(dataset, MemoryStore(objects), "w")
+    return {key: value.to_bytes() for key, value in objects.items()}
+
+
+def _write_files(contents: Mapping[str, bytes], folder: Path) -> None:
+    """Write the objects of a group to files."""
+    for key, value in contents.items():
+        file = folder / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(value)
 
 
 def _write_objects(

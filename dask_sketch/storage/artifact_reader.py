@@ -289,7 +289,8 @@ def _load(store: Any, source: Any, group: zarr.Group, max_bytes: int) -> xr.Data
     import xarray as xr
 
     size = 0
-    for name, array in group.arrays():
+    arrays = dict(group.arrays())
+    for name, array in arrays.items():
         size += array.nbytes
         if array.dtype.kind not in "fiubc":
             raise ArtifactError(
@@ -308,15 +309,18 @@ def _load(store: Any, source: Any, group: zarr.Group, max_bytes: int) -> xr.Data
             f"{max_bytes:,} or half of the {available:,} bytes of free memory. Free memory, or "
             "check that the store is what you expect."
         )
-    with xr.open_zarr(
-        source,
-        chunks=None,
-        consolidated=False,
-        zarr_format=3,
-        mask_and_scale=False,
-        decode_times=False,
-    ) as opened:
-        return opened.load()
+    return xr.Dataset(
+        {name: _variable(array) for name, array in arrays.items()}, attrs=group.attrs.asdict()
+    )
+
+
+def _variable(array: zarr.Array[Any]) -> xr.Variable:
+    """Variable of an array, without the fill value that xarray adds to the attributes."""
+    import xarray as xr
+
+    dims = getattr(array.metadata, "dimension_names", None) or ()
+    attrs = {name: value for name, value in array.attrs.items() if name != "_FillValue"}
+    return xr.Variable(dims, np.asarray(array[...]), attrs)
 
 
 def _noun(schema: str) -> str:
