@@ -58,23 +58,23 @@ lint: $(READY)  ## linters, formatter and layers of imports, without changes to 
 types: $(READY)  ## type checker
 	$(BIN)/mypy $(if $(LATEST),--python-version $(VERSION))
 
-# The pages are copied into one folder, with the links that they have in the repository. The lowest
-# priority leaves the processor to the tests.
+# The pages are copied into one folder, with the links that they have in the repository. A lower
+# priority leaves most of the processor to the tests.
 docs: $(READY)  ## documentation as HTML, in .site/html
 	rm -rf .site
 	mkdir -p .site/source/dask_sketch .site/source/tests/benchmarks
 	cp -RpL README.md CHANGELOG.md LICENSE deploy notebooks .pictures .docs/. .site/source
 	cp -p dask_sketch/README.md dask_sketch/FORMAT.md .site/source/dask_sketch
 	cp -p tests/benchmarks/README.md .site/source/tests/benchmarks
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 nice -n 19 $(BIN)/python -m sphinx -q -W --keep-going \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 nice -n 5 $(BIN)/python -m sphinx -q -W --keep-going \
 	  -d .site/doctrees .site/source .site/html
 	cp .site/html/README.html .site/html/index.html
 
-# Four processes of one thread, since many tests wait. A file is never divided between them: some tests measure memory, or
+# Five processes of one thread, since many tests wait. A file is never divided between them: some tests measure memory, or
 # share a cluster. Bytecode is kept, so that processes started by tests do not compile it again.
 pytest: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder
+	  $(BIN)/python -m pytest -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)  ## tests that take minutes, and those of deployments
 	$(BIN)/python -m pytest -m "slow and not real"
