@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
     from dask_sketch.distributions.independent_rows import compare_rows
+    from dask_sketch.distributions.many_tests import ManyTests, compare_each
     from dask_sketch.distributions.mean_maps import (
         BlockMMD,
         MMDEstimate,
@@ -68,6 +69,7 @@ _HOME = {
     "Estimate": "control_variates",
     "FeatureDifference": "result",
     "MMDEstimate": "mean_maps",
+    "ManyTests": "many_tests",
     "NystroemKernel": "distance_kernels",
     "PatternSearch": "pattern_search",
     "ProbitRegions": "pattern_search",
@@ -77,6 +79,7 @@ _HOME = {
     "TwoSampleTest": "result",
     "change_points": "segmentation",
     "compare": "two_sample",
+    "compare_each": "many_tests",
     "compare_rows": "independent_rows",
     "divergence": "divergences",
     "divergence_matrix": "divergences",
@@ -108,6 +111,7 @@ __all__ = [
     "Estimate",
     "FeatureDifference",
     "MMDEstimate",
+    "ManyTests",
     "NystroemKernel",
     "PatternSearch",
     "ProbitRegions",
@@ -117,6 +121,7 @@ __all__ = [
     "TwoSampleTest",
     "change_points",
     "compare",
+    "compare_each",
     "compare_rows",
     "divergence",
     "divergence_matrix",

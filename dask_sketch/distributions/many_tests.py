@@ -1,0 +1,228 @@
+"""Test each of many groups of sketches against the others, with few false discoveries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import describe, fields_text, text_table
+from dask_sketch.distributions.permutations import default_number
+from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.two_sample import compare
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.labels import codes_of
+
+_HEADER = ("group", "adjusted p-value", "p-value", "discrepancy", "units")
+_SHOWN = 20
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, repr=False)
+class ManyTests:
+    """Result of :func:`compare_each`; prints as a sentence and a table.
+
+    Attributes
+    ----------
+    labels
+        Labels of the groups, in ascending order of their p-values.
+    tests
+        Test of each of them against the units of the others that were not found.
+    adjusted_p_values
+        P-values, adjusted by the false discovery rate.
+    rate
+        Largest expected share of false ones among the groups that are found different.
+    method
+        ``"bh"`` or ``"by"``.
+    """
+
+    labels: tuple[Any, ...]
+    tests: tuple[TwoSampleTest, ...]
+    adjusted_p_values: tuple[float, ...]
+    rate: float
+    method: str
+
+    @property
+    def different(self) -> tuple[Any, ...]:
+        """Labels of the groups that differ from the others."""
+        found = zip(self.labels, self.adjusted_p_values, strict=True)
+        return tuple(label for label, p in found if p <= self.rate)
+
+    @property
+    def sentence(self) -> str:
+        """Result in one sentence."""
+        n, total = len(self.different), len(self.labels)
+        verb = "differs" if n == 1 else "differ"
+        expected = f", of which {self.rate:.0%} are expected to be false at most" if n else ""
+        return f"{n:,} of {total:,} groups {verb} from the others{expected}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes, the nested ones as plain values, and the groups that differ."""
+        return {
+            "labels": self.labels,
+            "tests": tuple(one.as_dict() for one in self.tests),
+            "adjusted_p_values": self.adjusted_p_values,
+            "rate": self.rate,
+            "method": self.method,
+            "different": self.different,
+        }
+
+    def _fields(self) -> dict[str, str]:
+        values = self.as_dict()
+        return describe({name: values[name] for name in ("rate", "method")})
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for label, p, one in zip(self.labels, self.adjusted_p_values, self.tests, strict=True):
+            sizes = f"{one.discrepancy:.3g}", f"{one.n_units[0]:,}"
+            rows.append((str(label), f"{p:.2g}", f"{one.p_value:.2g}", *sizes))
+        return rows[:_SHOWN]
+
+    def __repr__(self) -> str:
+        table = text_table(self._rows(), header=_HEADER)
+        return "\n\n".join([self.sentence, fields_text(self._fields()), table])
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADER, self._rows())
+        return card("ManyTests", self._fields(), summary=self.sentence, below=table)
+
+
+def compare_each(
+    units: SketchGroup,
+    by: Any,
+    *,
+    strata: Any = None,
+    rate: float = 0.05,
+    method: Literal["bh", "by"] = "by",
+    tolerance: float = 0.0,
+    seed: int = 0,
+) -> ManyTests:
+    """Test each of many groups of units against the units of the others.
+
+    Each test is that of :func:`compare`, with as many permutations as so many tests need. The
+    p-values are adjusted such that at most a share ``rate`` of the groups that are found is
+    expected to be false.
+
+    Groups that are found are no measure for the others: all tests are repeated against the units of
+    the groups that were not found, at least half of them, until the same ones are found again. The
+    rate is exact for the first round only.
+
+    Parameters
+    ----------
+    units
+        Sketches of units, such as files, of one feature map.
+    by
+        Group of each unit, such as its speaker or machine: array-like of any labels, shape
+        (n_units,). Units with a missing label are left out.
+    strata
+        Stratum of each unit, as for :func:`compare`, shape (n_units,).
+    rate
+        False discovery rate, in (0, 1).
+    method
+        ``"by"`` for tests that depend in any way (Benjamini and Yekutieli), as these do, which
+        share units; ``"bh"`` for more power where the groups are many and small (Benjamini and
+        Hochberg).
+    tolerance
+        Largest discrepancy that does not matter, from 0 to 2: with one, the p-value of a test is
+        the larger one of both hypotheses.
+    seed
+        Seed of the permutations, ``>= 0``.
+
+    Returns
+    -------
+    tests
+        Tests of all groups, the most significant first, and their adjusted p-values.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, there are less than two groups, or a group has too few units
+        to be found among so many.
+
+    References
+    ----------
+    Benjamini, Hochberg (1995), Controlling the false discovery rate, JRSS B 57(1). Benjamini,
+    Yekutieli (2001), Annals of Statistics 29(4).
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, file = np.random.default_rng(0), np.arange(3000) % 60
+    >>> x = rng.normal(size=(3000, 2)) + 1.0 * (file % 5 == 3)[:, None]
+    >>> files = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=file, dim="file")
+    >>> compare_each(files, by=np.arange(60) % 5).different
+    (3,)
+    """
+    rate = require_number("rate", rate, 0.0, 1.0, strict=True)
+    if method not in ("bh", "by"):
+        raise InputError(f"method={method!r}: choose 'bh' or 'by'.")
+    if not isinstance(units, SketchGroup):
+        raise InputError(
+            f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
+            "call .compute() on a lazy one."
+        )
+    labels, codes = _labels("by", by, units)
+    if len(labels) < 2:
+        raise InputError(f"by has {len(labels)} labels: give those of two or more groups.")
+    blocks = None if strata is None else _labels("strata", strata, units)[1]
+    # an adjusted p-value may be so many times the p-value
+    factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
+    n_permutations = default_number(rate / factor)
+    found = np.zeros(len(labels), dtype=bool)
+    for _ in range(_ROUNDS):
+        before, tests = found, []
+        for code in range(len(labels)):
+            mine = codes == code
+            others = (codes >= 0) & ~mine & ~np.append(before, False)[codes]
+            ordered = None if blocks is None else [*blocks[mine], *blocks[others]]
+            tests.append(
+                compare(
+                    units.select(mine),
+                    units.select(others),
+                    strata=ordered,
+                    level=rate,
+                    tolerance=tolerance,
+                    n_permutations=n_permutations,
+                    seed=seed,
+                )
+            )
+        p = np.array([max(t.p_value, t.tolerance_p_value if tolerance else 0.0) for t in tests])
+        adjusted = stats.false_discovery_control(p, method=method)
+        order = np.lexsort((-np.array([one.squared for one in tests]), p, adjusted))
+        found = np.zeros(len(labels), dtype=bool)
+        most = order[: len(labels) // 2]
+        found[most] = adjusted[most] <= rate
+        if (found == before).all():
+            break
+    smallest = min(one.smallest_p_value for one in tests)
+    if smallest * factor > rate * len(labels):
+        raise InputError(
+            f"by has {len(labels):,} groups: no p-value is under {smallest:.2g}, too many for "
+            f"rate={rate:g} even if all groups differ. Give groups of more units.",
+            parameter="by",
+        )
+    return ManyTests(
+        labels=tuple(labels[k] for k in order),
+        tests=tuple(tests[k] for k in order),
+        adjusted_p_values=tuple(float(adjusted[k]) for k in order),
+        rate=rate,
+        method=method,
+    )
+
+
+def _labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], NDArray[np.intp]]:
+    """Labels, and the code of that of each unit; -1 for none."""
+    n = len(units)
+    if isinstance(given, str) or np.shape(given) != (n,):
+        raise InputError(
+            f"{name} has shape {np.shape(given)}: give the label of each of the {n:,} units.",
+            parameter=name,
+        )
+    labels, codes = codes_of(given, n, name)
+    return np.asarray(labels).tolist(), np.asarray(codes, dtype=np.intp)
