@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import TqdmWarning
 
 from dask_sketch.errors import ChunkError, InputError, install_command
 
+with warnings.catch_warnings():
+    # librosa imports it, and it warns in a notebook without widgets
+    warnings.simplefilter("ignore", TqdmWarning)
+    import tqdm.auto  # noqa: F401
 try:
     import librosa
     import soundfile
