@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import group_vectors
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.estimators.sketch_estimators import is_lazy
+from dask_sketch.estimators.conventions import is_lazy
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.sketch import sketch

@@ -29,6 +29,7 @@ from dask_sketch.distributions.ridge_selection import (
     targets_of,
 )
 from dask_sketch.errors import InputError
+from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number
@@ -45,7 +46,7 @@ _CALIBRATION = 100.0  # inverse penalty of that on the leave-one-out predictions
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
-class DistributionEstimator(Storable, BaseEstimator):
+class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
     """Base class of the estimators: ridge regression on features of groups."""
 
     features_: DistributionFeatures

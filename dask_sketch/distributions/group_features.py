@@ -15,6 +15,7 @@ from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.second_layer import LandmarkLayer, RandomLayer
 from dask_sketch.distributions.shrinkage import Shrinkage
 from dask_sketch.errors import InputError
+from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
 from dask_sketch.validation.blas import one_blas_thread
@@ -25,7 +26,9 @@ LAYERS = ("landmarks", "random")
 _N_GROUPS = 500  # groups whose distances are computed
 
 
-class DistributionFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DistributionFeatures(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, VersionedPickle, BaseEstimator
+):
     """Transform groups of samples to features, of which each group is one row.
 
     The first layer of features is in the sketches: their mean embeddings. The inner products of

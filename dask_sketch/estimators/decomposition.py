@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
 from dask_sketch.errors import InputError
-from dask_sketch.estimators.sketch_estimators import chosen_columns, is_lazy
+from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy
+from dask_sketch.estimators.sketch_estimators import chosen_columns
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
 from dask_sketch.models.principal_components import AffineMap
@@ -28,7 +29,9 @@ from dask_sketch.validation.arrays import require_integer, require_unmasked
 from dask_sketch.validation.tables import names_of
 
 
-class SketchPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class SketchPCA(
+    LazyOutput, ClassNamePrefixFeaturesOutMixin, TransformerMixin, VersionedPickle, BaseEstimator
+):
     """Principal component analysis in one pass over data of any size.
 
     The second moments of the samples are summed exactly, or for many features their products with a

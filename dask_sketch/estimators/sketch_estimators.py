@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dask
 import dask.array as da
 import numpy as np
-from dask.base import is_dask_collection
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -28,6 +26,7 @@ from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
+from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
@@ -44,7 +43,6 @@ from dask_sketch.validation.arrays import (
     require_unmasked,
 )
 from dask_sketch.validation.choices import Task
-from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import names_of, require_columns
 from dask_sketch.validation.warn import warn_user
 
@@ -54,12 +52,6 @@ _MAX_AUTO = 20  # components that the feature map of "auto" is designed for
 def number(value: Any) -> float:
     """Compute a score, which is lazy for lazy samples, as a number."""
     return float(dask.compute(value)[0])
-
-
-def is_lazy(x: Any) -> bool:
-    """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
-    outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
-    return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
 
 
 def _as_int32(labels: Any) -> Any:
@@ -75,7 +67,7 @@ def chosen_columns(x: Any, columns: list[str]) -> Any:
     return x[columns]
 
 
-class SketchEstimator(BaseEstimator, ABC):
+class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
     """Base class of the estimators: a mergeable sketch, and a model decoded from it.
 
     Input in memory is validated by scikit-learn. Lazy input (Dask array, DataFrame or bag, xarray,
@@ -263,7 +255,7 @@ class SketchEstimator(BaseEstimator, ABC):
 
 
 class SketchKMeans(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, SketchEstimator
+    LazyOutput, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, SketchEstimator
 ):
     """K-means clustering from a sketch, in one pass over data of any size.
 

@@ -14,20 +14,18 @@ RNG = np.random.default_rng(0)
 PARTS = [ds.partial_sketch(RNG.normal(size=(n, 2)), MAP) for n in (4097, 1000)]
 
 
-@pytest.mark.parametrize("weights", [None, RNG.exponential(size=3000)])
-@pytest.mark.parametrize("n", [1, 50, 3000])
-def test_errors_are_below_the_noise_and_of_mean_zero(n, weights):
-    w = None if weights is None else weights[:n]
-    sketch = ds.partial_sketch(RNG.normal(size=(n, 2)) + 3.0, MAP, w)
-    found = np.array([sketch.rounded(seed).moment_sum for seed in range(30)])
-    errors = (found - sketch.moment_sum) / sketch.total_weight
-    noise = 1.0 / sketch.effective_count
-    assert 0 < np.mean(np.abs(errors) ** 2) <= 0.015 * noise
-    bound = sketch.rounded().rounding_error / sketch.total_weight
-    assert np.mean(np.abs(errors) ** 2) <= 2.1 * bound**2
-    assert np.abs(errors.mean()) < 5 * bound / np.sqrt(errors.size)
-    bits = np.ceil(np.log2(sketch.effective_count) / 2) + 4
-    assert pack(sketch.rounded().moment_quanta)[2] <= bits + 1
+def test_errors_are_below_the_noise_and_of_mean_zero():
+    for n, w in ((1, None), (50, np.ones(50)), (3000, None), (3000, RNG.exponential(size=3000))):
+        sketch = ds.partial_sketch(RNG.normal(size=(n, 2)) + 3.0, MAP, w)
+        found = np.array([sketch.rounded(seed).moment_sum for seed in range(30)])
+        errors = (found - sketch.moment_sum) / sketch.total_weight
+        noise = 1.0 / sketch.effective_count
+        assert 0 < np.mean(np.abs(errors) ** 2) <= 0.015 * noise
+        bound = sketch.rounded().rounding_error / sketch.total_weight
+        assert np.mean(np.abs(errors) ** 2) <= 2.1 * bound**2
+        assert np.abs(errors.mean()) < 5 * bound / np.sqrt(errors.size)
+        bits = np.ceil(np.log2(sketch.effective_count) / 2) + 4
+        assert pack(sketch.rounded().moment_quanta)[2] <= bits + 1
 
 
 def test_errors_of_parts_are_independent():
