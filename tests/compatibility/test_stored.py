@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from compatibility import cases
+from compatibility import cases, format_reader, later
 from dask_sketch.jobs.ledger import Partition
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+LATER = json.loads((HERE / "later.json").read_text(encoding="utf-8"))
 SKETCHES = {f"{name}.sketch.zarr": case for name, case in cases.SKETCHES.items()}
 GROUPS = {f"{name}.group.zarr": case for name, case in cases.GROUPS.items()}
 LEDGERS = {f"{name}.ledger.zarr": case for name, case in cases.LEDGERS.items()}
@@ -148,3 +149,20 @@ def test_ledgers(name, stored, tmp_path):
     with ledger.lock():
         ledger.commit([(Partition("new", "1"), new)])
     assert ds.open_ledger(str(stored / name)).total().identical(before + new)
+
+
+@pytest.mark.parametrize("name", later.VALUES)
+def test_values_of_later_kinds(name):
+    value = later.stored()[name]
+    old, again = ds.open(value), later.VALUES[name]()
+    assert later.fingerprint(value) == LATER[name]
+    assert later.fingerprint(old.to_bytes()) == LATER[name]
+    assert later.fingerprint(again.to_bytes()) == LATER[name]
+    if isinstance(old, ds.Sketch):
+        attrs, arrays, _ = format_reader.read(value)
+        np.testing.assert_allclose(format_reader.sketch_z(attrs, arrays), old.z, atol=1e-15)
+
+
+def test_there_are_twenty_vectors():
+    assert set(LATER) == set(later.VALUES) == set(later.stored())
+    assert len(SKETCHES) + len(GROUPS) + len(LATER) >= 20
