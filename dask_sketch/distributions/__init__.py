@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         DistributionRegressor,
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
-    from dask_sketch.distributions.independent_rows import compare_rows
+    from dask_sketch.distributions.independent_rows import compare_model, compare_rows
     from dask_sketch.distributions.many_tests import ManyTests, compare_each
     from dask_sketch.distributions.mean_maps import (
         BlockMMD,
@@ -80,6 +80,7 @@ _HOME = {
     "change_points": "segmentation",
     "compare": "two_sample",
     "compare_each": "many_tests",
+    "compare_model": "independent_rows",
     "compare_rows": "independent_rows",
     "divergence": "divergences",
     "divergence_matrix": "divergences",
@@ -122,6 +123,7 @@ __all__ = [
     "change_points",
     "compare",
     "compare_each",
+    "compare_model",
     "compare_rows",
     "divergence",
     "divergence_matrix",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.diagnostics.mmd import feature_weights, halves
 from dask_sketch.distributions.bands import bands
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
@@ -22,6 +22,8 @@ from dask_sketch.distributions.permutations import (
 )
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
@@ -105,6 +107,116 @@ def compare_rows(
     >>> compare_rows(before, same).is_different, compare_rows(before, wider).is_different
     (False, True)
     """
+    level, tolerance, n_draws, seed = _checked(tolerance, level, n_draws, seed)
+    with one_blas_thread():
+        return _tested(first, second, tolerance, level, n_draws, seed)
+
+
+def compare_model(
+    sketch: Sketch,
+    model: GaussianMixture,
+    *,
+    tolerance: float = 0.0,
+    level: float = 0.05,
+    n_draws: int | None = None,
+    seed: int = 0,
+) -> TwoSampleTest:
+    """Test whether a sketch is of rows from a mixture that is known, if the rows are independent.
+
+    The noise of the sketch is simulated from rows of the mixture, so that the sketch needs no
+    random rows.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of rows that the model was not fitted to: with a model decoded from the same rows the
+        p-value is too large.
+    model
+        Mixture.
+    tolerance
+        Largest discrepancy that does not matter, from 0 to 2. With many rows no mixture is exact.
+    level
+        Chance to find a difference where there is none, in (0, 1).
+    n_draws
+        Number of simulated differences, ``>= 1``. The default is 999, or more if the level is so
+        small that its p-values need more.
+    seed
+        Seed of the rows and of the simulated differences, ``>= 0``.
+
+    Returns
+    -------
+    test
+        P-value, size of the difference with its interval, and the features that differ. The second
+        side is the model, which has no rows.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or the sketch is private, of missing values or of too few
+        rows.
+
+    Examples
+    --------
+    >>> import dask_sketch as ds
+    >>> model = ds.GaussianMixture([0.5, 0.5], [[-2.0], [2.0]], [[1.0], [1.0]])
+    >>> feature_map = ds.FeatureMap(1, 50, scale=1.0)
+    >>> x = model.sample(2000, seed=0)
+    >>> same, wider = (ds.partial_sketch(c * x, feature_map) for c in (1.0, 1.2))
+    >>> compare_model(same, model).is_different, compare_model(wider, model).is_different
+    (False, True)
+    """
+    level, tolerance, n_draws, seed = _checked(tolerance, level, n_draws, seed)
+    if not isinstance(sketch, Sketch) or not isinstance(model, GaussianMixture):
+        raise InputError(
+            f"sketch of type {type(sketch).__name__} with model of type {type(model).__name__}: "
+            "give a sketch of independent rows, and a GaussianMixture."
+        )
+    feature_map, n = sketch.feature_map, sketch.effective_count
+    refuse_missing("sketch", sketch)
+    if sketch.privacy is not None or n < _MIN_ROWS or feature_map.n_features != model.n_features:
+        raise InputError(
+            f"sketch has an effective count of {n:,.0f}, {feature_map.n_features} features and "
+            f"privacy={sketch.privacy is not None}: give one of {_MIN_ROWS} rows or more of "
+            f"{model.n_features} features, without the noise of privacy."
+        )
+    m, omega = feature_map.n_frequencies, feature_map.frequencies
+    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
+    with one_blas_thread():
+        rows, masses = model.sample(size, seed=seed), np.full(size, 1.0 / size)
+        unit, expected = feature_weights(feature_map) / math.sqrt(m), model.characteristic(omega)
+        noise = halves(unit * (np.exp(-1j * (rows @ omega)) - expected)) / math.sqrt(size)
+        difference = halves(unit * (sketch.characteristic - expected))
+        draws = np.random.default_rng((seed, 1)).standard_normal((n_draws, size))
+        differences = _Differences(draws, math.sqrt(n), False)
+        mean, variance = model.mean, model.variance
+        statistics = _statistics(feature_map, variance, noise, difference, differences)
+        effect = _effect(difference, noise, 1.0 / n)
+        sides = (sketch.mean, sketch.variance), (mean, variance)
+        features = _moment_differences(
+            sides, mean, rows, masses, differences, feature_map.feature_names
+        )
+    return TwoSampleTest(
+        p_value=combined_p_value(statistics),
+        smallest_p_value=1.0 / (n_draws + 1),
+        discrepancy=math.sqrt(max(effect.squared, 0.0)),
+        squared=effect.squared,
+        interval=effect.interval(level),
+        level=level,
+        tolerance=tolerance,
+        tolerance_p_value=effect.p_value_above(tolerance),
+        dim="row",
+        n_units=(sketch.count, 0),
+        n_strata=1,
+        n_permutations=n_draws + 1,
+        is_complete=False,
+        features=features,
+    )
+
+
+def _checked(
+    tolerance: float, level: float, n_draws: int | None, seed: int
+) -> tuple[float, float, int, int]:
     level = require_number("level", level, 0.0, 1.0, strict=True)
     tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
     if n_draws is None:
@@ -117,8 +229,7 @@ def compare_rows(
             f"{math.ceil(1.0 / level)} or more for level={level:g}.",
             parameter="n_draws",
         )
-    with one_blas_thread():
-        return _tested(first, second, tolerance, level, n_draws, seed)
+    return level, tolerance, n_draws, seed
 
 
 def _require_rows(name: str, sketch: Sketch) -> None:
@@ -152,19 +263,11 @@ def _tested(
     differences = _differences(first, second, observed, n_draws, seed)
     if not differences.permuted:
         _warn_of_rare_values(first, second, rows, masses)
-    statistics: list[Array] = []
     variance = masses @ rows**2 - (masses @ rows) ** 2
-    for band in bands(feature_map, variance):
-        simulated = differences(noise[:, band], difference[band])
-        statistics.append(np.einsum("ij,ij->i", simulated, simulated))
-        if len(band) <= 2 * _MAX_BAND:
-            values, basis = np.linalg.eigh(noise[:, band].T @ noise[:, band])
-            values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
-            if values[-1] > 0.0:
-                statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
+    statistics = _statistics(feature_map, variance, noise, difference, differences)
     effect = observed.effect()
     return TwoSampleTest(
-        p_value=combined_p_value(np.array(statistics)),
+        p_value=combined_p_value(statistics),
         smallest_p_value=1.0 / (n_draws + 1),
         discrepancy=math.sqrt(max(effect.squared, 0.0)),
         squared=effect.squared,
@@ -179,6 +282,26 @@ def _tested(
         is_complete=False,
         features=_feature_differences(first, second, rows, masses, differences),
     )
+
+
+def _statistics(
+    feature_map: FeatureMap,
+    variance: Array,
+    noise: Array,
+    difference: Array,
+    differences: _Differences,
+) -> Array:
+    """Statistics of all bands and ridges, shape (n_statistics, n_differences)."""
+    statistics: list[Array] = []
+    for band in bands(feature_map, variance):
+        simulated = differences(noise[:, band], difference[band])
+        statistics.append(np.einsum("ij,ij->i", simulated, simulated))
+        if len(band) <= 2 * _MAX_BAND:
+            values, basis = np.linalg.eigh(noise[:, band].T @ noise[:, band])
+            values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
+            if values[-1] > 0.0:
+                statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
+    return np.array(statistics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,9 +494,23 @@ def _feature_differences(
     """Differences of the means and mean squares of single features."""
     total = first.total_weight + second.total_weight
     pooled = (first.total_weight * first.mean + second.total_weight * second.mean) / total
-    sides = [(side.mean - pooled, side.variance) for side in (first, second)]
-    shift = sides[0][0] - sides[1][0]
-    squares = [mean**2 + variance for mean, variance in sides]
+    sides = (first.mean, first.variance), (second.mean, second.variance)
+    names = first.feature_map.feature_names
+    return _moment_differences(sides, pooled, rows, masses, differences, names)
+
+
+def _moment_differences(
+    sides: tuple[tuple[Array, Array], tuple[Array, Array]],
+    pooled: Array,
+    rows: Array,
+    masses: Array,
+    differences: _Differences,
+    names: tuple[str, ...] | None,
+) -> tuple[FeatureDifference, ...]:
+    """Differences of the sides, each with means and variances, around a common mean."""
+    (first, first_variance), (second, second_variance) = sides
+    shift = first - second
+    squares = [(mean - pooled) ** 2 + variance for mean, variance in sides]
     p: list[Array] = []
     for feature in range(len(pooled)):
         column = rows[:, feature] - pooled[feature]
@@ -384,15 +521,14 @@ def _feature_differences(
         simulated = differences(noise, observed) / deviation
         p.append(p_values(np.sum(simulated**2, axis=1)[None])[0])
     adjusted = adjusted_p_values(np.array(p))
-    names = first.feature_map.feature_names
     return tuple(
         FeatureDifference(
             name=f"feature {feature}" if names is None else names[feature],
             p_value=float(adjusted[feature]),
-            means=(float(first.mean[feature]), float(second.mean[feature])),
+            means=(float(first[feature]), float(second[feature])),
             deviations=(
-                math.sqrt(first.variance[feature]),
-                math.sqrt(second.variance[feature]),
+                math.sqrt(first_variance[feature]),
+                math.sqrt(second_variance[feature]),
             ),
         )
         for feature in np.lexsort(([one[0] for one in p], adjusted))

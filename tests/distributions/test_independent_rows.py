@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.distributions import compare_rows
+from dask_sketch import FeatureMap, GaussianMixture, partial_sketch
+from dask_sketch.distributions import compare_model, compare_rows
 from dask_sketch.errors import InputError, MergeError
 
 MAP = FeatureMap(2, 96, scale=1.0)
@@ -136,3 +136,42 @@ def test_permutations_have_the_weights_of_their_rows():
     assert not compare_rows(*sides, level=0.01).is_different
     wide = sketch_of(rng, 400, width=1.6, weights=rng.exponential(size=400))
     assert compare_rows(sides[0], wide).is_different
+
+
+MODEL = GaussianMixture([0.4, 0.6], [[-2.0, 0.0], [2.0, 1.0]], [[1.0, 0.5], [0.5, 1.0]])
+
+
+def test_rows_of_a_model_and_of_others():
+    feature_map = FeatureMap(2, 60, scale=1.0)
+    sketches = [partial_sketch(MODEL.sample(500, seed=k), feature_map) for k in range(10)]
+    p = [compare_model(one, MODEL, n_draws=99).p_value for one in sketches]
+    assert sum(one <= 0.1 for one in p) <= 4
+    assert 0.2 < np.mean(p) < 0.8
+    x = MODEL.sample(5000, seed=0)
+    x[:, 1] *= 1.1
+    found = compare_model(partial_sketch(x, feature_map), MODEL)
+    assert found.is_different
+    assert found.features[0].name == "feature 1"
+    assert found.n_units == (5000, 0)
+    assert found.interval[0] < found.discrepancy < found.interval[1]
+    assert not compare_model(partial_sketch(x, feature_map), MODEL, tolerance=0.2).is_different
+
+
+def test_a_model_is_compared_with_sketches_of_enough_rows():
+    feature_map = FeatureMap(2, 20, scale=1.0)
+    with pytest.raises(InputError, match="count of 99"):
+        compare_model(partial_sketch(MODEL.sample(99, seed=0), feature_map), MODEL)
+    with pytest.raises(InputError, match="model of type int"):
+        compare_model(partial_sketch(MODEL.sample(999, seed=0), feature_map), 3)
+    with pytest.raises(InputError, match="n_draws=9"):
+        compare_model(partial_sketch(MODEL.sample(999, seed=0), feature_map), MODEL, n_draws=9)
+
+
+@pytest.mark.slow
+def test_level_of_the_test_of_a_model():
+    feature_map = FeatureMap(2, 60, scale=1.0)
+    found = [
+        compare_model(partial_sketch(MODEL.sample(400, seed=k), feature_map), MODEL, seed=k)
+        for k in range(300)
+    ]
+    assert 4 <= sum(one.is_different for one in found) <= 28
