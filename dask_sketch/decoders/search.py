@@ -23,7 +23,7 @@ from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.swap_moves import merge_coincident
 from dask_sketch.decoders.threads import Threads
-from dask_sketch.decoders.warm_start import acceptable_cost, warm_start
+from dask_sketch.decoders.warm_start import acceptable_cost, converge_nearby, warm_start
 from dask_sketch.validation.warn import warn_user
 
 # Fraction of the variance floor down to which efficient refinement may lower variances.
@@ -95,6 +95,10 @@ def search_from_start(
     start, objective = problem.start, problem.objective(threads)
     assert start is not None  # the row "start" of the table is for problems that have one
     excess, _ = acceptable_cost(start, problem.n_components, objective.noise_level)
+    near = converge_nearby(objective, start, problem.n_components, excess)
+    if near is not None:
+        report(near.cost)
+        return replace(near, n_evaluations=objective.n_evaluations)
 
     def run(used: Objective) -> Fit:
         return warm_start(used, start, problem.n_components, rng, report, excess)

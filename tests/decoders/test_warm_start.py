@@ -8,7 +8,7 @@ import pytest
 from dask_sketch import decode
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start
-from dask_sketch.decoders.warm_start import acceptable_cost, warm_start
+from dask_sketch.decoders.warm_start import acceptable_cost, converge_nearby, warm_start
 
 
 @pytest.fixture
@@ -76,3 +76,16 @@ def test_other_components_are_searched_for_if_there_is_a_reason(sketch):
     # the last search counts, not the last model
     earlier = replace(model.decoding, searched=1.3 * noise)
     assert acceptable_cost(replace(start, decoding=earlier), None, noise) == never
+
+
+def test_near_components_take_few_steps(objective, true_theta, truth):
+    full = started(objective, truth.weights, true_theta)
+    near = Start(truth.weights, *objective.space.to_data_units(true_theta + 0.01))
+    before = objective.n_evaluations
+    found = converge_nearby(objective, near, None, np.inf)
+    assert objective.n_evaluations - before < 10
+    assert found.cost < full.cost + 0.01 * objective.unit
+    far = Start(truth.weights, *objective.space.to_data_units(true_theta + 3.0))
+    assert converge_nearby(objective, far, None, np.inf) is None
+    for n_components, excess in ((2, np.inf), (None, -np.inf)):
+        assert converge_nearby(objective, near, n_components, excess) is None

@@ -191,6 +191,17 @@ ROWS: dict[str, Row] = {
         likelihood_cases.coverage,
         (Goal(EFFICIENT, least=0.92, most=0.98),),
     ),
+    "windows": Row(
+        "windows of 30 sketches that move on by one: exact subtraction, and nats that decoding "
+        "from the model before loses to a search, d=12, K=64, m=8000, n=6e5",
+        likelihood_cases.windows,
+        (
+            Goal(likelihood_cases.SLIDE, least=1.0),
+            Goal(likelihood_cases.SLIDE, 0.01, statistic="seconds"),
+            Goal(likelihood_cases.WARM, 0.001),
+            Goal(likelihood_cases.WARM, 1.0, statistic="seconds"),
+        ),
+    ),
     "coverage-dependent": Row(
         "share inside nominal 95 % intervals, AR(1) frames in 50 groups, d=2, K=3, m=150",
         likelihood_cases.dependent_coverage,

@@ -26,6 +26,7 @@ from tests.benchmarks.paper.mixtures import EFFICIENT, decoded, measure_kl, refe
 from tests.benchmarks.paper.records import Job, Run, timed
 from tests.benchmarks.speech.recordings import run_recordings
 
+SLIDE, WARM = "slide", "warm decode"
 BOOTSTRAP = "bootstrap of groups"
 _NAMES = ("weights", "means", "covariances")
 NORMAL_95 = 1.959964  # half width of a 95 % interval, in standard errors
@@ -218,4 +219,33 @@ def _dependent_coverage(n_replicates: int, seed: int) -> list[Run]:
     return [
         *_inside(truth, found.model, found.interval(), BOOTSTRAP, seed, seconds),
         *_inside(truth, model, model.interval(), EFFICIENT, seed, 0.0),
+    ]
+
+
+def windows(form: str) -> list[Job]:
+    """Windows of 30 sketches that move on by one, and their decoding from the model before."""
+    n_draws = FORMS[form][0]
+    size = (64, 12, 8000, 30, 20_000) if form != "toy" else (2, 2, 60, 4, 1000)
+    return [partial(_windows, *size, seed) for seed in range(n_draws)]
+
+
+def _windows(k: int, d: int, m: int, n_parts: int, n: int, seed: int) -> list[Run]:
+    truth = random_mixture(k, d, seed=seed)
+    feature_map = design(truth.sample(5000, seed=1), n_components=k, n_frequencies=m, seed=seed)
+    parts = [
+        partial_sketch(truth.sample(n, seed=(seed + 1) * 1000 + part), feature_map)
+        for part in range(n_parts + 1)
+    ]
+    before = merge(parts[:-1])
+    model, cold = timed(partial(decode, before, k, method="splitting", seed=seed, threads=1))
+    moved, slide = timed(lambda: before + parts[-1] - parts[0])
+    warm, seconds = timed(partial(decode, moved, start=model, threads=1))
+    again = decode(moved, k, method="splitting", seed=seed, threads=1)
+    heldout = truth.sample(n, seed=seed)
+    best = truth.score(heldout)
+    setting = {"d": d, "K": k, "m": m}
+    return [
+        Run(setting, SLIDE, seed, float(moved.identical(merge(parts[1:]))), slide),
+        Run(setting, WARM, seed, again.score(heldout) - warm.score(heldout), seconds),
+        Run(setting, "cold", seed, best - again.score(heldout), cold),
     ]
