@@ -20,6 +20,7 @@ from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_l
 from dask_sketch.estimators.sketch_estimators import chosen_columns
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
+from dask_sketch.models.model import weighted_mean
 from dask_sketch.models.principal_components import AffineMap
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
@@ -358,6 +359,21 @@ class SketchPCA(
             logarithm += (d - k) * math.log(self.noise_variance_)
         return -0.5 * (squares + logarithm + d * math.log(2.0 * math.pi))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of samples in memory, in nats, as for scikit-learn's ``PCA``."""
-        return float(self.score_samples(X).mean())
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Mean log-likelihood of samples in memory, in nats, as for scikit-learn's ``PCA``.
+
+        Parameters
+        ----------
+        X
+            Samples in memory, shape (n_samples, n_features).
+        y
+            Ignored.
+        sample_weight
+            Non-negative weight of each sample in the mean.
+
+        Returns
+        -------
+        score
+            Weighted mean.
+        """
+        return float(weighted_mean(self.score_samples(X), sample_weight))

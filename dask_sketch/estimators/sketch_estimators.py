@@ -657,10 +657,25 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         rows = self._validated_input(X)
         return self.model_.logpdf(rows)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the samples, in nats; for lazy samples, computed immediately."""
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean log-likelihood of the samples, in nats; for lazy samples, computed immediately.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+        y
+            Ignored.
+        sample_weight
+            Non-negative weight of each sample in the mean.
+
+        Returns
+        -------
+        score
+            Weighted mean.
+        """
         rows = self._validated_input(X)
-        return number(self.model_.score(rows))
+        return number(self.model_.score(rows, sample_weight))
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion of the samples; see :meth:`GaussianMixture.bic`."""

@@ -5,11 +5,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import config_context
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dask_sketch as ds
-from dask_sketch.distributions import DistributionFeatures, DistributionRegressor
+from dask_sketch.distributions import (
+    DistributionClassifier,
+    DistributionFeatures,
+    DistributionRegressor,
+)
+from dask_sketch.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(300, 3)) * [1.0, 2.0, 3.0]
 WEIGHTS = np.random.default_rng(1).uniform(0.5, 1.5, 300)
@@ -42,6 +49,55 @@ def test_weights_are_routed_through_a_pipeline():
         model = make_pipeline(scaler, pca).fit(X, sample_weight=WEIGHTS)
     np.testing.assert_allclose(model[-1].components_, expected.components_, atol=1e-6)
     np.testing.assert_allclose(model[-1].explained_variance_, expected.explained_variance_)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid"),
+    [
+        (ds.SketchKMeans(2, n_frequencies=30), {"n_clusters": [1, 2]}),
+        (ds.SketchKMedians(2), {"n_clusters": [1, 2]}),
+        (ds.SketchGaussianMixture(1), {"variance_floor": [0.1]}),
+        (ds.SketchPCA(2), {"n_components": [1, 2]}),
+        (DistributionRegressor(20), {"alphas": [[1e-3], [1e3]]}),
+        (DistributionClassifier(20), {"alphas": [[1e-3], [1e3]]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_weights_are_routed_through_a_search(estimator, grid):
+    x = X[:120] + np.where(np.arange(120) % 2, 4.0, -4.0)[:, None]
+    y = X[:120, 0] > 0 if isinstance(estimator, DistributionClassifier) else x[:, 0]
+    weights = np.where(np.arange(120) % 3, 0.5, 2.0)
+    plain = clone(estimator)
+    with config_context(enable_metadata_routing=True):
+        routed = estimator.set_fit_request(sample_weight=True)
+        routed.set_score_request(sample_weight=True)
+        scaler = StandardScaler(with_mean=False).set_fit_request(sample_weight=False)
+        name = type(estimator).__name__.lower()
+        names = {f"{name}__{key}": values for key, values in grid.items()}
+        search = GridSearchCV(make_pipeline(scaler, routed), names, cv=2, error_score="raise")
+        found = search.fit(x, y, sample_weight=weights).best_estimator_
+    scaled = found[0].transform(x)
+    expected = plain.set_params(**{key: found[-1].get_params()[key] for key in grid})
+    expected.fit(scaled, y, sample_weight=weights)
+    score = expected.score(scaled, y, sample_weight=weights)
+    assert found[-1].score(scaled, y, sample_weight=weights) == score
+    other = clone(expected).fit(scaled, y)  # the weights had an effect
+    assert score != other.score(scaled, y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize("estimator", [ds.SketchGaussianMixture(1), ds.SketchPCA(2)])
+def test_scores_are_means_with_weights(estimator):
+    found = estimator.fit(X)
+    expected = np.average(found.score_samples(X), weights=WEIGHTS)
+    assert found.score(X, sample_weight=WEIGHTS) == pytest.approx(expected)
+    with pytest.raises(InputError, match="weights"):
+        found.score(X, sample_weight=-WEIGHTS)
+    if isinstance(estimator, ds.SketchGaussianMixture):
+        lazy, weights = (
+            da.from_array(values, chunks=(100, -1)[: values.ndim]) for values in (X, WEIGHTS)
+        )
+        assert found.score(lazy, sample_weight=weights) == pytest.approx(expected)
 
 
 def test_pickles_of_other_versions_are_read_with_a_warning(fitted):
