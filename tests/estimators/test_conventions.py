@@ -54,7 +54,7 @@ def test_weights_are_routed_through_a_pipeline():
 @pytest.mark.parametrize(
     ("estimator", "grid"),
     [
-        (ds.SketchKMeans(2, n_frequencies=30), {"n_clusters": [1, 2]}),
+        (ds.SketchKMeans(2), {"n_clusters": [1, 2]}),
         (ds.SketchKMedians(2), {"n_clusters": [1, 2]}),
         (ds.SketchGaussianMixture(1), {"variance_floor": [0.1]}),
         (ds.SketchPCA(2), {"n_components": [1, 2]}),
