@@ -112,8 +112,9 @@ def drift(
     """Test whether the newest data in the ledger of JOB differs from that before.
 
     JOB is a job file, whose table `[drift]` has the defaults, or the path or URL of a ledger. Ends
-    with exit code 5 if there is a difference.
+    with exit code 5 if there is a difference, and says since which run.
     """
+    from dask_sketch.jobs.since import since_when
     from dask_sketch.jobs.verify import drift_settings, open_named
 
     given = _given(
@@ -125,8 +126,14 @@ def drift(
         tolerance=tolerance,
     )
     with open_named(job, storage_options) as ledger:
-        found = ledger.drift(**(drift_settings(job) | given), seed=seed)
-    run.answer(found.as_dict(), repr(found))
+        settings = drift_settings(job) | given
+        found = ledger.drift(**settings, seed=seed)
+        since = None
+        if found.is_different:
+            unit, same = settings.get("unit", "partition"), settings.get("strata")
+            since = since_when(ledger, unit, same, seed)
+    values = {"since": None if since is None else since.as_dict()}
+    run.answer(found.as_dict() | values, repr(found) + ("" if since is None else f"\n\n{since}"))
     if found.is_different:
         raise click.exceptions.Exit(ALARM)
 

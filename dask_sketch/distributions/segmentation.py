@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ class ChangePoint:
     Attributes
     ----------
     label
-        Label of the first unit after the change.
+        Label, or time, of the first unit after the change.
     position
         Number of units before it.
     p_value
@@ -47,6 +47,8 @@ class ChangePoint:
         next one, from 0 to 2.
     interval
         Confidence interval of the discrepancy. It does not allow for the choice of the position.
+    date
+        Date of that unit, if it is known.
     """
 
     label: Any
@@ -54,6 +56,12 @@ class ChangePoint:
     p_value: float
     discrepancy: float
     interval: tuple[float, float]
+    date: str | None = None
+
+    @property
+    def dated_label(self) -> str:
+        """Label, with the date if it is known."""
+        return str(self.label) if self.date is None else f"{self.label} of {self.date}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +77,7 @@ class ChangePoints:
     level
         Level: chance of any change point where there is none.
     dim
-        Name of a unit.
+        Name of what the label of a change point is: a unit, or a time.
     n_units, n_strata
         Numbers of units, and of strata within which they were permuted.
     n_permutations
@@ -92,17 +100,27 @@ class ChangePoints:
         last = self.points[-1]
         return (
             f"{len(self.points)} change{'s were' if len(self.points) > 1 else ' was'} found; the "
-            f"distribution is as it is since {self.dim} {last.label} (p = {last.p_value:.2g})."
+            f"distribution is as it is since {self.dim} {last.dated_label} "
+            f"(p = {last.p_value:.2g})."
         )
 
     def as_dict(self) -> dict[str, Any]:
         """All attributes, the nested ones as plain values."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ChangePoints:
+        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        points = tuple(
+            ChangePoint(**(dict(one) | {"interval": tuple(one["interval"])}))
+            for one in values["points"]
+        )
+        return cls(**{field.name: values[field.name] for field in fields(cls)} | {"points": points})
+
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                *(str(one.label), str(one.position), f"{one.p_value:.2g}"),
+                *(one.dated_label, str(one.position), f"{one.p_value:.2g}"),
                 *(f"{one.discrepancy:.3g}", "{:.2g} to {:.2g}".format(*one.interval)),
             )
             for one in self.points
@@ -126,6 +144,7 @@ def change_points(
     units: SketchGroup,
     *,
     strata: Any = None,
+    times: Any = None,
     min_units: int = 3,
     level: float = 0.05,
     n_permutations: int | None = None,
@@ -149,6 +168,10 @@ def change_points(
         Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,). Units
         are compared with the mean of their stratum and permuted within it. By default all are in
         one.
+    times
+        Time of each unit, such as the number of a night of several units: array-like of numbers,
+        shape (n_units,). Units are put in this order, and the distribution changes only between
+        different times. The default is a time of its own for each unit, in the order of the labels.
     min_units
         Smallest number of units between two change points, ``>= 1``.
     level
@@ -200,7 +223,8 @@ def change_points(
         )
     initial = np.arange(len(units)) <= int(np.argmax(kept))
     one_side = units_of(units.select(initial), units.select(~initial), strata)
-    labels, n = np.asarray(units.labels)[kept], len(one_side)
+    one_side, labels, can_change = _ordered(units, one_side, kept, times)
+    n = len(one_side)
     n_orders = math.prod(math.factorial(int(k)) for k in np.bincount(one_side.strata))
     if n < 2 * least or n_orders < 1.0 / level:
         raise InputError(
@@ -215,13 +239,20 @@ def change_points(
             parameter="n_permutations",
         )
     splits = np.array(list(_splits(n, least)), dtype=np.intp)
+    splits = splits[can_change[splits[:, 1]]]
+    if not len(splits):
+        raise InputError(
+            f"times has no change that is {least} or more units (min_units) from both ends: give "
+            "a smaller min_units, or more units.",
+            parameter="times",
+        )
     require_memory("n_permutations", n_draws, 8 * _KINDS)
     with one_blas_thread():
         vectors = _directions(one_side)
         null = _permuted(one_side, vectors, splits, n_draws, seed)
         observed = null.observed(one_side, vectors, splits)
         found = _narrowest(splits, observed, null.largest, level, least)
-        found = _refined(found, len(one_side), least, partial(null.observed, one_side, vectors))
+        found = _refined(found, can_change, least, partial(null.observed, one_side, vectors))
         points = _described(one_side, found, labels.tolist(), level)
     p_value = float(_p_values(observed.max()[None], null.largest)[0])
     return ChangePoints(
@@ -233,6 +264,27 @@ def change_points(
         n_strata=int(one_side.strata.max()) + 1,
         n_permutations=n_draws + 1,
     )
+
+
+def _ordered(
+    group: SketchGroup, units: Units, kept: NDArray[np.bool_], times: Any
+) -> tuple[Units, NDArray[Any], NDArray[np.bool_]]:
+    """Units in the order of time, their labels, and whether a change can be before each of them."""
+    n = len(units)
+    if times is None:
+        return units, np.asarray(group.labels)[kept], np.ones(n, dtype=bool)
+    found = np.asarray(times)
+    if found.shape != kept.shape or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+        raise InputError(
+            f"times of shape {found.shape} and dtype {found.dtype}: give a finite number for each "
+            f"of the {len(kept):,} units.",
+            parameter="times",
+        )
+    order = np.argsort(found[kept], kind="stable")
+    labels = found[kept][order]
+    arrays = ("vectors", "means", "variances", "masses", "strata")
+    units = replace(units, **{name: getattr(units, name)[order] for name in arrays})
+    return units, labels, np.concatenate([[False], labels[1:] != labels[:-1]])
 
 
 def _splits(n: int, least: int) -> Iterator[tuple[int, int, int]]:
@@ -340,13 +392,17 @@ def _narrowest(
 
 
 def _refined(
-    found: dict[int, float], n: int, least: int, observed: Callable[[NDArray[np.intp]], Array]
+    found: dict[int, float],
+    can_change: NDArray[np.bool_],
+    least: int,
+    observed: Callable[[NDArray[np.intp]], Array],
 ) -> dict[int, float]:
     """Move each change point to the best split between its neighbours."""
-    edges, out = [0, *found, n], {}
+    edges, out = [0, *found, len(can_change)], {}
     for k, p_value in enumerate(found.values()):
         start, end = edges[k], edges[k + 2]
         middle = np.arange(start + least, end - least + 1)
+        middle = middle[can_change[middle]]
         splits = np.column_stack([np.full_like(middle, start), middle, np.full_like(middle, end)])
         edges[k + 1] = int(middle[np.argmax(observed(splits))])
         out[edges[k + 1]] = p_value

@@ -13,6 +13,7 @@ from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
+from dask_sketch.jobs.since import Since
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Outcome:
         Summary of each model, by name.
     drift, untested
         Test of the newest data against that before; or ``None``, and the reason why there was none.
+    since
+        Run since which the data differs; ``None`` if the test found no difference.
     drifts
         Distances of the new samples from the others, and of the state from earlier ones, by name.
     between
@@ -82,6 +85,7 @@ class Outcome:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drift: TwoSampleTest | None = None
     untested: str = ""
+    since: Since | None = None
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
@@ -94,7 +98,10 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
-        tested = {"drift": None if self.drift is None else self.drift.as_dict()}
+        tested = {
+            "drift": None if self.drift is None else self.drift.as_dict(),
+            "since": None if self.since is None else self.since.as_dict(),
+        }
         return (
             vars(self)
             | tested
@@ -131,6 +138,8 @@ class Outcome:
             fields[name] = model_text(model)
         if self.drift is not None or self.untested:
             fields["drift"] = self.untested if self.drift is None else self.drift.sentence
+        if self.since is not None:
+            fields["since when"] = self.since.sentence
         for name, distance in list(self.drifts.items())[:_STATES]:
             fields[f"distance, {name}"] = drift_text(distance)
         for name, distance in list(self.between.items())[:_NAMED]:

@@ -20,6 +20,7 @@ from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import DONE, Outcome, model_text
 from dask_sketch.jobs.results import DecodedModel, Results
+from dask_sketch.jobs.since import HEADER, Since
 from dask_sketch.jobs.verify import status_text
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def write_page(
         sections=[
             *_quarantine(outcome),
             *_drift(results),
+            *_since(results.since),
+            *_distances(results),
             *_components(results, first),
             *_groups(outcome),
             _run(outcome),
@@ -144,7 +147,7 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
     counts = f"Partitions: {', '.join(f'{n:,} {kind}' for kind, n in counted.items())}."
     if outcome.alarm:
         # runs of the first versions have no test
-        tested = [] if outcome.drift is None else [outcome.drift.sentence]
+        tested = [found.sentence for found in (outcome.drift, outcome.since) if found is not None]
         text = ["Alarm: the data has changed.", *tested, counts]
     elif outcome.drift is not None:
         text = ["No alarm.", outcome.drift.sentence, counts]
@@ -263,7 +266,7 @@ def _quarantine(outcome: Outcome) -> list[Section]:
 
 
 def _drift(results: Results) -> list[Section]:
-    """Test of the newest data, with the features that differ, and distances."""
+    """Test of the newest data, with the features that differ."""
     sections, found, table = [], results.drift, results.job.drift
     if found is None:
         sections.append(Section("Drift", f"No test. {results.untested}", (), ()))
@@ -288,6 +291,21 @@ def _drift(results: Results) -> list[Section]:
         strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= level)
         header = ("feature", "before", "newest", "p-value")
         sections.append(Section("Drift", text, header, rows, strong))
+    return sections
+
+
+def _since(since: Since | None) -> list[Section]:
+    """Table of the runs at which the distribution has changed, the latest first."""
+    if since is None:
+        return []
+    rows = since.rows[:_MAX_ROWS]
+    text = f"{since.sentence} {since.note}"
+    return [Section("Since when", text, HEADER, rows, frozenset({0} if rows else ()))]
+
+
+def _distances(results: Results) -> list[Section]:
+    """Table of distances, which raise no alarm."""
+    sections = []
     if results.drifts:
         text = (
             "Maximum mean discrepancy (0 to 2) without its noise, and the discrepancy of noise "
@@ -434,6 +452,8 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
                 break
     tested = record.results.get("drift")
     found.drift = None if tested is None else TwoSampleTest.from_dict(tested)
+    dated = record.results.get("since")
+    found.since = None if dated is None else Since.from_dict(dated)
     found.untested = str(record.results.get("untested", ""))
     found.drifts = _drifts(record.results.get("drifts", {}))
     return found
@@ -472,6 +492,7 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
             name: stored["models"][name] for name in results.models if name in stored["models"]
         },
         drift=results.drift,
+        since=results.since,
         untested=results.untested,
         drifts=results.drifts,
         between=_drifts(stored.get("between", {})),

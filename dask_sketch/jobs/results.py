@@ -17,6 +17,7 @@ from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.checks import data_breaches, model_breaches
 from dask_sketch.jobs.open import columns_of, group_keys
+from dask_sketch.jobs.since import Since, since_when
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
@@ -202,6 +203,8 @@ class Results:
         Score of each model on the held-out samples, by its name.
     drift
         Test of the newest data against that before; ``None`` if there was none.
+    since
+        Run since which the data differs; ``None`` if the test found no difference.
     untested
         Reason why there was no test.
     drifts
@@ -229,6 +232,7 @@ class Results:
     earlier: dict[str, Model] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     drift: TwoSampleTest | None = None
+    since: Since | None = None
     untested: str = "There is no new data."
     drifts: dict[str, Drift] = field(default_factory=dict)
     between: dict[tuple[str, str], Drift] = field(default_factory=dict)
@@ -360,6 +364,8 @@ class Results:
             if error.parameter not in ("window", "reference", "strata"):
                 raise
             self.untested = str(error)
+        if self.alarm:
+            self.since = since_when(self.ledger, table.unit, table.strata, self.job.job.seed)
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

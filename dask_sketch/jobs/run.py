@@ -177,6 +177,7 @@ class _Run:
             changes = _compare(sources, ledger)
             plan = plan_run(self.job, sources, changes, ledger)
             self.log(str(plan))
+            ledger.run_started = started
             with self._step("sketch"):
                 if self.job.job.sample == 0 and ledger.sampling is not None:
                     self.log(f"erasing {ledger.kept_rows} from the ledger ...")
@@ -276,6 +277,7 @@ class _Run:
             rows=asdict(ledger.kept_rows),
             models={name: results.summary(name) for name in results.models},
             drift=results.drift,
+            since=results.since,
             untested="" if results.drift is not None else results.untested,
             drifts=results.drifts,
             between={
@@ -333,6 +335,7 @@ class _Run:
             results={
                 "models": values["models"],
                 "drift": values["drift"],
+                "since": values["since"],
                 "untested": outcome.untested,
                 "drifts": values["drifts"],
                 "between": dict(list(values["between"].items())[:MAX_BETWEEN]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,10 @@ def test_drift(make_place: Make) -> None:
     result = call("drift", place.file)
     assert result.exit_code == ALARM
     assert "A difference was found" in result.stdout
+    assert "since run 2 of" in result.stdout
+    told = json.loads(call("drift", place.file, "--json").stdout)
+    assert [one["label"] for one in told["since"]["changes"]["points"]] == [2]
+    assert answer("drift", place.file, "--tolerance", 1.5)["since"] is None
     assert answer("drift", place.file, "--tolerance", 1.5)["level"] == 5 / 365
     ledger = place.folder / "ledger.zarr"
     assert answer("drift", ledger, "--tolerance", 2.0)["level"] == 0.05

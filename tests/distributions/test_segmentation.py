@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.distributions import change_points
+from dask_sketch.distributions import ChangePoints, change_points
 from dask_sketch.errors import InputError
 
 MAP = FeatureMap(2, 50, scale=1.0)
@@ -47,6 +49,23 @@ def test_seasons_are_strata():
     changed = nights(70, offsets=lambda k: 2.0 * (k % 7 >= 5) + 2.0 * (k >= 42))
     found = change_points(changed, strata=np.arange(70) % 7, n_permutations=99)
     assert [one.position for one in found.points] == [42]
+
+
+def test_changes_lie_between_times():
+    group = nights(24, offsets=lambda k: 4.0 * (k >= 13))
+    times = np.arange(24) // 4
+    found = change_points(group, times=times, n_permutations=99)
+    assert [(one.label, one.position) for one in found.points] == [(3, 12)]
+    # the order of the labels is not that of the times
+    order = np.random.default_rng(0).permutation(24)
+    mixed = nights(24, offsets=lambda k: 4.0 * (order[k] >= 12))
+    again = change_points(mixed, times=order, n_permutations=99)
+    assert [(one.label, one.position) for one in again.points] == [(12, 12)]
+    assert ChangePoints.from_dict(json.loads(json.dumps(again.as_dict()))) == again
+    with pytest.raises(InputError, match="times has no change"):
+        change_points(group, times=np.zeros(24))
+    with pytest.raises(InputError, match=r"times of shape \(3,\)"):
+        change_points(group, times=[1, 2, 3])
 
 
 def test_nights_without_samples_are_left_out_and_too_few_refused():

@@ -65,15 +65,25 @@ def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     page = (place.folder / "r.html").read_text()
     assert "Alarm" in page
     assert outcome.drift.sentence in page
+    assert outcome.since is not None
+    assert outcome.since.changes is not None
+    (change,) = outcome.since.changes.points
+    assert (change.label, change.date) == (2, place.ledger().history()[-1].started[:10])
+    assert "since run 2 of" in str(outcome)
+    assert outcome.since.sentence in page
+    assert "<h2>Since when" in page
     assert "Changes of the components" in page
     report_last_run(place.file, place.folder / "again.html")
-    assert outcome.drift.sentence in (place.folder / "again.html").read_text()
+    again = (place.folder / "again.html").read_text()
+    assert outcome.drift.sentence in again
+    assert outcome.since.sentence in again
     place.append(rows_of(4 * ROWS, seed=8, shift=1.5))
     place.write(DRIFT + "tolerance = 1.5\n")
     outcome = place.run()
     assert not outcome.alarm
     assert outcome.drift is not None
     assert outcome.drift.tolerance_p_value > 0.5
+    assert outcome.since is None
 
 
 def test_too_few_partitions_are_not_tested(make_place: Make) -> None:

@@ -122,6 +122,7 @@ PARTS = {
         jobs/ledger/ledger.py
         jobs/ledger/change.py
         jobs/ledger/reader.py
+        jobs/ledger/index.py
         jobs/ledger/batch.py
         jobs/ledger/manifest.py
         jobs/ledger/garbage.py

@@ -29,10 +29,10 @@ from dask_sketch.jobs.ledger.batch import (
 )
 from dask_sketch.jobs.ledger.forgotten import Rows, file_of
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
+from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition
-from dask_sketch.jobs.ledger.reader import Index
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.sketching.sketch import Sketch

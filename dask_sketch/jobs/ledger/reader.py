@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,23 +19,23 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
-    Batch,
     Member,
-    read_members,
     read_samples,
     read_sketches,
     read_total,
 )
 from dask_sketch.jobs.ledger.history import RunRecord, read_records
+from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
 from dask_sketch.jobs.ledger.windows import (
     RunTotals,
     Window,
-    choose_runs,
     choose_sides,
+    choose_units,
     decayed_weights,
+    start_times,
     window_keys,
 )
 from dask_sketch.sketching.group import SketchGroup
@@ -53,98 +51,6 @@ if TYPE_CHECKING:
 
 _SHOWN_RUNS = 10  # rows of a table
 VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory
-
-
-class Index:
-    """Entries of the live partitions, and their batches and rows.
-
-    Parameters
-    ----------
-    backend
-        Backend of the ledger.
-    batches
-        Batches of the state to index.
-
-    Attributes
-    ----------
-    batches
-        Batches by the names of their folders.
-    members
-        Members of each batch, dead ones included, in the order of its rows.
-    entries
-        Entries of the live partitions by key, updated when the index follows the ledger.
-    """
-
-    def __init__(self, backend: Backend, batches: Sequence[Batch]):
-        self._backend = backend
-        self._entries: dict[str, Entry] = {}
-        self._row: dict[str, int] = {}
-        self.batches: dict[str, Batch] = {}
-        self.members: dict[str, list[Member]] = {}
-        self.entries: Mapping[str, Entry] = MappingProxyType(self._entries)
-        self.follow(batches, {})
-
-    def follow(self, batches: Sequence[Batch], known: Mapping[str, list[Member]]) -> None:
-        """Update the index to another state, and keep what both have in common.
-
-        Parameters
-        ----------
-        batches
-            Batches of that state.
-        known
-            Members of batches that need not be read.
-        """
-        state = {batch.reference.name: batch for batch in batches}
-        other = [name for name, batch in self.batches.items() if state.get(name) != batch]
-        fresh = [batch for name, batch in state.items() if self.batches.get(name) != batch]
-        members = {**self.members, **known}
-        wanted = [batch for batch in fresh if batch.reference.name not in members]
-        for batch, read in zip(wanted, read_members(self._backend, wanted), strict=True):
-            members[batch.reference.name] = read
-        for name in other:
-            for row in self.live(name):
-                key = self.key(name, row)
-                del self._entries[key], self._row[key]
-        self.batches, self.members = state, {name: members[name] for name in state}
-        for batch in fresh:
-            self._add(batch.reference.name)
-
-    def _add(self, name: str) -> None:
-        for row in self.live(name):
-            key, entry = self.members[name][row]
-            if key in self._entries:
-                raise LedgerError(
-                    f"{self._backend.label} holds the partition {key!r} twice, in {name} and "
-                    f"{self._entries[key].batch}: it was edited. Restore it from a copy."
-                )
-            self._entries[key], self._row[key] = entry, row
-
-    def rows(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Find the rows of live partitions, by the name of their batch.
-
-        Raises
-        ------
-        LedgerError
-            If a key is not live.
-        """
-        found: dict[str, list[int]] = defaultdict(list)
-        for key in keys:
-            entry = self.entries.get(key)
-            if entry is None:
-                raise LedgerError(
-                    f"the ledger holds no partition {key!r}: choose one of its entries."
-                )
-            found[entry.batch].append(self._row[key])
-        return dict(found)
-
-    def live(self, name: str) -> list[int]:
-        """Rows of the live members of a batch."""
-        batch = self.batches[name]
-        return [row for row in range(batch.n_members) if row not in batch.dead]
-
-    def key(self, name: str, row: int) -> str:
-        """Key of a row of a batch."""
-        return self.members[name][row][0]
 
 
 @dataclass(frozen=True)
@@ -254,6 +160,9 @@ class LedgerReader:
     damage
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole.
+    run_started
+        Time in ISO 8601 at which the run under way started, whose partitions have no record yet;
+        ``None`` outside of a run.
     """
 
     def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
@@ -267,6 +176,7 @@ class LedgerReader:
         self._run_totals = RunTotals(lambda keys, sample: self.total(keys, sample=sample))
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
         self.damage: str | None = None
+        self.run_started: str | None = None
         self._state = self._newest()
         self._take_pilot()
 
@@ -488,14 +398,14 @@ class LedgerReader:
 
             decode(ledger.window("30 days"), start=ledger.model())
         """
-        entries = self.entries
+        entries, records = self.entries, self._records_so_far()
         if window is None and entries:
             keys = sorted(entries)
         else:
-            keys = window_keys(entries, self.history(), 1 if window is None else window, "window")
+            keys = window_keys(entries, records, 1 if window is None else window, "window")
         weights = None
         if half_life is not None:
-            weights = decayed_weights(entries, self.history(), keys, half_life)
+            weights = decayed_weights(entries, records, keys, half_life)
         return self._run_totals.merged(entries, keys, weights, sample=sample)
 
     def _merged_rows(self, sampling: Sampling) -> RowSample:
@@ -635,7 +545,7 @@ class LedgerReader:
         level = require_number("level", level, 0.0, 1.0, strict=True)
         sides = choose_sides(
             self.entries,
-            self.history(),
+            self._records_so_far(),
             window,
             reference,
             unit=unit,
@@ -654,16 +564,24 @@ class LedgerReader:
         )
 
     def change_points(
-        self, window: Window | None = None, *, strata: str | None = None, **options: Any
+        self,
+        window: Window | None = None,
+        *,
+        unit: str = "run",
+        strata: str | None = None,
+        **options: Any,
     ) -> ChangePoints:
         """Find since when the data is distributed as it is, and earlier changes.
 
-        The unit is all that a run has read, in the order of the runs.
+        Changes are searched between runs.
 
         Parameters
         ----------
         window
-            Data that is searched, as for :meth:`drift`; by default all, of at most 1,000 runs.
+            Data that is searched, as for :meth:`drift`; by default all, of at most 1,000 units.
+        unit
+            ``"run"``, or ``"partition"`` if the partitions of one run do not depend on each other;
+            changes of a few runs are found then.
         strata
             ``"weekday"`` of the start of the run, if days of the week differ.
         options
@@ -672,18 +590,33 @@ class LedgerReader:
         Returns
         -------
         changes
-            Change points, each labelled by the number of the first run after it.
+            Change points, each labelled by the number and the date of the first run after it.
 
         Raises
         ------
         LedgerError
             If the window holds no partitions, or an argument is not one of the above.
         InputError
-            If there are too few runs for the level.
+            If there are too few units for the level.
         """
-        entries, records = self.entries, self.history()
-        runs, codes = choose_runs(entries, records, window, strata)
-        return change_points(self._units(runs, "run"), strata=codes, **options)
+        records = self._records_so_far()
+        keys, codes, runs = choose_units(self.entries, records, window, unit, strata)
+        found = change_points(self._units(keys, unit), strata=codes, times=runs, **options)
+        started = start_times(records)
+        points = tuple(
+            replace(one, date=started[one.label].date().isoformat())
+            if one.label in started
+            else one
+            for one in found.points
+        )
+        return replace(found, dim="run", points=points)
+
+    def _records_so_far(self) -> list[RunRecord]:
+        """Records of all runs, and of the one under way, if its start is known."""
+        records, started = self.history(), self.run_started
+        if started is None:
+            return records
+        return [*records, RunRecord(self.next_run, started, started, "under way")]
 
     def _units(self, keys: Mapping[Any, list[str]], unit: str) -> SketchGroup:
         """Sketches of units, each of one partition or of all that a run has read."""

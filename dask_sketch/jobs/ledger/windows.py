@@ -21,7 +21,7 @@ from dask_sketch.sketching.sketch import Sketch
 Window: TypeAlias = int | str | Callable[[str], bool]
 _MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
-_MAX_SEARCHED = 1000  # runs among which changes are searched
+_MAX_SEARCHED = 1000  # units among which changes are searched
 _MAX_HALVINGS = 32  # of a weight: sums have no smaller quanta
 
 
@@ -72,8 +72,7 @@ def choose_sides(
     LedgerError
         If a window holds no partitions, or an argument is not one of those of ``Ledger.drift``.
     """
-    if unit not in ("partition", "run"):
-        raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
+    _require_unit(unit)
     if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
         remedy = "a function of the key of a partition" if unit == "partition" else "None"
         raise LedgerError(
@@ -96,26 +95,34 @@ def choose_sides(
     return found
 
 
-def choose_runs(
+def choose_units(
     entries: Mapping[str, Entry],
     records: Sequence[RunRecord],
     window: Window | None,
+    unit: str,
     strata: str | None,
-) -> tuple[dict[Any, list[str]], list[Any] | None]:
-    """Choose the runs among which change points are searched, with their strata.
+) -> tuple[dict[Any, list[str]], list[Any] | None, list[int]]:
+    """Choose the units among which change points are searched, with their strata and runs.
 
     Raises
     ------
     LedgerError
-        If the window holds no partitions, or ``strata`` is not one of those of
+        If the window holds no partitions, or an argument is not one of those of
         ``Ledger.change_points``.
     """
+    _require_unit(unit)
     if strata not in (None, "weekday"):
         raise LedgerError(f"strata={strata!r}: give 'weekday' or None.", parameter="strata")
     chosen = entries.__contains__ if window is None else window
     every = window_keys(entries, records, chosen, "window")
-    found = _units(entries, every, "run", _MAX_SEARCHED)
-    return found, _strata(entries, records, [found], "run", strata)
+    found = _units(entries, every, unit, _MAX_SEARCHED)
+    runs = [entries[keys[0]].run for keys in found.values()]
+    return found, _strata(entries, records, [found], unit, strata), runs
+
+
+def _require_unit(unit: str) -> None:
+    if unit not in ("partition", "run"):
+        raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
 
 
 def _units(

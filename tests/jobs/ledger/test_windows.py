@@ -129,6 +129,29 @@ def test_the_weekday_of_a_run_without_record_is_unknown(ledger, world):
         ledger.drift("ab".__contains__, strata="weekday", level=0.5)
 
 
+def test_partitions_of_the_run_under_way_are_the_newest(tmp_path, feature_map):
+    ledger, rng = create_ledger(tmp_path / "ledger.zarr", feature_map), np.random.default_rng(0)
+    for run in (1, 2):
+        rows = rng.normal(size=(6, 40, 2)) + 2.0 * (run == 2)
+        added = [
+            (Partition(f"{run}{part}", "v0", 40, 100), partial_sketch(x, feature_map))
+            for part, x in zip("abcdef", rows, strict=True)
+        ]
+        start = f"2026-06-{run:02d}T02:00:00+00:00"
+        with ledger.lock():
+            ledger.commit(added=added, run=RunRecord(1, start, start, "done") if run == 1 else None)
+    assert ledger.drift("1 hour", n_permutations=99).n_units == (6, 6)
+    ledger.run_started = start
+    assert ledger.window("1 hour").identical(ledger.total([f"2{part}" for part in "abcdef"]))
+    assert ledger.window("9 days").count == 12 * 40
+    with pytest.raises(InputError, match=r"level=0\.05"):
+        ledger.drift(strata="weekday")  # each run has another weekday
+    (change,) = ledger.change_points(unit="partition", n_permutations=99).points
+    assert (change.label, change.position, change.date) == (2, 6, "2026-06-02")
+    with pytest.raises(LedgerError, match="unit='night'"):
+        ledger.change_points(unit="night")
+
+
 @pytest.mark.parametrize("window", [None, 1, "7 days", lambda key: key.endswith("a")])
 def test_the_sketch_of_a_window_is_the_sum_of_its_partitions(nights, window):
     keys = sorted(nights.entries)
@@ -199,7 +222,7 @@ def test_the_run_since_which_data_has_changed(nights):
     assert found.dim == "run"
     assert found.n_units == N_NIGHTS
     assert {one.label for one in found.points} <= {6, 8, 13, 15, 20}  # weekends, and the last two
-    assert found.points[-1].label == 20
+    assert (found.points[-1].label, found.points[-1].date) == (20, "2026-06-20")
     weekdays = nights.change_points("14 days", strata="weekday", n_permutations=99)
     assert weekdays.n_strata == 7
     assert nights.change_points(10, n_permutations=99).n_units == 10
