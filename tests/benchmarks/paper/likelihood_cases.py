@@ -245,7 +245,7 @@ def _windows(k: int, d: int, m: int, n_parts: int, n: int, seed: int) -> list[Ru
     best = truth.score(heldout)
     setting = {"d": d, "K": k, "m": m}
     return [
-        Run(setting, SLIDE, seed, float(moved.identical(merge(parts[1:]))), slide),
+        Run(setting, SLIDE, seed, float(moved.same_sums(merge(parts[1:]))), slide),
         Run(setting, WARM, seed, again.score(heldout) - warm.score(heldout), seconds),
         Run(setting, "cold", seed, best - again.score(heldout), cold),
     ]
