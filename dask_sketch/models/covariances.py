@@ -100,16 +100,29 @@ class Covariances:
         variances = np.maximum(variances, 0.0) + _START_FLOOR
         return Components(counts / counts.sum(), means, self.from_variances(counts, variances))
 
-    def posterior(self, components: Components, rows: Array) -> Array:
-        """Probabilities of the components given each row, shape (n, n_components)."""
-        shares = np.empty((len(rows), len(components.weights)))
-        for part in self._blocks(rows, len(components.weights)):
+    def posterior(self, components: Components, rows: Array, weights: Array) -> tuple[Array, Array]:
+        """Probabilities of the components given each row, and the loss without each component.
+
+        The probabilities have shape (n, n_components). The losses (n_components,) are those of the
+        weighted log-likelihood if a component is left out of a mixture of two or more.
+        """
+        n_components = len(components.weights)
+        shares, losses = np.empty((len(rows), n_components)), np.zeros(n_components)
+        for part in self._blocks(rows, n_components):
             joint = self.joint(components, rows[part])
-            joint -= joint.max(axis=0)
+            top, each = joint.argmax(axis=0), np.arange(joint.shape[1])
+            joint -= joint[top, each]
+            joint[top, each] = -np.inf
+            second = joint.max(axis=0)
             np.exp(joint, out=joint)
-            joint /= joint.sum(axis=0)
+            others = joint.sum(axis=0)  # one less than the sum of all
+            kept = np.where(others > _TINY, np.log(np.maximum(others, _TINY)), second)
+            losses += (-np.log1p(-joint / (1.0 + others))) @ weights[part]
+            np.add.at(losses, top, weights[part] * (np.log1p(others) - kept))
+            joint[top, each] = 1.0
+            joint /= 1.0 + others
             shares[part] = joint.T
-        return shares
+        return shares, losses
 
     def merged(self, components: Components, k: int) -> tuple[Array, Array, Array]:
         """Means and covariances of component ``k`` merged with each other one; log-determinants.

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from dask_sketch.models.covariances import Components, Covariances
 
 Array = NDArray[np.float64]
-_ALMOST = 1.0 - 1e-15  # probability beyond which a row has no other component
 _MIN_SHARE = 0.05  # rows below this probability of a component do not decide how it is split
 _MAX_ROWS = 4000  # rows that a split is fitted to
 _N_ITERATIONS = 5  # of EM of two components on the rows of one
 _MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
+# Fewer rows suffice for halves far from each other: the gain must exceed this many nats in all, and
+# more for each feature. Chance gained at most 1.9 times the number of features, and six nats.
+_FEWEST_ROWS, _CLEAR_GAIN, _GAIN_PER_FEATURE = 3.0, 8.0, 2.0
+_FEW_FOR_FEATURE = 2  # rows for each feature, below which the widest feature divides them as well
 _POINT_MASS = 0.1  # smallest share of the rows that have the same value of a feature
 _COUNTED = 200  # rows among which that value is looked for
 _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
@@ -42,11 +45,8 @@ def relocations(
     floor
         Smallest variance.
     """
-    shares = family.posterior(components, rows)
-    removals = [
-        _removal(family, components, k, float(-(weights @ np.log1p(-np.minimum(share, _ALMOST)))))
-        for k, share in enumerate(shares.T)
-    ]
+    shares, without = family.posterior(components, rows, weights)
+    removals = [_removal(family, components, k, float(loss)) for k, loss in enumerate(without)]
     losses = np.array([loss for loss, _ in removals])
     splits = [
         _split(family, components, k, shares[:, k], rows, weights, floor)
@@ -138,9 +138,11 @@ def _split(
     kept = np.flatnonzero(share > _MIN_SHARE)
     kept = kept[:: max(len(kept) // _MAX_ROWS, 1)]
     n_min = _MIN_ROWS + rows.shape[1] / 4.0
-    if len(kept) < 2 * n_min:
+    if len(kept) < 2 * _FEWEST_ROWS:
         return -np.inf, None
     x, w = rows[kept], weights[kept] * share[kept]
+    n_rows = w.sum() ** 2 / (w @ w)
+    clear = _CLEAR_GAIN + _GAIN_PER_FEATURE * rows.shape[1]
     w = w / w.sum()
     one = Components(np.ones(1), components.means[[k]], components.covariances[[k]])
     single = family.maximization(family.expectation(one, x, w), one, floor)
@@ -153,7 +155,8 @@ def _split(
             start = family.maximization(moments, start, floor)
         rows_of = moments.counts**2 / np.maximum(moments.squared_counts, 1e-300)
         gain = moments.log_likelihood - alone
-        if rows_of.min() > n_min and gain > best:
+        is_clear = rows_of.min() > _FEWEST_ROWS and gain * n_rows > clear
+        if (rows_of.min() > n_min or is_clear) and gain > best:
             best, halves = gain, start
     return float(components.weights[k]) * best, halves
 
@@ -174,7 +177,10 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
     far = standard[int(np.argsort(distance, kind="stable")[int(_FAR * (len(x) - 1))])]
     nearer = standard @ far > 0.5 * (far @ far)
     wide = distance > np.quantile(distance, 0.7)
-    for divided in (along > 0.0, wide, odd > 0.0, nearer, _point_mass(x)):
+    divisions = [along > 0.0, wide, odd > 0.0, nearer, _point_mass(x)]
+    if len(x) < _FEW_FOR_FEATURE * x.shape[1]:  # correlations are noise then, large variances not
+        divisions.append(deviation[:, int(np.argmax(scale))] > 0.0)
+    for divided in divisions:
         if divided.any() and not divided.all():
             yield divided
 

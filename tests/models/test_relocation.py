@@ -99,3 +99,24 @@ def test_clusters_that_share_components(seed: int) -> None:
     x = centers[rng.integers(12, size=3000)] + rng.normal(size=(3000, 5))
     best = fit_mixture(x, None, 6, n_starts=12, seed=9).log_likelihood
     assert fit_mixture(x, None, 6, seed=seed).log_likelihood > best - 0.02
+
+
+def test_few_rows_far_from_others_are_a_component() -> None:
+    # two clusters of ten rows in 50 features share a component, and two others a cluster
+    rng = np.random.default_rng(0)
+    centers = np.zeros((4, 50))
+    centers[1, 0], centers[2, 1], centers[3, 2] = 40.0, 40.0, 40.0
+    rows = np.repeat(centers, (480, 500, 10, 10), axis=0) + rng.normal(size=(1000, 50))
+    labels = np.repeat([0, 1, 2, 3], (240, 240, 500, 20))
+    family, weights = COVARIANCES["diag"], np.full(1000, 1e-3)
+    poor = family.from_labels(rows, weights, labels, 4)
+    moved = next(relocations(family, poor, rows, weights, 1e-6))
+    assert np.linalg.norm(moved.means[:, None] - centers, axis=2).min(axis=0).max() < 4.0
+
+
+def test_loss_without_a_component_far_from_others() -> None:
+    rows = np.array([[0.0], [100.0]])
+    components = Components(np.full(2, 0.5), rows, np.ones((2, 1)))
+    shares, losses = COVARIANCES["diag"].posterior(components, rows, np.full(2, 0.5))
+    assert shares == pytest.approx(np.eye(2))
+    assert losses == pytest.approx([2500.0, 2500.0])
