@@ -124,6 +124,7 @@ def methods_of(truth: Clusters) -> dict[str, Method]:
         "EM from the truth": _em_from_truth(truth),
         "Lloyd from the truth": _lloyd_from_truth(truth),
         "default": METHODS["default"],
+        "sketch alone": METHODS["sketch alone"],
         "without pilot": Method(without_pilot),
         "without pilot, several scales": Method(with_scales),
         "centroids": METHODS["centroids"],
