@@ -300,7 +300,7 @@ class _Metric:
                 parts = covariance.reshape(2, len(chosen), 2, len(chosen))
                 parts *= overlaps[:, None]
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
-            added = objective.effective_count * objective.private_variance
+            added = objective.effective_count * objective.added_variance
             diagonal += objective.rounding + added + _CANCELLED
             deviation = np.sqrt(diagonal)
             covariance /= deviation

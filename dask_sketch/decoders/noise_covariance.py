@@ -189,9 +189,9 @@ def expected_cost(
         away = sampled * np.sqrt(shapes)[labels]
     x = theta[labels, :d] + away
     noise = objective.points(x)
-    if objective.private_variance:
+    if objective.added_variance:
         # the added noise is nearly white; each sample carries the same part of it
-        deviation = np.sqrt(objective.effective_count * objective.private_variance)
+        deviation = np.sqrt(objective.effective_count * objective.added_variance)
         amplitude = np.tile(objective.feature_weights / np.sqrt(objective.n_frequencies), 2)
         noise += deviation * amplitude * rng.standard_normal(noise.shape)
     noise -= noise.mean(axis=0)

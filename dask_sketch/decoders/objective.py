@@ -77,7 +77,7 @@ class Objective:
         Expected ``||z - A P||^2`` at the distribution ``P`` of the samples: ``(1 - ||z||^2) / n``,
         or ``(mean(w^2) - ||w z||^2) / n`` with feature weights ``w``; of a private sketch, plus the
         noise that was added. Each term is divided by the fraction of the rows that observe it.
-    private_variance : float
+    added_variance : float
         Variance of the added noise in the real and in the imaginary part of a mean feature.
     rounding : float
         Square of the rounding error of a mean feature, times the number of samples: its
@@ -153,7 +153,7 @@ class Objective:
         z = psi / np.sqrt(m)
         self.target = (self.feature_weights * z.real, self.feature_weights * z.imag)
         self.effective_count = sketch.effective_count
-        self.private_variance = sketch.private_variance
+        self.added_variance = sketch.added_variance
         self._set_noise_level()
         # Features of frequencies near zero hardly vary, and their rounding errors do not average
         # out as noise does.
@@ -162,7 +162,7 @@ class Objective:
     def _set_noise_level(self) -> None:
         energies = self._point_amplitude**2 / self.fractions
         energy = float(np.sum(energies))
-        added = 2.0 * self.private_variance * energy
+        added = 2.0 * self.added_variance * energy
         squares = self.target[0] ** 2 + self.target[1] ** 2
         energy -= float(np.sum(squares / self.fractions)) - added
         self.noise_level = max(energy / self.effective_count, 0.0) + added

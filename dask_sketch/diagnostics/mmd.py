@@ -29,7 +29,7 @@ def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> f
     """Expected squared distance of a sketch from that of its samples' distribution, unbiased.
 
     ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with weights ``w`` of the
-    features, ``(mean(w**2) - |w z|**2) / (n - 1)``. The noise added to a private sketch is
+    features, ``(mean(w**2) - |w z|**2) / (n - 1)``. Noise added for privacy or by rounding is
     included; with missing values, the terms of a frequency are divided by the fraction of the rows
     that observe it.
 
@@ -53,7 +53,7 @@ def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> f
         )
     if weights is None:
         weights = decoder_weights(sketch)
-    added = 2.0 * sketch.private_variance
+    added = 2.0 * sketch.added_variance
     energy = np.square(weights) * (1.0 + added - np.abs(sketch.characteristic) ** 2)
     if sketch.missing is not None:
         energy /= np.maximum(sketch.observed.fractions, np.finfo(float).tiny)
@@ -264,10 +264,10 @@ def private_noise(
 
     The noise is nearly white: one independent term for each of the samples.
     """
-    if not sketch.private_variance:
+    if not sketch.added_variance:
         return 0.0
     rng = np.random.default_rng((seed, start))
-    deviation = np.sqrt(sketch.effective_count * sketch.private_variance)
+    deviation = np.sqrt(sketch.effective_count * sketch.added_variance)
     draws: NDArray[np.float64] = rng.standard_normal((2, *shape))
     return np.asarray(deviation * (draws[0] + 1j * draws[1]))
 

@@ -99,7 +99,7 @@ class Sketch(FrozenDataclass, Storable):
         :class:`~dask_sketch.sketching.missing.MissingWeights`.
     rounding_error
         Standard deviation of the random errors of the parts of ``moment_sum``, in units of the
-        weight, if these sums were :meth:`rounded`; 0 for exact sums.
+        weight, if these sums were :meth:`rounded`, or are of quantised phases; 0 for exact sums.
 
     Examples
     --------
@@ -596,6 +596,20 @@ class Sketch(FrozenDataclass, Storable):
         return moments + energy * weight / 2
 
     @property
+    def added_variance(self) -> float:
+        """Variance of added noise in real and imaginary parts of :attr:`characteristic`.
+
+        That of privacy, of rounded sums and of quantised phases.
+
+        Raises
+        ------
+        InputError
+            If the total weight is zero.
+        """
+        self._require_weight()
+        return self.private_variance + (self.rounding_error / self.total_weight) ** 2
+
+    @property
     def effective_count(self) -> float:
         """Kish's effective sample size, ``(sum w)**2 / sum w**2``; the count for equal weights."""
         return self.total_weight**2 / self.squared_weight if self.squared_weight else 0.0
@@ -604,16 +618,13 @@ class Sketch(FrozenDataclass, Storable):
     def noise_level(self) -> float:
         """Expected ``|z_hat - z|**2``: ``(1 - |z|**2) / n`` with the effective count as ``n``.
 
-        The noise of privacy and of rounded sums is added.
+        The :attr:`added_variance` is included.
         """
-        self._require_weight()
-        added = 2.0 * (self.private_variance + (self.rounding_error / self.total_weight) ** 2)
+        n, added = self.effective_count, 2.0 * self.added_variance
         if self.missing is not None:
             energies = 1.0 - np.abs(self.characteristic) ** 2
-            noise = float(np.mean(energies * self.observed.noise_factors) / self.effective_count)
-            return noise + added
-        energy = np.vdot(self.z, self.z).real - added
-        return float((1.0 - energy) / self.effective_count) + added
+            return float(np.mean(energies * self.observed.noise_factors) / n) + added
+        return float((1.0 - (np.vdot(self.z, self.z).real - added)) / n) + added
 
     @property
     def noise_modulus(self) -> float:
@@ -627,9 +638,8 @@ class Sketch(FrozenDataclass, Storable):
         InputError
             If the total weight is zero.
         """
-        self._require_weight()
+        added = 2.0 * self.added_variance
         factor = 1.0 if self.missing is None else float(np.mean(self.observed.noise_factors))
-        added = 2.0 * (self.private_variance + (self.rounding_error / self.total_weight) ** 2)
         return float(np.sqrt(factor / self.effective_count + added))
 
     @property
