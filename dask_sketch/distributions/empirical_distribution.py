@@ -27,6 +27,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
 
 Array = NDArray[np.float64]
+_MAX_BINS = 1_000_000  # of a histogram
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
 
 
@@ -129,8 +130,13 @@ class EmpiricalDistribution:
         InputError
             If the values have another shape, or are not finite.
         """
+        if not callable(function):
+            raise InputError(
+                f"function of type {type(function).__name__}: give a function of rows.",
+                parameter="function",
+            )
         rows = self._nodes.rows
-        values = np.asarray(function(rows), dtype=np.float64)
+        values = _numbers("function", function(rows), "give one that returns real numbers.")
         if values.shape[:1] != (len(rows),) or not np.isfinite(values).all():
             raise InputError(
                 f"function has values of shape {values.shape} for {len(rows):,} rows: give one "
@@ -186,16 +192,21 @@ class EmpiricalDistribution:
         InputError
             If the corners have other shapes, or are not in order.
         """
-        corners = [np.asarray(one, dtype=np.float64) for one in (lower, upper)]
-        low, high = (np.atleast_2d(one) for one in np.broadcast_arrays(*corners))
         d = self.sketch.feature_map.n_features
-        if low.ndim != 2 or low.shape[1] != d or not (low < high).all():
+        corners = [
+            _numbers(name, one, f"give real numbers of shape (n_boxes, {d}).")
+            for name, one in (("lower", lower), ("upper", upper))
+        ]
+        low, high = (np.atleast_2d(one) for one in corners)
+        sizes = {one.shape[0] for one in (low, high)}
+        fits = all(one.ndim == 2 and one.shape[1] == d for one in (low, high))
+        if not fits or len(sizes - {1}) > 1 or not (low < high).all():
             raise InputError(
                 f"lower has shape {corners[0].shape}, upper {corners[1].shape}: give (n_boxes, "
                 f"{d}), with each lower corner below the upper one.",
                 parameter="lower",
             )
-        found = self._shares(low, high)
+        found = self._shares(*np.broadcast_arrays(low, high))
         if max(one.ndim for one in corners) < 2:
             return Estimate(*(one[0] for one in found))
         return found
@@ -233,7 +244,12 @@ class EmpiricalDistribution:
         if range is None:
             range = float(self.sketch.minimum[k]), float(self.sketch.maximum[k])
         try:
-            edges = np.histogram_bin_edges(np.empty(0), bins, range).astype(np.float64)
+            given: Any = bins
+            if isinstance(given, str) or (np.ndim(given) == 0 and given > _MAX_BINS):
+                raise ValueError(f"at most {_MAX_BINS:,} bins, no rule")
+            edges = np.histogram_bin_edges(np.empty(0), given, range).astype(np.float64)
+            if len(edges) < 2 or not (edges[:-1] <= edges[1:]).all():
+                raise ValueError("the edges are of no bin, or not in order")
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"bins={bins!r} with range={range!r}: {error}. Give a number of bins and a finite "
@@ -321,8 +337,10 @@ class EmpiricalDistribution:
         """
         goal = self._features([target])[0]
         d = self.sketch.feature_map.n_features
+        if isinstance(given, (str, int, np.integer)):
+            given = [given]
         chosen = [k for k in range(d) if k != goal] if given is None else self._features(given)
-        points = np.asarray(x, dtype=np.float64)
+        points = _numbers("x", x, "give real numbers.")
         if not chosen or points.ndim != 2 or points.shape[1] != len(chosen):
             raise InputError(
                 f"x has shape {points.shape}: give (n_points, {len(chosen)}), the features that "
@@ -431,7 +449,7 @@ class EmpiricalDistribution:
                 "bandwidths, or leave the feature out of the sketch.",
                 parameter="bandwidth",
             )
-        array = np.asarray(given, dtype=np.float64)
+        array = _numbers("bandwidth", given, "give a number above 0, or one for each feature.")
         if array.shape not in ((), (len(features),)):
             raise InputError(
                 f"bandwidth has shape {array.shape}: give a number, or one for each of the "
@@ -452,7 +470,7 @@ class EmpiricalDistribution:
         """Total weights in boxes."""
         rows, weights = self._nodes.rows, self._nodes.weights
         found = []
-        for start in range(0, len(low), _FUNCTIONS):
+        for start in range(0, max(len(low), 1), _FUNCTIONS):
             block = slice(start, start + _FUNCTIONS)
             inside = np.ones((len(rows), len(low[block])), dtype=bool)
             for k, column in enumerate(rows.T):
@@ -486,6 +504,18 @@ class EmpiricalDistribution:
         found = self.as_dict()
         summary = f"{found['n_samples']:,} samples by {found['n_rows']:,} {found['rows']}"
         return card("EmpiricalDistribution", describe(found), summary=summary)
+
+
+def _numbers(name: str, given: Any, remedy: str) -> Array:
+    """Argument as real numbers."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind in "fiubO":
+            return array.astype(np.float64)
+    except (TypeError, ValueError):
+        array = np.asarray(given, dtype=object)
+    shown = repr(given) if array.ndim == 0 else f"values of type {array.dtype}"
+    raise InputError(f"{name}={shown}: {remedy}", parameter=name)
 
 
 def _pairs(model: Any, method: str, samples: Samples) -> Estimate:

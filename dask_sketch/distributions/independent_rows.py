@@ -39,6 +39,7 @@ _MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated,
 _MIN_ROWS = 200
 _NUMBERS = 2**25  # features of these rows in memory at once
 _OUT_OF_RANGE = 5.0  # standard deviations beyond the random rows
+_MANY = 100.0  # draws of a row, the number of which is nearly normal
 _MIN_EFFECTIVE = 20  # random rows that determine a variance
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
 _ROUNDING = 1e-13  # difference, relative to the values, that is rounding
@@ -61,8 +62,9 @@ def compare_rows(
 
     If the sketches carry all their rows, up to 4,000 each, these are permuted between them, and the
     level is exact. Otherwise the noise of the difference is simulated from the random rows that
-    they carry, by random weights of mean zero: then the level is nearly exact, unless few rows
-    carry most of the noise, of which a warning tells.
+    they carry, by drawing as many of one half of them as each side has, while the other half
+    whitens the differences: then the level is nearly exact, unless few rows carry most of the
+    noise, of which a warning tells.
 
     Parameters
     ----------
@@ -183,14 +185,20 @@ def compare_model(
     size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
-        rows, masses = model.sample(size, seed=seed), np.full(size, 1.0 / size)
+        # other rows than those of the same seed, which the sketch may be of
+        own = int(np.random.default_rng((seed, 2)).integers(2**63))
+        both, masses = model.sample(2 * size, seed=own), np.full(size, 1.0 / size)
         unit, expected = feature_weights(feature_map) / math.sqrt(m), model.characteristic(omega)
-        noise = halves(unit * (np.exp(-1j * (rows @ omega)) - expected)) / math.sqrt(size)
-        difference = halves(unit * (sketch.characteristic - expected))
-        draws = np.random.default_rng((seed, 1)).standard_normal((n_draws, size))
+        # simulated and observed differences are both independent of the rows that whiten them
+        noise, others = (
+            halves(unit * (np.exp(-1j * (part @ omega)) - expected)) / math.sqrt(size)
+            for part in (both[:size], both[size:])
+        )
+        rows, difference = both[:size], halves(unit * (sketch.characteristic - expected))
+        draws = _noise_of_rows(np.random.default_rng((seed, 1)), masses, n, n_draws)
         differences = _Differences(draws, math.sqrt(n), False)
         mean, variance = model.mean, model.variance
-        statistics = _statistics(feature_map, variance, noise, difference, differences)
+        statistics = _statistics(feature_map, variance, noise, others, difference, differences)
         effect = _effect(difference, noise, 1.0 / n)
         sides = (sketch.mean, sketch.variance), (mean, variance)
         features = _moment_differences(
@@ -257,14 +265,20 @@ def _tested(
     feature_map = first.feature_map
     m = feature_map.n_frequencies
     observed = observe(first, second)
-    noise, difference, rows = observed.noise, observed.difference, observed.rows
-    masses = observed.masses
+    noise, rows, masses = observed.noise, observed.rows, observed.masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
-    differences = _differences(first, second, observed, n_draws, seed)
-    if not differences.permuted:
-        _warn_of_rare_values(first, second, rows, masses)
     variance = masses @ rows**2 - (masses @ rows) ** 2
-    statistics = _statistics(feature_map, variance, noise, difference, differences)
+    differences, others = _permuted(first, second, observed, n_draws, seed), noise
+    if differences is None:
+        _warn_of_rare_values(first, second, rows, masses)
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(rows))
+        # simulated and observed differences are both independent of the rows that whiten them
+        others, kept = noise[order[1::2]] * math.sqrt(2.0), order[::2]
+        rows, masses = _with_rare_rows(first, second, rows[kept], masses[kept])
+        noise = _noise(feature_map, rows, masses)
+        differences = _drawn(first, second, masses, observed.factor, n_draws, rng)
+    statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
     effect = observed.effect()
     return TwoSampleTest(
         p_value=combined_p_value(statistics),
@@ -288,16 +302,20 @@ def _statistics(
     feature_map: FeatureMap,
     variance: Array,
     noise: Array,
+    others: Array,
     difference: Array,
     differences: _Differences,
 ) -> Array:
-    """Statistics of all bands and ridges, shape (n_statistics, n_differences)."""
+    """Statistics of all bands and ridges, shape (n_statistics, n_differences).
+
+    The differences are simulated from ``noise``, and whitened by the covariance of ``others``.
+    """
     statistics: list[Array] = []
     for band in bands(feature_map, variance):
         simulated = differences(noise[:, band], difference[band])
         statistics.append(np.einsum("ij,ij->i", simulated, simulated))
         if len(band) <= 2 * _MAX_BAND:
-            values, basis = np.linalg.eigh(noise[:, band].T @ noise[:, band])
+            values, basis = np.linalg.eigh(others[:, band].T @ others[:, band])
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
             if values[-1] > 0.0:
                 statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
@@ -362,12 +380,11 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     shares = np.array(counts) / sum(counts)
     masses = np.concatenate([share * w for share, (_, w) in zip(shares, samples, strict=True)])
     unit = feature_weights(feature_map) / math.sqrt(m)
-    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
-    features = np.concatenate([features.real, features.imag], axis=1)
     factor = sum(counts) / (counts[0] * counts[1])
     if pooled:
-        noise = _centred(features, masses)
+        noise = _noise(feature_map, rows, masses)
     else:
+        features = _features(feature_map, rows)
         cut, factor = len(samples[0][0]), 1.0
         sides = zip((features[:cut], features[cut:]), samples, counts, strict=True)
         noise = np.concatenate([_centred(side, w) / math.sqrt(n) for side, (_, w), n in sides])
@@ -401,28 +418,89 @@ class _Differences:
         return np.asarray(found) if self.permuted else np.vstack([self.scale * observed, found])
 
 
-def _differences(
+def _permuted(
     first: Sketch, second: Sketch, observed: ObservedDifference, n_draws: int, seed: int
-) -> _Differences:
-    """Permute rows where the samples are all rows, else draw random weights of mean zero."""
+) -> _Differences | None:
+    """Permute rows where the samples are all rows."""
     sides = [side.sample for side in (first, second) if side.sample is not None]
     n_rows, scale = [len(one) for one in sides], 1.0 / math.sqrt(observed.factor)
-    if all(one.is_complete for one in sides) and sum(n_rows) == len(observed.rows):
-        one_side = np.repeat([True, False], n_rows)
-        found = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
-        weights = np.concatenate([one.row_weights for one in sides])
-        # the rows of the noise are multiplied by the roots of their masses
-        each = contrasts(found.sides, weights) / np.sqrt(observed.masses)
-        return _Differences(each, scale, True)
-    draws = np.random.default_rng(seed).standard_normal((n_draws, len(observed.rows)))
-    return _Differences(draws, scale, False)
+    if not all(one.is_complete for one in sides) or sum(n_rows) != len(observed.rows):
+        return None
+    one_side = np.repeat([True, False], n_rows)
+    found = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
+    weights = np.concatenate([one.row_weights for one in sides])
+    # the rows of the noise are multiplied by the roots of their masses
+    each = contrasts(found.sides, weights) / np.sqrt(observed.masses)
+    return _Differences(each, scale, True)
+
+
+def _drawn(
+    first: Sketch,
+    second: Sketch,
+    masses: Array,
+    factor: float,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> _Differences:
+    """Draw the rows of both sides from those that have these masses."""
+    counts = first.effective_count, second.effective_count
+    drawn = np.zeros((n_draws, len(masses)))
+    for sign, n in zip((1.0, -1.0), counts, strict=True):
+        drawn += _noise_of_rows(rng, masses, n, n_draws) * (sign * math.sqrt(1.0 / n / factor))
+    return _Differences(drawn, 1.0 / math.sqrt(factor), False)
+
+
+def _noise_of_rows(rng: np.random.Generator, masses: Array, n: float, n_draws: int) -> Array:
+    """Random numbers of mean zero and variance one: how often each of some rows is drawn.
+
+    The numbers of few draws are not normal: those of rare rows have a long upper tail.
+    """
+    if n * float(masses.min()) >= _MANY:
+        return rng.standard_normal((n_draws, len(masses)))
+    expected = round(n) * masses
+    return np.asarray((rng.multinomial(round(n), masses, n_draws) - expected) / np.sqrt(expected))
+
+
+def _with_rare_rows(
+    first: Sketch, second: Sketch, rows: Array, masses: Array
+) -> tuple[Array, Array]:
+    """Add a row for each bound of the data that is far from all others, and share the masses.
+
+    Its mass is that which the variance of all rows lacks, within what the numbers of rows allow.
+    """
+    masses = masses / masses.sum()
+    center = masses @ rows
+    variance = masses @ (rows - center) ** 2
+    counts = np.array([first.effective_count, second.effective_count])
+    shares = counts / counts.sum()
+    mean = shares @ [first.mean, second.mean]
+    exact = shares @ [
+        first.variance + (first.mean - mean) ** 2,
+        second.variance + (second.mean - mean) ** 2,
+    ]
+    added, own = [], []
+    for bounds, outer in (
+        (np.minimum(first.minimum, second.minimum), rows.min(axis=0)),
+        (np.maximum(first.maximum, second.maximum), rows.max(axis=0)),
+    ):
+        away = np.abs(bounds - outer) > _OUT_OF_RANGE * np.sqrt(variance)
+        for feature in np.flatnonzero(away):
+            row = center.copy()
+            row[feature] = bounds[feature]
+            lacking = (exact - variance)[feature] / (row - center)[feature] ** 2
+            added.append(row)
+            own.append(np.clip(lacking, 1.0 / counts.sum(), 3.0 / len(rows)))
+    if not added:
+        return rows, masses
+    masses = np.concatenate([masses, own])
+    return np.concatenate([rows, added]), masses / masses.sum()
 
 
 def _warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Array) -> None:
     """Warn of values so rare that the random rows do not tell their noise.
 
-    Of 120 tests of alike data with 2,000 rows a side, one of them 30 standard deviations away, 25
-    rejected at 5 % with 250 random rows a side.
+    Rows at the bounds of the data take the place of those that no random row tells of, which is
+    right for values of one size alone.
     """
     names = first.feature_map.feature_names
     low, high = (
@@ -454,6 +532,16 @@ def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
     """Some of the random rows with weights that sum to one."""
     kept = sample.resized(size) if len(sample) > size else sample
     return np.asarray(kept.rows, dtype=np.float64), kept.weights
+
+
+def _features(feature_map: FeatureMap, rows: Array) -> Array:
+    """Weighted features of rows, real parts beside imaginary ones."""
+    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    return halves(unit * np.exp(-1j * (rows @ feature_map.frequencies)))
+
+
+def _noise(feature_map: FeatureMap, rows: Array, masses: Array) -> Array:
+    return _centred(_features(feature_map, rows), masses)
 
 
 def _centred(features: Array, masses: Array) -> Array:

@@ -364,9 +364,13 @@ def _statistics(vectors: Array, masses: Array, splits: NDArray[np.intp]) -> Arra
         [np.zeros((1, vectors.shape[1])), np.cumsum(masses[:, None] * vectors, 0)]
     )
     before, after = mass[middle] - mass[start], mass[end] - mass[middle]
+    # sides so light beside the others that rounding hides them say nothing
+    seen = np.minimum(before, after) > _TINY * mass[-1]
+    before, after = np.where(seen, before, 1.0), np.where(seen, after, 1.0)
     gap = (sums[middle] - sums[start]) / before[:, None]
     gap -= (sums[end] - sums[middle]) / after[:, None]
-    return np.asarray(np.einsum("ij,ij->i", gap, gap) * before * after / (before + after))
+    squares = np.einsum("ij,ij->i", gap, gap) * before * after / (before + after)
+    return np.where(seen, squares, 0.0)
 
 
 def _p_values(statistics: Array, largest: Array) -> Array:

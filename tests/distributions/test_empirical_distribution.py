@@ -196,6 +196,32 @@ def test_invalid_arguments_are_refused_by_name(distribution, rows, sketch):
         distribution.conditional_mean(0, rows[:2])
 
 
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda one: one.expectation("x"), "function of type str"),
+        (lambda one: one.expectation(lambda x: np.exp(1j * x[:, 0])), "function=.*complex128"),
+        (lambda one: one.expectation(lambda x: ["a"] * len(x)), "function="),
+        (lambda one: one.box_counts("a", [1.0] * 3), "lower='a'"),
+        (lambda one: one.box_counts([0.0] * 3, [1.0]), r"upper \(1,\)"),
+        (lambda one: one.box_counts(np.zeros((3, 3)), np.ones((2, 3))), r"lower .*\(3, 3\)"),
+        (lambda one: one.histogram(0, "auto"), "bins='auto'"),
+        (lambda one: one.histogram(0, 10**9), "bins=1000000000"),
+        (lambda one: one.histogram(0, [0.0]), r"bins=\[0.0\]"),
+        (lambda one: one.histogram(0, [0.0, np.nan, 1.0]), "bins=.*nan"),
+        (lambda one: one.kernel_density(np.zeros((1, 3)), bandwidth="scott"), "bandwidth='scott'"),
+        (lambda one: one.conditional_mean(0, [["a", "b"]]), "x="),
+    ],
+)
+def test_questions_without_meaning_are_refused(distribution, ask, named):
+    with pytest.raises(InputError, match=named):
+        ask(distribution)
+
+
+def test_no_boxes_have_no_rows(distribution):
+    assert distribution.box_counts(np.empty((0, 3)), np.empty((0, 3))).value.shape == (0,)
+
+
 @pytest.mark.slow
 def test_errors_cover_in_19_of_20_cases():
     points = clusters(30, 1)

@@ -89,3 +89,14 @@ def test_level_of_all_positions_together():
     found = [change_points(nights(40, seed=k), n_permutations=99, seed=k) for k in range(200)]
     assert 1 <= sum(one.p_value <= 0.05 for one in found) <= 20
     assert all(bool(one.points) == (one.p_value <= 0.05) for one in found)
+
+
+@pytest.mark.filterwarnings("error")
+def test_units_that_rounding_hides_are_no_change():
+    rng, night = np.random.default_rng(0), np.repeat(np.arange(20), 5)
+    weights = np.where(night == 5, 2.0**32, 2.0**-32)
+    found = change_points(
+        partial_sketch(rng.normal(size=(100, 2)), MAP, weights, groups=night), n_permutations=99
+    )
+    assert not found.points
+    assert 0.0 < found.p_value <= 1.0
