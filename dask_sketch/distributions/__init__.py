@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         DistributionRegressor,
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
+    from dask_sketch.distributions.independence import (
+        IndependenceTest,
+        compare_columns,
+        split_columns,
+    )
     from dask_sketch.distributions.independent_rows import compare_model, compare_rows
     from dask_sketch.distributions.many_tests import ManyTests, compare_each
     from dask_sketch.distributions.mean_maps import (
@@ -68,6 +73,7 @@ _HOME = {
     "EmpiricalDistribution": "empirical_distribution",
     "Estimate": "control_variates",
     "FeatureDifference": "result",
+    "IndependenceTest": "independence",
     "MMDEstimate": "mean_maps",
     "ManyTests": "many_tests",
     "NystroemKernel": "distance_kernels",
@@ -79,6 +85,7 @@ _HOME = {
     "TwoSampleTest": "result",
     "change_points": "segmentation",
     "compare": "two_sample",
+    "compare_columns": "independence",
     "compare_each": "many_tests",
     "compare_model": "independent_rows",
     "compare_rows": "independent_rows",
@@ -93,6 +100,7 @@ _HOME = {
     "random_features": "feature_errors",
     "repair_kernel": "distance_kernels",
     "required_frequencies": "feature_errors",
+    "split_columns": "independence",
     "trigonometric_features": "density_features",
     "witness": "mean_maps",
 }
@@ -111,6 +119,7 @@ __all__ = [
     "EmpiricalDistribution",
     "Estimate",
     "FeatureDifference",
+    "IndependenceTest",
     "MMDEstimate",
     "ManyTests",
     "NystroemKernel",
@@ -122,6 +131,7 @@ __all__ = [
     "TwoSampleTest",
     "change_points",
     "compare",
+    "compare_columns",
     "compare_each",
     "compare_model",
     "compare_rows",
@@ -136,6 +146,7 @@ __all__ = [
     "random_features",
     "repair_kernel",
     "required_frequencies",
+    "split_columns",
     "trigonometric_features",
     "witness",
 ]

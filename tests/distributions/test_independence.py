@@ -1,0 +1,129 @@
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_sketch import FeatureMap, partial_sketch, sketch
+from dask_sketch.distributions import compare_columns, split_columns
+from dask_sketch.distributions.independence import _parts
+from dask_sketch.errors import InputError, MergeError
+
+MAP = FeatureMap(2, 60, scale=1.0, distribution="gaussian", center=np.array([50.0, -3.0]))
+ROWS, UNITS = 50, 20
+UNIT = np.repeat(np.arange(UNITS), ROWS)
+
+
+def frames(rng, n_units=UNITS, offsets=0.0):
+    """Autoregressive rows of each unit around means of its own, near the center of the map."""
+    noise = rng.normal(size=(ROWS, n_units, 2))
+    x = noise.copy()
+    for t in range(1, ROWS):
+        x[t] = 0.9 * x[t - 1] + np.sqrt(1 - 0.81) * noise[t]
+    x += offsets * rng.normal(size=(n_units, 2))
+    return np.swapaxes(x, 0, 1).reshape(-1, 2) + MAP.center
+
+
+def groups_of(x, feature_map=MAP, columns=(0,)):
+    unit = np.repeat(np.arange(len(x) // ROWS), ROWS)
+    rows = [x, *split_columns(x, columns, feature_map)]
+    return [partial_sketch(one, feature_map, groups=unit, dim="day") for one in rows]
+
+
+def squared_dependence(x):
+    """Row for row, for the difference of the joint and the product characteristic function."""
+    waves = [np.exp(-1j * x[:, k : k + 1] * MAP.frequencies[k]) for k in (0, 1)]
+    gap = (waves[0] * waves[1]).mean(axis=0) - waves[0].mean(axis=0) * waves[1].mean(axis=0)
+    return np.mean(np.abs(gap) ** 2)
+
+
+def test_a_dependence_without_correlation_is_found():
+    x = frames(np.random.default_rng(0))
+    x[:, 1] += 0.7 * (x[:, 0] - 50.0) ** 2
+    found = compare_columns(*groups_of(x))
+    assert found.is_dependent
+    assert found.n_units == UNITS
+    low, high = found.interval
+    assert 0.0 < low < found.dependence < high
+    # the expected noise is taken off
+    assert found.squared < squared_dependence(x) < found.squared * 1.3
+    assert "p = 0.001" in repr(found)
+    assert "p = 0.001" in found._repr_html_()
+    assert found.as_dict()["is_dependent"]
+
+
+def test_dependent_rows_of_independent_columns_are_no_dependence():
+    found = compare_columns(*groups_of(frames(np.random.default_rng(1), offsets=1.0)))
+    assert not found.is_dependent
+    assert found.interval[0] == 0.0
+    assert "No dependence" in found.sentence
+
+
+def test_units_whose_means_depend_are_found():
+    rng = np.random.default_rng(2)
+    x = 0.1 * frames(rng) + np.repeat(rng.normal(size=(UNITS, 1)), ROWS, axis=0)
+    assert compare_columns(*groups_of(x)).is_dependent
+
+
+def test_one_pass_of_lazy_rows_and_names_of_columns():
+    feature_map = FeatureMap(3, 40, scale=1.0, feature_names=("a", "b", "c"))
+    x = np.random.default_rng(0).normal(size=(ROWS * UNITS, 3))
+    lazy = da.from_array(x, chunks=(300, 3))
+    rows = [lazy, *split_columns(lazy, ["a", "c"], feature_map)]
+    found = dask.compute(*[sketch(one, feature_map, groups=UNIT) for one in rows])
+    again = [partial_sketch(one, feature_map, groups=UNIT)
+             for one in (x, *split_columns(x, [0, 2], feature_map))]  # fmt: skip
+    assert compare_columns(*found, seed=1) == compare_columns(*again, seed=1)
+    first, second = split_columns(x, "b", feature_map)
+    assert np.array_equal(first + second, x)
+    assert (np.array_equal(first[:, 1], x[:, 1]), first[:, [0, 2]].any()) == (True, False)
+
+
+def test_the_covariance_is_that_of_the_draws():
+    groups = groups_of(frames(np.random.default_rng(3), offsets=1.0))
+    parts = _parts(*groups, np.full(UNITS, 1.0 / UNITS))
+    band = np.arange(0, 60, 6)
+    draws = parts.draws(4000, 0)[1:, np.concatenate([band, 60 + band])]
+    expected = parts.covariance(band)
+    errors = np.abs(draws.T @ draws / len(draws) - expected)
+    assert errors.max() < 0.15 * expected.diagonal().max()
+
+
+def test_bad_arguments():
+    both, first, second = groups_of(frames(np.random.default_rng(0)))
+    with pytest.raises(InputError, match=r"level=0\.0001.*n_permutations=10000"):
+        compare_columns(both, first, second, level=1e-4, n_permutations=99)
+    few = [one.select(both.labels < 4) for one in (both, first, second)]
+    with pytest.raises(InputError, match=r"level=0\.05 with 4 units \(day\)"):
+        compare_columns(*few)
+    with pytest.raises(InputError, match="second has feature 0"):
+        compare_columns(both, first, both)
+    with pytest.raises(InputError, match="first has 4 units"):
+        compare_columns(both, few[1], second)
+    with pytest.raises(InputError, match="first of type Sketch"):
+        compare_columns(both, first[0], second)
+    other = FeatureMap(2, 60, scale=1.0, distribution="gaussian", center=MAP.center, seed=1)
+    of_other = groups_of(np.ones((ROWS * UNITS, 2)), other)[1]
+    with pytest.raises(MergeError, match="seed"):
+        compare_columns(both, of_other, second)
+    for columns in ([0, 1], [], [2], ["a"], -1):
+        with pytest.raises(InputError, match="columns="):
+            split_columns(np.ones((3, 2)), columns, MAP)
+    with pytest.raises(InputError, match="normalize"):
+        split_columns(np.ones((3, 2)), 0, FeatureMap(2, 10, scale=1.0, normalize=True))
+    empty = partial_sketch(np.zeros((2, 2)), MAP, np.zeros(2), groups=np.arange(2))
+    with pytest.raises(InputError, match="both has no samples"):
+        compare_columns(empty, empty, empty)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offsets", [0.0, 1.0])
+def test_level(offsets):
+    rng = np.random.default_rng(0)
+    p = np.array(
+        [
+            compare_columns(*groups_of(frames(rng, 12, offsets)), n_permutations=99).p_value
+            for _ in range(400)
+        ]
+    )
+    assert 0.02 <= np.mean(p <= 0.05) <= 0.08
+    assert 0.06 <= np.mean(p <= 0.1) <= 0.14
