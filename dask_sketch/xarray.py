@@ -7,6 +7,33 @@
 >>> group = frames.sketch.by("speaker", n_components=1)
 >>> group.dim, group.labels, group.count.sum()
 ('speaker', array([False,  True]), np.int64(1000))
+
+A DataTree has a dataset in each of its nodes, of other variables and lengths perhaps. Which of them
+are samples of one kind is for the caller to say, by a map. Either as a group of the nodes, in one
+pass if they are lazy:
+
+>>> import dask
+>>> import dask_sketch as ds
+>>> nodes = {f"/{name}": xr.Dataset({"z": frames[k::2]}) for k, name in enumerate("ab")}
+>>> tree = xr.DataTree.from_dict(nodes)
+>>> sketches = {
+...     node.path: ds.sketch(node.to_dataset(), group.feature_map)
+...     for node in tree.subtree
+...     if node.has_data
+... }
+>>> found = ds.SketchGroup.from_sketches(dask.compute(sketches)[0], dim="node")
+>>> found.labels, found.count
+(array(['/a', '/b'], dtype='<U2'), array([500, 500]))
+
+or as a tree of the sketches, whose nodes have the sums as variables:
+
+>>> sums = tree.map_over_datasets(
+...     lambda node: (
+...         ds.sketch(node, group.feature_map, sample=False).to_xarray() if node.data_vars else node
+...     )
+... )
+>>> sums["a"].attrs["count"]
+500
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -70,3 +71,54 @@ def test_labels_of_a_type_of_pandas():
     x = xr.DataArray(X, dims=("frame", "feature"), coords={"speaker": ("frame", labels)})
     assert x.sketch.by("speaker", FM).identical(array().sketch.by("speaker", FM))
     assert x.sketch(FM).count == 300
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "lazy"])
+def tree(request):
+    nodes = {"/": xr.Dataset(attrs={"title": "frames"}), "/ann": dataset(), "/eve/late": dataset()}
+    nodes["/ann"] = nodes["/ann"].isel(frame=slice(100))
+    nodes["/eve/late"] = nodes["/eve/late"].isel(frame=slice(100, None))
+    if request.param:
+        nodes = {path: node.chunk() for path, node in nodes.items()}
+    return xr.DataTree.from_dict(nodes)
+
+
+def test_a_group_of_the_nodes_of_a_tree(tree):
+    sketches = {
+        node.path: ds.sketch(node.to_dataset(), FM, "w", columns=list("abc"))
+        for node in tree.subtree
+        if node.has_data
+    }
+    (found,) = dask.compute(sketches, scheduler="sync")
+    group = ds.SketchGroup.from_sketches(found, dim="node")
+    assert list(group.labels) == ["/ann", "/eve/late"]
+    w = np.ones(300)
+    assert_same_sketch(group["/ann"], partial_sketch(X[:100], FM, w[:100]))
+    assert_same_sketch(group["/eve/late"], partial_sketch(X[100:], FM, w[100:]))
+
+
+def test_a_tree_of_the_sketches_of_a_tree(tree):
+    def sums(node):
+        if not node.data_vars:
+            return node
+        found = ds.sketch(node, FM, columns=list("abc"), sample=False)
+        return dask.compute(found, scheduler="sync")[0].to_xarray()
+
+    found = tree.map_over_datasets(sums)
+    assert [node.path for node in found.leaves] == ["/ann", "/eve/late"]
+    for path, rows in {"/ann": X[:100], "/eve/late": X[100:]}.items():
+        xr.testing.assert_identical(found[path].to_dataset(), partial_sketch(rows, FM).to_xarray())
+    assert found.attrs == {"title": "frames"}
+
+
+def test_views_and_subclasses_are_datasets():
+    class Frames(xr.Dataset):
+        __slots__ = ()
+
+    own = Frames({name: ("frame", X[:, i]) for i, name in enumerate("abc")})
+    assert_same_sketch(ds.sketch(own, FM), partial_sketch(X, FM))
+
+
+def test_a_tree_itself_is_refused_with_the_recipe(tree):
+    with pytest.raises(InputError, match=r"DataTree, with 2 datasets: .*from_sketches"):
+        ds.sketch(tree, FM)

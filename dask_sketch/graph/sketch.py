@@ -65,7 +65,8 @@ def sketch(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes; or a
         stream of blocks of any such form in memory: a generator, a reader of record batches of
-        Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory.
+        Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory. Of
+        a loader whose batches are lists of tensors, give the rows: ``(batch[0] for batch in x)``.
     feature_map
         Feature map to average; see :func:`design`.
     weights
@@ -226,6 +227,7 @@ def _sketch_stream(
     total = None
     for number, (block, *values) in enumerate(blocks_together(x, streams)):
         given = beside | dict(zip(streams, values, strict=True))
+        _require_rows(block, number)
         samples, fan_in = open_input(
             "sketch", block, feature_map, split_every, **given, options=options
         )
@@ -245,6 +247,17 @@ def _sketch_stream(
     count, omitted = int(np.sum(total.count)), int(np.sum(total.omitted))
     _require_samples(count, omitted, "the stream", "have NaN or infinite values, or no label")
     return total
+
+
+def _require_rows(block: Any, number: int) -> None:
+    """Refuse a block of several arrays, as loaders give for data sets with labels."""
+    if isinstance(block, (list, tuple)) and block and len(getattr(block[0], "shape", ())) > 1:
+        raise InputError(
+            f"x is a stream, and its block {number} is a {type(block).__name__} of {len(block)} "
+            "array(s), not an array of rows: give the rows alone, as in sketch((block[0] for block "
+            "in x), feature_map).",
+            parameter="x",
+        )
 
 
 def blocks_together(

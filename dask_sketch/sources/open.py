@@ -205,18 +205,26 @@ def is_stream(x: Any) -> bool:
 
 def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     """Open a Dask, xarray or Zarr object; None for other types."""
-    module, name = type(x).__module__.split(".")[0], type(x).__name__
+    module = type(x).__module__.split(".")[0]
     if module == "dask_array" and is_dask_collection(x):  # the same graph as a plain Dask array
         x = da.Array(x.__dask_graph__(), x.name, x.chunks, dtype=x.dtype)
     if isinstance(x, da.Array):
         _require_effect(given, "a Dask array", ("weights", "groups"))
         return array_samples(x, f"the Dask array {x.name}", **given)
-    if module == "xarray" and name == "DataArray":
+    name = _xarray_name(x)
+    if name == "DataArray":
         _require_effect(given, "a DataArray", ("weights", "groups", "feature_dim"))
         return data_array_samples(x, **given)
-    if module == "xarray" and name == "Dataset":
+    if name == "Dataset":
         _require_effect(given, "a Dataset", ("weights", "groups", "columns", "feature_dim"))
         return dataset_samples(x, **given)
+    if name == "DataTree":
+        raise InputError(
+            f"x of type DataTree, with {sum(node.has_data for node in x.subtree)} datasets: sketch "
+            "each by itself, as in {node.path: sketch(node.to_dataset(), feature_map) for node in "
+            "x.subtree if node.has_data}; SketchGroup.from_sketches makes a group of the results.",
+            parameter="x",
+        )
     if module == "zarr" or isinstance(x, Store):
         options = ("weights", "groups", "array", "chunk_size", "missing_chunks")
         _require_effect(given, "a Zarr store", options)
@@ -235,6 +243,12 @@ def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
         return bag_samples(x, **given)
     return None
+
+
+def _xarray_name(x: Any) -> str | None:
+    """Name of the class of xarray that an object has, itself or as a view or subclass."""
+    own = (kind.__name__ for kind in type(x).__mro__ if kind.__module__.startswith("xarray."))
+    return next((name for name in own if name in ("DataArray", "Dataset", "DataTree")), None)
 
 
 def _dask_frame_samples(x: Any, label: str, given: dict[str, Any]) -> Samples:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import tee
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -61,6 +63,68 @@ class Loader:
 
 def test_iterables_that_are_no_sequences():
     assert ds.sketch(Loader(), FM).identical(ds.sketch(X, FM))
+
+
+class Tensor:
+    """Tensor as far as loaders need one; PyTorch's own takes its place where it is installed."""
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, chosen):
+        return Tensor(self.values[chosen])
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype=dtype)
+
+
+class FakeLoader:
+    """Loader of a data set of several tensors, in the order that PyTorch's has."""
+
+    def __init__(self, *tensors, batch_size):
+        self.tensors, self.size = tensors, batch_size
+
+    def __len__(self):
+        return -(-len(self.tensors[0]) // self.size)
+
+    def __iter__(self):
+        for start in range(0, len(self.tensors[0]), self.size):
+            yield [tensor[start : start + self.size] for tensor in self.tensors]
+
+
+def loader(*arrays, batch_size=16):
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return FakeLoader(*map(Tensor, arrays), batch_size=batch_size)
+    data = torch.utils.data.TensorDataset(*map(torch.as_tensor, arrays))
+    return torch.utils.data.DataLoader(data, batch_size=batch_size)
+
+
+def test_loaders_of_tensors():
+    rows = (block for (block,) in loader(X))
+    assert ds.sketch(rows, FM, sample=20).identical(ds.sketch(X, FM, sample=20))
+
+
+def test_loaders_of_rows_weights_and_labels():
+    labels = np.arange(N) % 3
+    first, second, third = tee(loader(X, W, labels), 3)  # each batch is read and kept once
+    found = ds.sketch(
+        (batch[0] for batch in first),
+        FM,
+        (batch[1] for batch in second),
+        groups=(batch[2] for batch in third),
+    )
+    assert found.identical(ds.sketch(X, FM, W, groups=labels))
+
+
+@pytest.mark.parametrize("arrays", [(X,), (X, W), (X, X)])
+def test_batches_of_several_tensors_are_refused_with_the_remedy(arrays):
+    with pytest.raises(InputError, match=rf"block 0 is a list of {len(arrays)} .*block\[0\]"):
+        ds.sketch(loader(*arrays), FM)
 
 
 def test_a_position_goes_on_from_block_to_block():
