@@ -329,7 +329,8 @@ class _Parts:
         """Difference, then those of random signs and permutations, (n_draws, 2 n_frequencies)."""
         rng, n = np.random.default_rng(seed), len(self.within)
         out = np.empty((n_permutations + 1, 2 * self.within.shape[1]))
-        signs, order = np.ones(n), np.arange(n)
+        signs: Array = np.ones(n)
+        order = np.arange(n)
         for draw in range(n_permutations + 1):
             if draw:
                 signs, order = 1.0 - 2.0 * rng.integers(0, 2, size=n), rng.permutation(n)
