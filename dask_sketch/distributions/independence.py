@@ -333,7 +333,8 @@ class _Parts:
         order = np.arange(n)
         for draw in range(n_permutations + 1):
             if draw:
-                signs, order = 1.0 - 2.0 * rng.integers(0, 2, size=n), rng.permutation(n)
+                signs = np.where(rng.integers(0, 2, size=n), -1.0, 1.0)
+                order = rng.permutation(n)
             total = signs @ self.within + np.einsum("ij,ij->j", self.first, self.second[order])
             out[draw] = _halves(total)
         return out
