@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh_tridiagonal
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from dask_sketch.distributions.nearest_neighbors import checked_rows
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
 from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -368,7 +367,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self._order = require_number("order", order, 0.0, math.inf, strict=True)
         self.exponents_, self.weights_ = measure.rule(n_exponents)
         if self.exponents == "random" and measure.quantile is not None:
-            uniform = check_random_state(self.random_state).uniform(size=n_exponents)
+            uniform = require_random_state(self.random_state).uniform(size=n_exponents)
             self.exponents_ = measure.quantile(uniform)
             self.weights_ = np.full(n_exponents, 1.0 / n_exponents)
         self.n_features_in_ = d = _n_features(opened[0])

@@ -14,7 +14,7 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -32,7 +32,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
-from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.arrays import require_number, require_random_state
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -88,7 +88,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
 
     def _features(self) -> DistributionFeatures:
         # one seed for all bandwidths, also from an instance of RandomState
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(require_random_state(self.random_state).randint(2**31 - 1))
         return DistributionFeatures(
             self.size,
             kernel=self.kernel,

@@ -20,6 +20,7 @@ from dask_sketch.distributions.permutations import (
     permutations_of,
     require_memory,
 )
+from dask_sketch.distributions.rare_values import MAX_ROWS, warn_of_rare_values, with_rare_rows
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
@@ -29,18 +30,13 @@ from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
-from dask_sketch.validation.tables import feature_title
-from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue
 _MAX_BAND = 128  # frequencies of a band that is whitened
-_MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated,
 _MIN_ROWS = 200
 _NUMBERS = 2**25  # features of these rows in memory at once
-_OUT_OF_RANGE = 5.0  # standard deviations beyond the random rows
 _MANY = 100.0  # draws of a row, the number of which is nearly normal
-_MIN_EFFECTIVE = 20  # random rows that determine a variance
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
 _ROUNDING = 1e-13  # difference, relative to the values, that is rounding
 
@@ -182,7 +178,7 @@ def compare_model(
             f"{model.n_features} features, without the noise of privacy."
         )
     m, omega = feature_map.n_frequencies, feature_map.frequencies
-    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    size = max(min(MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
         # other rows than those of the same seed, which the sketch may be of
@@ -196,10 +192,11 @@ def compare_model(
         )
         rows, difference = both[:size], halves(unit * (sketch.characteristic - expected))
         draws = _noise_of_rows(np.random.default_rng((seed, 1)), masses, n, n_draws)
-        differences = _Differences(draws, math.sqrt(n), False)
+        added = _added_noise(feature_map, sketch)
+        differences = _Differences(draws, math.sqrt(n), False, added * math.sqrt(n))
         mean, variance = model.mean, model.variance
         statistics = _statistics(feature_map, variance, noise, others, difference, differences)
-        effect = _effect(difference, noise, 1.0 / n)
+        effect = _effect(difference, noise, 1.0 / n, added**2)
         sides = (sketch.mean, sketch.variance), (mean, variance)
         features = _moment_differences(
             sides, mean, rows, masses, differences, feature_map.feature_names
@@ -270,14 +267,14 @@ def _tested(
     variance = masses @ rows**2 - (masses @ rows) ** 2
     differences, others = _permuted(first, second, observed, n_draws, seed), noise
     if differences is None:
-        _warn_of_rare_values(first, second, rows, masses)
+        warn_of_rare_values(first, second, rows, masses)
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(rows))
         # simulated and observed differences are both independent of the rows that whiten them
         others, kept = noise[order[1::2]] * math.sqrt(2.0), order[::2]
-        rows, masses = _with_rare_rows(first, second, rows[kept], masses[kept])
+        rows, masses = with_rare_rows(first, second, rows[kept], masses[kept])
         noise = _noise(feature_map, rows, masses)
-        differences = _drawn(first, second, masses, observed.factor, n_draws, rng)
+        differences = _drawn(first, second, masses, observed, n_draws, rng)
     statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
     effect = observed.effect()
     return TwoSampleTest(
@@ -312,10 +309,12 @@ def _statistics(
     """
     statistics: list[Array] = []
     for band in bands(feature_map, variance):
-        simulated = differences(noise[:, band], difference[band])
+        simulated = differences(noise[:, band], difference[band], band)
         statistics.append(np.einsum("ij,ij->i", simulated, simulated))
         if len(band) <= 2 * _MAX_BAND:
-            values, basis = np.linalg.eigh(others[:, band].T @ others[:, band])
+            values, basis = np.linalg.eigh(
+                others[:, band].T @ others[:, band] + np.diag(differences.variance(band))
+            )
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
             if values[-1] > 0.0:
                 statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
@@ -338,6 +337,9 @@ class ObservedDifference:
         Covariance of the difference in units of that covariance.
     rows, masses
         Random rows of both sides, shape (n_rows, n_features), and their masses, which sum to one.
+    added
+        Standard deviations of the noise that was added to the difference by rounded sums or
+        quantised phases, shape (2 * n_frequencies,).
     """
 
     difference: Array
@@ -345,10 +347,11 @@ class ObservedDifference:
     factor: float
     rows: Array
     masses: Array
+    added: Array
 
     def effect(self) -> Effect:
         """Squared discrepancy, with the noise of independent rows of one covariance."""
-        return _effect(self.difference, self.noise, self.factor)
+        return _effect(self.difference, self.noise, self.factor, self.added**2)
 
 
 def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDifference:
@@ -374,7 +377,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     first.feature_map.require_same(second.feature_map)
     feature_map = first.feature_map
     m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
-    size = max(min(_MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    size = max(min(MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
     samples = [_rows(side.sample, size) for side in (first, second) if side.sample is not None]
     rows = np.concatenate([one for one, _ in samples])
     shares = np.array(counts) / sum(counts)
@@ -391,7 +394,8 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     gap = unit * (first.characteristic - second.characteristic)
     difference = np.concatenate([gap.real, gap.imag])
     difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
-    return ObservedDifference(difference, noise, factor, rows, masses)
+    added = np.hypot(*(_added_noise(feature_map, side) for side in (first, second)))
+    return ObservedDifference(difference, noise, factor, rows, masses, added)
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,16 +410,33 @@ class _Differences:
         Factor of observed differences.
     permuted
         Whether the differences are those of permutations, the first of which is the observed one.
+    added
+        Standard deviations of the noise of rounded sums or quantised phases in scaled differences,
+        shape (2 * n_frequencies,).
     """
 
     coefficients: Array
     scale: float
     permuted: bool
+    added: Array | None = None
 
-    def __call__(self, noise: Array, observed: Array) -> Array:
+    def variance(self, values: NDArray[np.intp]) -> Array:
+        """Variances of the added noise in some values of the difference."""
+        return np.zeros(len(values)) if self.added is None else self.added[values] ** 2
+
+    def __call__(
+        self, noise: Array, observed: Array, values: NDArray[np.intp] | None = None
+    ) -> Array:
         """Scaled differences, the observed one first, from noise of shape (n_rows, n_values)."""
         found = self.coefficients @ noise
-        return np.asarray(found) if self.permuted else np.vstack([self.scale * observed, found])
+        if self.permuted:
+            return np.asarray(found)
+        if values is not None and self.added is not None and self.added.any():
+            # another sequence than that of the coefficients, the same for all values
+            rng = np.random.default_rng((len(found), 3))
+            own = rng.standard_normal((len(found), len(self.added)))
+            found += own[:, values] * self.added[values]
+        return np.vstack([self.scale * observed, found])
 
 
 def _permuted(
@@ -438,16 +459,17 @@ def _drawn(
     first: Sketch,
     second: Sketch,
     masses: Array,
-    factor: float,
+    observed: ObservedDifference,
     n_draws: int,
     rng: np.random.Generator,
 ) -> _Differences:
     """Draw the rows of both sides from those that have these masses."""
+    factor, scale = observed.factor, 1.0 / math.sqrt(observed.factor)
     counts = first.effective_count, second.effective_count
     drawn = np.zeros((n_draws, len(masses)))
     for sign, n in zip((1.0, -1.0), counts, strict=True):
         drawn += _noise_of_rows(rng, masses, n, n_draws) * (sign * math.sqrt(1.0 / n / factor))
-    return _Differences(drawn, 1.0 / math.sqrt(factor), False)
+    return _Differences(drawn, scale, False, observed.added * scale)
 
 
 def _noise_of_rows(rng: np.random.Generator, masses: Array, n: float, n_draws: int) -> Array:
@@ -459,73 +481,6 @@ def _noise_of_rows(rng: np.random.Generator, masses: Array, n: float, n_draws: i
         return rng.standard_normal((n_draws, len(masses)))
     expected = round(n) * masses
     return np.asarray((rng.multinomial(round(n), masses, n_draws) - expected) / np.sqrt(expected))
-
-
-def _with_rare_rows(
-    first: Sketch, second: Sketch, rows: Array, masses: Array
-) -> tuple[Array, Array]:
-    """Add a row for each bound of the data that is far from all others, and share the masses.
-
-    Its mass is that which the variance of all rows lacks, within what the numbers of rows allow.
-    """
-    masses = masses / masses.sum()
-    center = masses @ rows
-    variance = masses @ (rows - center) ** 2
-    counts = np.array([first.effective_count, second.effective_count])
-    shares = counts / counts.sum()
-    mean = shares @ [first.mean, second.mean]
-    exact = shares @ [
-        first.variance + (first.mean - mean) ** 2,
-        second.variance + (second.mean - mean) ** 2,
-    ]
-    added, own = [], []
-    for bounds, outer in (
-        (np.minimum(first.minimum, second.minimum), rows.min(axis=0)),
-        (np.maximum(first.maximum, second.maximum), rows.max(axis=0)),
-    ):
-        away = np.abs(bounds - outer) > _OUT_OF_RANGE * np.sqrt(variance)
-        for feature in np.flatnonzero(away):
-            row = center.copy()
-            row[feature] = bounds[feature]
-            lacking = (exact - variance)[feature] / (row - center)[feature] ** 2
-            added.append(row)
-            own.append(np.clip(lacking, 1.0 / counts.sum(), 3.0 / len(rows)))
-    if not added:
-        return rows, masses
-    masses = np.concatenate([masses, own])
-    return np.concatenate([rows, added]), masses / masses.sum()
-
-
-def _warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Array) -> None:
-    """Warn of values so rare that the random rows do not tell their noise.
-
-    Rows at the bounds of the data take the place of those that no random row tells of, which is
-    right for values of one size alone.
-    """
-    names = first.feature_map.feature_names
-    low, high = (
-        np.minimum(first.minimum, second.minimum),
-        np.maximum(first.maximum, second.maximum),
-    )
-    for feature, column in enumerate(rows.T):
-        squares = masses * (column - masses @ column) ** 2
-        variance = float(squares.sum())
-        n_effective = variance**2 / max(float(squares @ squares), np.finfo(float).tiny)
-        reach = _OUT_OF_RANGE * math.sqrt(variance)
-        if low[feature] < column.min() - reach or high[feature] > column.max() + reach:
-            why = f"has values from {low[feature]:.4g} to {high[feature]:.4g}, and the random rows "
-            why += f"only from {column.min():.4g} to {column.max():.4g}"
-        elif 0.0 < n_effective < _MIN_EFFECTIVE:
-            why = f"owes its variance to about {n_effective:.2g} of {len(rows):,} random rows"
-        else:
-            continue
-        warn_user(
-            f"{feature_title(feature, names)} {why}: rare values make differences by chance larger "
-            "than these rows tell, so the p-value may be too small. Compare sketches that keep all "
-            f"their rows, with sample=n_samples up to {_MAX_ROWS:,}, or sketches of groups with "
-            "compare(). There the level is exact."
-        )
-        return
 
 
 def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
@@ -551,8 +506,17 @@ def _centred(features: Array, masses: Array) -> Array:
     return np.asarray(np.sqrt(masses)[:, None] * out)
 
 
-def _effect(difference: Array, noise: Array, factor: float) -> Effect:
-    """Squared discrepancy, with the noise of independent rows of one covariance."""
+def _added_noise(feature_map: FeatureMap, sketch: Sketch) -> Array:
+    """Deviations of the noise of rounded sums or quantised phases in weighted features."""
+    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    return np.tile(unit * math.sqrt(sketch.added_variance), 2)
+
+
+def _effect(difference: Array, noise: Array, factor: float, added: Array) -> Effect:
+    """Squared discrepancy, with the noise of independent rows of one covariance.
+
+    Independent noise of the variances ``added`` is beside that of the rows.
+    """
     own = np.einsum("ij,ij->i", noise, noise)
     wide = noise.shape[1] > noise.shape[0]
     gram = noise @ noise.T if wide else noise.T @ noise
@@ -564,11 +528,13 @@ def _effect(difference: Array, noise: Array, factor: float) -> Effect:
         - 3.0 * float(own @ paired)
         + 2.0 * float(np.sum(own**3))
     )
-    third = factor**3 * cube
+    variances = factor * np.einsum("ij,ij->j", noise, noise)
+    square += float(added @ (2.0 * variances + added))
+    third = factor**3 * cube + float(added @ (3.0 * variances * (variances + added) + added**2))
     length = float(difference @ difference)
-    along = factor * float(np.sum((noise @ difference) ** 2))
+    along = factor * float(np.sum((noise @ difference) ** 2)) + float(added @ difference**2)
     return Effect(
-        squared=length - factor * float(np.sum(own)),
+        squared=length - factor * float(np.sum(own)) - float(np.sum(added)),
         noise_variance=2.0 * square,
         noise_third_moment=8.0 * max(third, 0.0),
         direction_variance=along / length if length > 0 else 0.0,

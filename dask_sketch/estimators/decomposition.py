@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
@@ -26,7 +26,7 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
 from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer, require_unmasked
+from dask_sketch.validation.arrays import require_integer, require_random_state, require_unmasked
 from dask_sketch.validation.tables import names_of
 
 
@@ -180,7 +180,7 @@ class SketchPCA(
             moments = x if fresh else self.moments_ + x
             names = x.grid.feature_names
         else:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            seed = int(require_random_state(self.random_state).randint(2**31 - 1))
             options: dict[str, Any] = {"nan_policy": self.nan_policy, "seed": seed}
             if not fresh:
                 options["like"] = self.moments_

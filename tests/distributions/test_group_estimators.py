@@ -182,3 +182,10 @@ def test_other_mistakes_are_named():
         DistributionRegressor().fit(GROUP, WIDTH, np.eye(120)[0])
     with pytest.raises(InputError, match=r"sample_weight .*\(3,\)"):
         DistributionRegressor().fit(GROUP, WIDTH, np.ones(3))
+
+
+def test_random_states_out_of_range_are_refused():
+    x, groups = np.arange(8.0)[:, None], np.repeat([0, 1, 2, 3], 2)
+    units = partial_sketch(x, FeatureMap(1, 10, scale=1.0), groups=groups)
+    with pytest.raises(InputError, match="random_state=-1"):
+        ds.distributions.DistributionRegressor(random_state=-1).fit(units, np.arange(4.0))

@@ -7,6 +7,7 @@ import dask_sketch as ds
 from dask_sketch import FeatureMap, GaussianMixture, partial_sketch
 from dask_sketch.distributions import compare_model, compare_rows
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.sketching.quantized_phases import quantize_phases
 
 MAP = FeatureMap(2, 96, scale=1.0)
 
@@ -123,6 +124,22 @@ def test_the_level_is_exact_for_rare_values_if_all_rows_are_kept():
     assert np.mean([one.features[0].p_value <= 0.1 for one in found]) < 0.37
 
 
+def test_noise_of_bits_and_of_rounded_sums_is_no_difference():
+    feature_map, model = FeatureMap(2, 40, scale=1.0), GaussianMixture([1.0], [[0, 0]], [[1, 1]])
+    rng, p = np.random.default_rng(0), []
+    for seed in range(12):
+        x = rng.normal(size=(1000, 2))
+        bits = quantize_phases(x, feature_map, bits=1, seed=seed).sketch()
+        p.append(compare_model(bits, model, n_draws=19, seed=seed))
+        rounded = partial_sketch(x, feature_map, sample=250).rounded()
+        p.append(compare_model(rounded, model, n_draws=19, seed=seed))
+        other = partial_sketch(rng.normal(size=(1000, 2)), feature_map, sample=250)
+        p.append(compare_rows(rounded, other, n_draws=19, seed=seed))
+    assert sum(one.p_value <= 0.1 for one in p) <= 9
+    squares = np.array([one.squared for one in p[::3]])
+    assert abs(squares.mean()) < 4 * squares.std() / np.sqrt(len(squares))
+
+
 @pytest.mark.parametrize("n_rare", [0.0, 0.5, 4.0])
 def test_level_with_few_random_rows(n_rare):
     """Of 150 such tests at 5 %, 53 to 78 rejected while the random rows whitened themselves."""
@@ -148,6 +165,14 @@ def test_rare_values_beside_few_random_rows_are_named(n_rare):
     sides = [with_rare_values(rng, 3000, n_rare, 250) for _ in range(2)]
     with pytest.warns(UserWarning, match=r"feature 1 .*sample=n_samples up to 4,000"):
         compare_rows(*sides)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rounding_of_a_feature_that_does_not_vary_is_no_rare_value():
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.normal(size=2000), np.full(2000, -1000.1)], axis=1)
+    sides = [partial_sketch(part, MAP, sample=250) for part in np.split(x, 2)]
+    assert compare_rows(*sides, n_draws=19).p_value > 0.05
 
 
 def test_permutations_have_the_weights_of_their_rows():

@@ -232,3 +232,8 @@ def test_not_fitted():
     for method in ("transform", "inverse_transform", "score_samples"):
         with pytest.raises(NotFittedError):
             getattr(SketchPCA(2), method)(X)
+
+
+def test_random_states_out_of_range_are_refused():
+    with pytest.raises(InputError, match="random_state=-1"):
+        SketchPCA(1, random_state=-1).fit(np.eye(3))

@@ -1,0 +1,106 @@
+"""Values so rare that the random rows of two sketches do not tell their noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.warn import warn_user
+
+Array = NDArray[np.float64]
+MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated
+_REACH = 5.0  # standard deviations beyond the random rows
+_ROUNDING = 1e-6  # of the random rows, which are of single precision
+_MIN_EFFECTIVE = 20  # random rows that determine a variance
+
+
+def with_rare_rows(
+    first: Sketch, second: Sketch, rows: Array, masses: Array
+) -> tuple[Array, Array]:
+    """Add a row for each bound of the data that is far from all others, and share the masses.
+
+    Its mass is that which the variance of all rows lacks, within what the numbers of rows allow.
+
+    Parameters
+    ----------
+    first, second
+        Sketches.
+    rows, masses
+        Random rows of both, shape (n_rows, n_features), and their masses.
+
+    Returns
+    -------
+    rows, masses
+        Rows, and masses that sum to one.
+    """
+    masses = masses / masses.sum()
+    center = masses @ rows
+    variance = masses @ (rows - center) ** 2
+    counts = np.array([first.effective_count, second.effective_count])
+    shares = counts / counts.sum()
+    mean = shares @ [first.mean, second.mean]
+    exact = shares @ [
+        first.variance + (first.mean - mean) ** 2,
+        second.variance + (second.mean - mean) ** 2,
+    ]
+    added, own = [], []
+    for bounds, outer in (
+        (np.minimum(first.minimum, second.minimum), rows.min(axis=0)),
+        (np.maximum(first.maximum, second.maximum), rows.max(axis=0)),
+    ):
+        away = np.abs(bounds - outer) > _REACH * np.sqrt(variance) + _ROUNDING * np.abs(bounds)
+        for feature in np.flatnonzero(away):
+            row = center.copy()
+            row[feature] = bounds[feature]
+            lacking = (exact - variance)[feature] / (row - center)[feature] ** 2
+            added.append(row)
+            own.append(np.clip(lacking, 1.0 / counts.sum(), 3.0 / len(rows)))
+    if not added:
+        return rows, masses
+    masses = np.concatenate([masses, own])
+    return np.concatenate([rows, added]), masses / masses.sum()
+
+
+def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Array) -> None:
+    """Warn of values so rare that the random rows do not tell their noise.
+
+    Rows at the bounds of the data take the place of those that no random row tells of, which is
+    right for values of one size alone.
+
+    Parameters
+    ----------
+    first, second
+        Sketches.
+    rows, masses
+        Random rows of both, shape (n_rows, n_features), and their masses.
+    """
+    names = first.feature_map.feature_names
+    low, high = (
+        np.minimum(first.minimum, second.minimum),
+        np.maximum(first.maximum, second.maximum),
+    )
+    for feature, column in enumerate(rows.T):
+        squares = masses * (column - masses @ column) ** 2
+        variance = float(squares.sum())
+        n_effective = variance**2 / max(float(squares @ squares), np.finfo(float).tiny)
+        reach = _REACH * math.sqrt(variance) + _ROUNDING * max(
+            abs(low[feature]), abs(high[feature])
+        )
+        if low[feature] < column.min() - reach or high[feature] > column.max() + reach:
+            why = f"has values from {low[feature]:.4g} to {high[feature]:.4g}, and the random rows "
+            why += f"only from {column.min():.4g} to {column.max():.4g}"
+        elif 0.0 < n_effective < _MIN_EFFECTIVE:
+            why = f"owes its variance to about {n_effective:.2g} of {len(rows):,} random rows"
+        else:
+            continue
+        warn_user(
+            f"{feature_title(feature, names)} {why}: rare values make differences by chance larger "
+            "than these rows tell, so the p-value may be too small. Compare sketches that keep all "
+            f"their rows, with sample=n_samples up to {MAX_ROWS:,}, or sketches of groups with "
+            "compare(). There the level is exact."
+        )
+        return
