@@ -4,7 +4,6 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,31 +17,16 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import strategies`
 
-# Compiled kernels, for the processes that tests start as well. numba's index of a folder is not
-# made for two writers: each worker of xdist has a folder, which begins as a copy of what other
-# processes have compiled before. It is kept for the next run, until these compile again.
+# Compiled kernels, for all processes that tests start as well. They are kept for the next run.
 KERNELS = Path(__file__).parents[1] / ".pytest_cache" / "numba"
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-os.environ["NUMBA_CACHE_DIR"] = str(KERNELS / (WORKER or "first"))
-SHARES = {
-    "speech": ("speech",),
-    "second": ("groups", "polishing"),
-    "first": ("sketches",),
-}
+os.environ["NUMBA_CACHE_DIR"] = str(KERNELS)
 # librosa compiles a dozen functions when it is imported, of which the cepstra need hardly any. No
 # kernel of this package is compiled without optimisation.
-UNOPTIMISED = {"speech": {"NUMBA_OPT": "0"}}
-if WORKER:
-    indices = [path for share in SHARES for path in (KERNELS / share).rglob("*.nbi")]
-    compiled = str(max((path.stat().st_mtime_ns for path in indices), default=0))
-    copied = KERNELS / WORKER / "copied"
-    if not copied.exists() or copied.read_text() != compiled:
-        shutil.rmtree(KERNELS / WORKER, ignore_errors=True)
-        for share in SHARES:  # what several have compiled is the same
-            if (KERNELS / share).exists():
-                shutil.copytree(KERNELS / share, KERNELS / WORKER, dirs_exist_ok=True)
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        copied.write_text(compiled)
+COMPILED = {
+    ("speech",): {"NUMBA_OPT": "0"},
+    ("groups", "polishing"): {},
+    ("sketches",): {},
+}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,11 +34,8 @@ def pytest_xdist_setupnodes(config):
     """Compile, before there are workers that would each do it, what most of them need."""
     script = Path(__file__).with_name("compiled.py")
     running = [
-        subprocess.Popen(
-            [sys.executable, script, *parts],
-            env=os.environ | {"NUMBA_CACHE_DIR": str(KERNELS / share)} | UNOPTIMISED.get(share, {}),
-        )
-        for share, parts in SHARES.items()
+        subprocess.Popen([sys.executable, script, *parts], env=os.environ | variables)
+        for parts, variables in COMPILED.items()
     ]
     if not any(Path(__file__).parent.glob("*/__pycache__/test_*.pyc")):
         # Bytecode of the test files. The import of librosa, which compiles, is left to the workers.

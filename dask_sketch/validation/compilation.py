@@ -3,21 +3,30 @@
 numba chooses the folder of its cache when a function is decorated, and raises if it may write to
 none. It also raises if a file of its cache is cut off, or if the disk is full. Compiled code can
 always be made again, so that no state of a cache is an error here.
+
+numba numbers the files of a cache in an index. Two processes that compile at the same time may give
+one number to different code, and a third process then runs the wrong code. Here, the name of a file
+is a digest of what it was compiled for, which it also contains: any number of processes, such as
+the workers of a cluster with one home, can share a folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import pickle
 import stat
 import tempfile
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.serialize import dumps
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +63,65 @@ def _temporary_folder() -> str | None:
     return str(folder) if safe else None
 
 
+class _KeyedFiles:
+    """Files of the compiled code of a function, one for each signature, closure and processor.
+
+    These are the methods of ``numba.core.caching.IndexDataCacheFile`` that numba's cache calls.
+
+    Parameters
+    ----------
+    folder
+        Path of the folder of the files.
+    name
+        Name of the function, with which the names of its files begin.
+    source_stamp
+        Time and size of the source file. Code of another source is not loaded.
+    """
+
+    def __init__(self, folder: str, name: str, source_stamp: Any):
+        self._folder = Path(folder)
+        self._name = name
+        self._version = (numba.__version__, source_stamp)
+
+    def _path(self, key: Any) -> Path:
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()
+        return self._folder / f"{self._name}.{digest[:32]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """Load the code of a key; return None if there is none, or that of another version."""
+        try:
+            file = self._path(key).open("rb")
+        except FileNotFoundError:
+            return None
+        with file:
+            if pickle.load(file) != self._version or pickle.load(file) != key:
+                return None
+            return pickle.load(file)
+
+    def save(self, key: Any, data: Any) -> None:
+        """Store the code of a key, in place of what another process may store meanwhile."""
+        path = self._path(key)
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}.tmp")
+        try:
+            temporary.write_bytes(b"".join(dumps(part) for part in (self._version, key, data)))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
 class _LenientCache:
     """Cache of a numba function whose files may be missing, damaged or impossible to write."""
 
     def __init__(self, cache: Any):
         self._cache = cache
         self._begun = 0.0
+        implementation = cache._impl
+        cache._cache_file = _KeyedFiles(
+            cache.cache_path,
+            implementation.filename_base,
+            implementation.locator.get_source_stamp(),
+        )
 
     @property
     def _place(self) -> str:
@@ -100,10 +162,6 @@ class _LenientCache:
                 f"compiled kernels in {self._place} could not be read and are compiled "
                 f"again: {type(error).__name__}: {error}",
             )
-            try:
-                self._cache.flush()  # a damaged index would be read once more when code is stored
-            except Exception:
-                self._cache.disable()
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
