@@ -264,7 +264,7 @@ def _tested(
     observed = observe(first, second)
     noise, rows, masses = observed.noise, observed.rows, observed.masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
-    variance = masses @ rows**2 - (masses @ rows) ** 2
+    variance = masses @ (rows - masses @ rows) ** 2
     differences, others = _permuted(first, second, observed, n_draws, seed), noise
     if differences is None:
         warn_of_rare_values(first, second, rows, masses)
