@@ -169,7 +169,7 @@ def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
         steps.append("Check the source of the data that is beyond the limits.")
     if outcome.alarm:
         steps += [
-            "Look at the features below Drift.",
+            "Look at the features below Drift" + (outcome.since.remedy if outcome.since else "."),
             "If the newest data is wrong, correct it: the next run reads it again. If it is right, "
             "use a model of the newest data alone.",
         ]

@@ -52,6 +52,14 @@ class Since:
         )
 
     @property
+    def remedy(self) -> str:
+        """End of the advice to look at the features that differ."""
+        if self.changes is None or not self.changes.points:
+            return "."
+        last = self.changes.points[-1]
+        return f", and for what has changed in the source before run {last.dated_label}."
+
+    @property
     def note(self) -> str:
         """Explanation of the table; empty without change points."""
         found = self.changes

@@ -31,6 +31,7 @@ def test_text_and_stored_form(since, words, n_rows):
     assert str(since).startswith(since.sentence)
     assert [row[0] for row in since.rows] == ["7", "5", "3"][:n_rows]
     assert bool(since.note) == bool(n_rows)
+    assert ("run 7 of" in since.remedy) == bool(n_rows)
     stored = json.loads(json.dumps(since.as_dict()))
     assert stored["sentence"] == since.sentence
     assert Since.from_dict(stored) == since
