@@ -77,7 +77,7 @@ class ChangePoints:
     level
         Level: chance of any change point where there is none.
     dim
-        Name of what the label of a change point is: a unit, or a time.
+        Name of a unit, whose label a change point has; ``"time"`` if it has the time of one.
     n_units, n_strata
         Numbers of units, and of strata within which they were permuted.
     n_permutations
@@ -259,7 +259,7 @@ def change_points(
         points=points,
         p_value=p_value,
         level=level,
-        dim=units.dim,
+        dim=units.dim if times is None else "time",
         n_units=n,
         n_strata=int(one_side.strata.max()) + 1,
         n_permutations=n_draws + 1,
