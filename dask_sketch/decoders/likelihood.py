@@ -25,6 +25,7 @@ from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
+from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
@@ -94,7 +95,11 @@ def fit_replicate(
         if _is_calibrated(calibrated):  # else the rows tell no more than the mixture they are from
             fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
             given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
-        fit = _fit_to_sketch(problem, Start(*given), rng, report, threads)
+        start, record = Start(*given), problem.sketch.feature_map.pilot
+        fit = _fit_to_sketch(problem, start, rng, report, threads)
+        if same and fit is not None and problem.refine is None and len(fit.weights) == k:
+            assert record is not None
+            fit = keep_rare_components(problem.objective(threads), fit, start, record.n_rows)
         return Candidates(fit, given, score, True, calibrated)
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]

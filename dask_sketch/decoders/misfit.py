@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.expected_loss import expected_loss, sampling_losses
 from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, squared_distance
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
@@ -404,6 +405,7 @@ def _warn_of_mixture(
     loss, name = rival
     rows = sketch.sample if _has_rows(sketch, len(mixture[0])) else None
     if rows is None and is_explained(sketch, mixture, cost, noise_level, loss):
+        _warn_of_noise(sketch, mixture)
         return
     n_rows = _POINTS if rows is None else min(len(rows), _POINTS)
     # a rival fitted to these rows is too likely by half of its parameters over their number
@@ -417,14 +419,37 @@ def _warn_of_mixture(
         _warn_of_few_rows(sketch)
 
 
+def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
+    """Warn of a mixture that agrees with the sketch, where that hardly determines it."""
+    pilot, found = sketch.feature_map.pilot, pilot_mixture(sketch)
+    if pilot is None or found is None or mixture[2].ndim == 3:
+        return
+    loss = expected_loss(sketch, mixture, found, pilot.n_rows, WARNED_NATS)
+    if loss is not None and loss > WARNED_NATS:
+        weights = mixture[0]
+        warn_user(
+            f"the mixture agrees with the sketch, but is expected to lose about {loss:.2g} nats a "
+            f"sample: {sketch.count:,} rows are few for a sketch to determine {len(weights)} "
+            f"components, the smallest of weight {weights.min():.2g}. Sketch with sample=True "
+            "where rows may be kept; otherwise sketch more rows, or design the feature map with "
+            f"n_pilot={4 * pilot.n_rows}."
+        )
+
+
 def _warn_of_few_rows(sketch: Sketch) -> None:
     """Warn of a mixture that is no likelier than that of the pilot, if its rows are too few."""
     pilot = sketch.feature_map.pilot
-    if pilot is not None and pilot.sampling_loss > _FEW_ROWS:
+    if pilot is None:
+        return
+    loss = pilot.sampling_loss
+    if pilot.mixture is not None:  # halves of the rows may have lost the smallest clusters as well
+        by_rows = sampling_losses(pilot.mixture.weights, len(pilot.variance), pilot.n_rows)
+        loss = max(loss, float(by_rows.sum()))
+    if loss > _FEW_ROWS:
         warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
-            f"loses about {pilot.sampling_loss:.2g} nats a sample because they are so few, by the "
-            "estimate of fits to halves of them. Sketch with sample=True where rows may be kept; "
+            f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "
+            "them or the rows of each component. Sketch with sample=True where rows may be kept; "
             f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}."
         )
 
