@@ -207,6 +207,11 @@ def read_targets(
                 f"{name}={column!r} is no column of {path}: choose one of {_listed(names)}.",
                 parameter=name,
             )
+    if target == key:
+        raise InputError(
+            f"target={target!r} holds the labels of the groups: choose another column.",
+            parameter="target",
+        )
     found = dict(zip(_as_labels(table[key], labels.dtype, path), table[target], strict=True))
     if len(found) < len(table):
         twice = table[key][table[key].duplicated()]
@@ -225,6 +230,13 @@ def read_targets(
         numbers = np.array(list(y.values()), dtype=np.float64).tolist()
     except ValueError:
         return y
+    if not np.isfinite(numbers).all():
+        label = next(one for one, x in zip(y, numbers, strict=True) if not np.isfinite(x))
+        raise InputError(
+            f"target={target!r} is {y[label]} for the group {label!s}: give a finite number, or "
+            "leave the group out of the sketches.",
+            parameter="target",
+        )
     return dict(zip(y, numbers, strict=True))
 
 

@@ -81,6 +81,8 @@ MISTAKES = {
     "target='kind'.*day 079": (("--target", "kind"), lambda y: y.assign(kind=y["kind"].mask(
         y["day"] == "day 079", ""))),
     "y has 1 class": (("--target", "kind"), lambda y: y.assign(kind="w")),
+    "target='day'": (("--target", "day"), lambda y: y),
+    "target='width' is inf": (("--target", "width"), lambda y: y.assign(width=np.inf)),
 }  # fmt: skip
 
 

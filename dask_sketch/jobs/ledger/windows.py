@@ -113,6 +113,8 @@ def choose_units(
     _require_unit(unit)
     if strata not in (None, "weekday"):
         raise LedgerError(f"strata={strata!r}: give 'weekday' or None.", parameter="strata")
+    if not entries:
+        raise LedgerError("the ledger has no partitions yet: commit those of several runs.")
     chosen = entries.__contains__ if window is None else window
     every = window_keys(entries, records, chosen, "window")
     found = _units(entries, every, unit, _MAX_SEARCHED)

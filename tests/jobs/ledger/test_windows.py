@@ -228,3 +228,8 @@ def test_the_run_since_which_data_has_changed(nights):
     assert nights.change_points(10, n_permutations=99).n_units == 10
     with pytest.raises(LedgerError, match="strata='month'"):
         nights.change_points(strata="month")
+
+
+def test_no_change_points_of_an_empty_ledger(tmp_path, feature_map):
+    with pytest.raises(LedgerError, match="no partitions"):
+        create_ledger(tmp_path / "empty.ledger", feature_map).change_points()
