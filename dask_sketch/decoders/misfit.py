@@ -431,8 +431,7 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
             f"the mixture agrees with the sketch, but is expected to lose about {loss:.2g} nats a "
             f"sample: {sketch.count:,} rows are few for a sketch to determine {len(weights)} "
             f"components, the smallest of weight {weights.min():.2g}. Sketch with sample=True "
-            "where rows may be kept; otherwise sketch more rows, or design the feature map with "
-            f"n_pilot={4 * pilot.n_rows}."
+            f"where rows may be kept; otherwise {_more_rows(sketch, pilot.n_rows)}."
         )
 
 
@@ -450,8 +449,15 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "
             "them or the rows of each component. Sketch with sample=True where rows may be kept; "
-            f"otherwise design the feature map with n_pilot={4 * pilot.n_rows}."
+            f"otherwise {_more_rows(sketch, pilot.n_rows)}."
         )
+
+
+def _more_rows(sketch: Sketch, n_pilot: int) -> str:
+    """Remedy for too few pilot rows: there may be no more."""
+    if n_pilot >= sketch.count:
+        return "sketch more rows"
+    return f"design the feature map with n_pilot={min(4 * n_pilot, sketch.count)}"
 
 
 def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> None:

@@ -178,6 +178,9 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
     assert stated == pytest.approx(pilot.sampling_loss, rel=0.1)
     assert f"{pilot.n_rows:,} pilot rows" in message
     assert f"n_pilot={4 * pilot.n_rows}" in message
+    few = sketch(x[: pilot.n_rows], feature_map, sample=False)  # there are no more rows to read
+    _, (all_read,) = caught(lambda: warn_of_misfit(few, *mixture, 1.0, 1e-3))
+    assert "n_pilot" not in all_read
     lost = fit_pilot(x, 8).score - GaussianMixture(*mixture).score(x)
     assert stated == pytest.approx(lost, rel=0.7)
     assert caught(lambda: warn_of_misfit(found, *mixture, 1e-3, 1e-3))[1] == []
