@@ -14,6 +14,7 @@ from dask_sketch.cli.options import (
     examples,
     for_url,
     input_options,
+    new_text_file,
     output_options,
     refuse_existing,
     refuse_existing_file,
@@ -80,6 +81,8 @@ def learn(
     numbers = next(iter(y.values()), 0.0)
     if task is None:
         task = "regression" if isinstance(numbers, float) else "classification"
+        if task == "classification":
+            _require_no_typing_error(y, labels)
     if task == "regression" and not isinstance(numbers, float):
         raise InputError(
             f"task='regression': {labels} holds {numbers!r}, which is no number: give "
@@ -128,8 +131,6 @@ def predict(
     one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
     and there is a component for each.
     """
-    import fsspec
-
     from dask_sketch.cli.open import open_any
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
 
@@ -151,7 +152,7 @@ def predict(
         raise InputError(f"{model} is no model of `learn` or `decode`: its type is "
                          f"{type(fitted).__name__}.", parameter="model")  # fmt: skip
     count = 0
-    with fsspec.open(output, "w", newline="", **(for_url(output, options) or {})) as file:
+    with new_text_file(output, options) as file:
         for frame in frames:
             frame.to_csv(file, index=False, header=not count)
             count += len(frame)
@@ -193,6 +194,7 @@ def read_targets(
         raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
     names = list(map(str, table.columns))
     key = names[0] if key is None else key
+    _require_column("key", key, names, path)
     others = [name for name in names if name != key]
     if target is None:
         if len(others) != 1:
@@ -201,12 +203,7 @@ def read_targets(
                 parameter="target",
             )
         target = others[0]
-    for name, column in (("key", key), ("target", target)):
-        if column not in names:
-            raise InputError(
-                f"{name}={column!r} is no column of {path}: choose one of {_listed(names)}.",
-                parameter=name,
-            )
+    _require_column("target", target, names, path)
     if target == key:
         raise InputError(
             f"target={target!r} holds the labels of the groups: choose another column.",
@@ -238,6 +235,34 @@ def read_targets(
             parameter="target",
         )
     return dict(zip(y, numbers, strict=True))
+
+
+def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
+    """Refuse texts among targets that are numbers for most groups."""
+    texts = [label for label, value in y.items() if not _is_number(value)]
+    if 0 < len(texts) < 0.5 * len(y):
+        raise InputError(
+            f"labels={path!r}: the target is {y[texts[0]]!r} for the group {texts[0]!s}, and a "
+            f"number for {len(y) - len(texts):,} of {len(y):,} groups. Correct it, or pass "
+            "--task classification.",
+            parameter="labels",
+        )
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_column(name: str, column: str, columns: list[str], path: str) -> None:
+    if column not in columns:
+        raise InputError(
+            f"{name}={column!r} is no column of {path}: choose one of {_listed(columns)}.",
+            parameter=name,
+        )
 
 
 def _listed(names: list[str]) -> str:

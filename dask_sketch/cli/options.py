@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
-from dask_sketch.errors import ArtifactError, PlanError, SketchError
+from dask_sketch.errors import ArtifactError, InputError, PlanError, SketchError
+from dask_sketch.storage.replace import replacing
 from dask_sketch.validation.choices import TASKS
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
@@ -425,6 +426,33 @@ def refuse_existing_file(
         raise ArtifactError(
             f"{path} exists: choose another path, or pass --overwrite.", parameter="overwrite"
         )
+
+
+@contextlib.contextmanager
+def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator[IO[str]]:
+    """Write a text file; a local one is there when it is complete, in place of an earlier one.
+
+    Raises
+    ------
+    InputError
+        If ``path`` cannot be written.
+    """
+    import fsspec
+
+    options = for_url(path, storage_options)
+    with contextlib.ExitStack() as opened:
+        try:
+            if "://" not in path and "::" not in path:
+                new = opened.enter_context(replacing(Path(path)))
+                file = opened.enter_context(new.open("w", newline="", encoding="utf-8"))
+            else:
+                file = opened.enter_context(fsspec.open(path, "w", newline="", **(options or {})))
+        except OSError as error:
+            raise InputError(
+                f"output={path!r} cannot be written: {error}. Choose another path.",
+                parameter="output",
+            ) from error
+        yield file
 
 
 def for_url(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -199,6 +199,12 @@ def bootstrap(
     require_model("model", model)
     n_replicates = require_integer("n_replicates", n_replicates, 2)
     require_integer("seed", seed, 0)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise InputError(
+            f"executor={executor!r}: give an Executor of concurrent.futures, or that of a client, "
+            "client.get_executor().",
+            parameter="executor",
+        )
     units = _units(sketches)
     if len(units) < _FEW:
         warn_user(

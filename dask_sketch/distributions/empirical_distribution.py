@@ -285,8 +285,8 @@ class EmpiricalDistribution:
         estimate
             Densities and standard errors, shape (n_points,): Dask arrays for lazy input, bags for
             bags, labelled if the points are. The errors are those of the kernel density of all
-            rows; they are too small far from all random rows. A point takes up to a few
-            milliseconds of CPU time.
+            rows; they are too small far from all random rows. Both are NaN for points that are not
+            finite. A point takes up to a few milliseconds of CPU time.
 
         Raises
         ------

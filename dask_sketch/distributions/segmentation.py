@@ -98,9 +98,9 @@ class ChangePoints:
         if not self.points:
             return f"No change was found in {self.n_units:,} units (p = {self.p_value:.2g})."
         last = self.points[-1]
+        found = f"{len(self.points)} changes were" if len(self.points) > 1 else "1 change was"
         return (
-            f"{len(self.points)} change{'s were' if len(self.points) > 1 else ' was'} found; the "
-            f"distribution is as it is since {self.dim} {last.dated_label} "
+            f"{found} found, the last one with {self.dim} {last.dated_label} "
             f"(p = {last.p_value:.2g})."
         )
 

@@ -300,7 +300,7 @@ def _since(since: Since | None) -> list[Section]:
         return []
     rows = since.rows[:_MAX_ROWS]
     text = f"{since.sentence} {since.note}"
-    return [Section("Since when", text, HEADER, rows, frozenset({0} if rows else ()))]
+    return [Section("Last change", text, HEADER, rows, frozenset({0} if rows else ()))]
 
 
 def _distances(results: Results) -> list[Section]:

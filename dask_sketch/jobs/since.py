@@ -38,16 +38,16 @@ class Since:
     def sentence(self) -> str:
         """Result in one sentence."""
         if self.changes is None:
-            return f"Since which run is not known: {self.reason}"
+            return f"The run of the change is not known: {self.reason}"
         if not self.changes.points:
             return (
-                "Since which run is not clear: no change between two runs is significant by "
+                "The run of the change is not clear: no change between two runs is significant by "
                 f"itself (p = {self.changes.p_value:.2g})."
             )
         last, n_earlier = self.changes.points[-1], len(self.changes.points) - 1
         more = f"; {n_earlier} earlier change{'s' * (n_earlier > 1)}" if n_earlier else ""
         return (
-            f"The data is distributed as it is since run {last.dated_label} "
+            f"The last change of the distribution came with run {last.dated_label} "
             f"(p = {last.p_value:.2g}){more}."
         )
 

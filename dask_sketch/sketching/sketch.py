@@ -624,7 +624,7 @@ class Sketch(FrozenDataclass, Storable):
         if self.missing is not None:
             energies = 1.0 - np.abs(self.characteristic) ** 2
             return float(np.mean(energies * self.observed.noise_factors) / n) + added
-        return float((1.0 - (np.vdot(self.z, self.z).real - added)) / n) + added
+        return max(float((1.0 - (np.vdot(self.z, self.z).real - added)) / n), 0.0) + added
 
     @property
     def noise_modulus(self) -> float:

@@ -62,7 +62,7 @@ def test_drift(make_place: Make) -> None:
     result = call("drift", place.file)
     assert result.exit_code == ALARM
     assert "A difference was found" in result.stdout
-    assert "since run 2 of" in result.stdout
+    assert "with run 2 of" in result.stdout
     told = json.loads(call("drift", place.file, "--json").stdout)
     assert [one["label"] for one in told["since"]["changes"]["points"]] == [2]
     assert answer("drift", place.file, "--tolerance", 1.5)["since"] is None

@@ -69,6 +69,8 @@ def test_predict_with_a_mixture(data: str, here: Path) -> None:
     np.testing.assert_allclose(found["probability of 1"], mixture.predict_proba(x)[:, 1])
     assert "p.csv exists" in refusal(1, "predict", "mixture.zarr", data, "-o", "p.csv")
     assert "level=0.1" in refusal(1, "predict", "mixture.zarr", data, "-o", "q.csv", "--level", 0.1)
+    Path("file").touch()
+    assert "output='file/q.csv'" in refusal(1, "predict", "mixture.zarr", data, "-o", "file/q.csv")
 
 
 MISTAKES = {
@@ -82,6 +84,9 @@ MISTAKES = {
         y["day"] == "day 079", ""))),
     "y has 1 class": (("--target", "kind"), lambda y: y.assign(kind="w")),
     "target='day'": (("--target", "day"), lambda y: y),
+    "labels='other.csv'.*'tall' for the group day 000": (("--target", "width"), lambda y: y.assign(
+        width=[*map(str, y["width"][:-1]), "tall"])),
+    "key='zz'": (("--key", "zz"), lambda y: y),
     "target='width' is inf": (("--target", "width"), lambda y: y.assign(width=np.inf)),
 }  # fmt: skip
 

@@ -83,6 +83,8 @@ def test_bad_units_are_named(group):
             bootstrap(model, given)
     with pytest.raises(InputError, match="n_replicates=1"):
         bootstrap(model, group, n_replicates=1)
+    with pytest.raises(InputError, match="executor='threads'"):
+        bootstrap(model, group, executor="threads")
     with pytest.warns(UserWarning, match="5 units"):
         bootstrap(model, group.select(group.labels[:5]), n_replicates=2)
     with pytest.raises(InputError, match="level=1.5"):

@@ -36,7 +36,7 @@ def test_changes_are_found_where_they_are():
     for one in found.points:
         assert one.label == one.position
         assert 0.0 < one.interval[0] < one.discrepancy < one.interval[1]
-    assert f"since night {positions[-1]}" in repr(found)
+    assert f"with night {positions[-1]}" in repr(found)
     assert str(positions[0]) in found._repr_html_()
 
 
@@ -56,7 +56,7 @@ def test_changes_lie_between_times():
     times = np.arange(24) // 4
     found = change_points(group, times=times, n_permutations=99)
     assert [(one.label, one.position) for one in found.points] == [(3, 12)]
-    assert "since time 3 " in found.sentence
+    assert "with time 3 " in found.sentence
     # the order of the labels is not that of the times
     order = np.random.default_rng(0).permutation(24)
     mixed = nights(24, offsets=lambda k: 4.0 * (order[k] >= 12))

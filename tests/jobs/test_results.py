@@ -69,9 +69,9 @@ def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     assert outcome.since.changes is not None
     (change,) = outcome.since.changes.points
     assert (change.label, change.date) == (2, place.ledger().history()[-1].started[:10])
-    assert "since run 2 of" in str(outcome)
+    assert "with run 2 of" in str(outcome)
     assert outcome.since.sentence in page
-    assert "<h2>Since when" in page
+    assert "<h2>Last change" in page
     assert "Changes of the components" in page
     report_last_run(place.file, place.folder / "again.html")
     again = (place.folder / "again.html").read_text()

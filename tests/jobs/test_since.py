@@ -18,9 +18,9 @@ def changes(*runs):
 @pytest.mark.parametrize(
     ("since", "words", "n_rows"),
     [
-        (Since(changes(7)), ["since run 7 of 2026-06-07", "p = 0.01"], 1),
-        (Since(changes(5, 7)), ["since run 7 of", "; 1 earlier change."], 2),
-        (Since(changes(3, 5, 7)), ["since run 7 of", "; 2 earlier changes."], 3),
+        (Since(changes(7)), ["with run 7 of 2026-06-07", "p = 0.01"], 1),
+        (Since(changes(5, 7)), ["with run 7 of", "; 1 earlier change."], 2),
+        (Since(changes(3, 5, 7)), ["with run 7 of", "; 2 earlier changes."], 3),
         (Since(changes()), ["not clear", "p = 0.25"], 0),
         (Since(None, "units has 2 sketches."), ["not known", "units has 2 sketches."], 0),
     ],

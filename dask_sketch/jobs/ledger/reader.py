@@ -571,7 +571,7 @@ class LedgerReader:
         strata: str | None = None,
         **options: Any,
     ) -> ChangePoints:
-        """Find since when the data is distributed as it is, and earlier changes.
+        """Find the last change of the distribution, and earlier ones.
 
         Changes are searched between runs.
 

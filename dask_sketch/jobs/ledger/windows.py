@@ -215,8 +215,8 @@ def _runs_or_keys(
     runs = sorted({entry.run for entry in entries.values()}, reverse=True)
     if callable(window):
         return {key for key in entries if window(key)}
-    if isinstance(window, int) and not isinstance(window, bool) and window >= 1:
-        return set(runs[:window])
+    if isinstance(window, (int, np.integer)) and not isinstance(window, bool) and window >= 1:
+        return set(runs[: int(window)])
     if isinstance(window, str):
         span = _span(window, name)
         started = start_times(records)

@@ -180,7 +180,7 @@ def test_a_window_that_moves_reads_what_is_new(tmp_path, feature_map, monkeypatc
 
     for night in (1, 2, 3):
         add(night)
-    assert ledger.window(2).identical(sketches[1] + sketches[2])
+    assert ledger.window(np.int64(2)).identical(sketches[1] + sketches[2])
     add(4)
     read.clear()
     assert ledger.window(2).identical(sketches[2] + sketches[3])
