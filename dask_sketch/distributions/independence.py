@@ -86,8 +86,8 @@ class IndependenceTest:
                 f"dependence is {self.dependence:.2g}, within [{low:.2g}, {high:.2g}]."
             )
         return (
-            f"No dependence was found (p = {self.p_value:.2g}); one above {high:.2g} would "
-            "probably have been."
+            f"No dependence was found at the level of {self.level:.2g} (p = {self.p_value:.2g}); "
+            f"one above {high:.2g} would probably have been."
         )
 
     def as_dict(self) -> dict[str, Any]:

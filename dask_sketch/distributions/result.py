@@ -106,8 +106,8 @@ class TwoSampleTest:
                 f"the tolerance {self.tolerance:g} (p = {self.tolerance_p_value:.2g})."
             )
         return (
-            f"No difference was found (p = {self.p_value:.2g}); a discrepancy above "
-            f"{self.interval[1]:.2g} would probably have been."
+            f"No difference was found at the level of {self.level:.2g} (p = {self.p_value:.2g}); a "
+            f"discrepancy above {self.interval[1]:.2g} would probably have been."
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -96,7 +96,10 @@ class ChangePoints:
     def sentence(self) -> str:
         """Result in one sentence."""
         if not self.points:
-            return f"No change was found in {self.n_units:,} units (p = {self.p_value:.2g})."
+            return (
+                f"No change was found in {self.n_units:,} units at the level of {self.level:.2g} "
+                f"(p = {self.p_value:.2g})."
+            )
         last = self.points[-1]
         found = f"{len(self.points)} changes were" if len(self.points) > 1 else "1 change was"
         return (

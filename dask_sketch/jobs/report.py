@@ -272,10 +272,11 @@ def _drift(results: Results) -> list[Section]:
         sections.append(Section("Drift", f"No test. {results.untested}", (), ()))
     else:
         (first, second), level = found.n_units, found.level
+        alarms = table.false_alarms_per_year
         text = (
-            f"{found.sentence} The newest {first:,} were compared with {second:,} before "
-            f"({found.dim}s), which were permuted between the two sides. The level {level:.2g} is "
-            f"that of {table.false_alarms_per_year:g} false alarms in {table.runs_per_year:g} runs"
+            f"{found.sentence} The newest {first:,} {found.dim}s were compared with {second:,} "
+            f"before; they were permuted between the two sides. The level {level:.2g} is that of "
+            f"{alarms:g} false alarm{'s' * (alarms != 1)} in {table.runs_per_year:g} runs"
             + (f"; the tolerance is {table.tolerance:g}." if table.tolerance else ".")
         )
         shown = found.features[:_MAX_ROWS]
