@@ -239,7 +239,10 @@ def read_targets(
 
 def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
     """Refuse texts among targets that are numbers for most groups."""
-    texts = [label for label, value in y.items() if not _is_number(value)]
+    import pandas as pd
+
+    numbers = pd.to_numeric(pd.Series(list(y.values())), errors="coerce")
+    texts = [label for label, missing in zip(y, numbers.isna(), strict=True) if missing]
     if 0 < len(texts) < 0.5 * len(y):
         raise InputError(
             f"labels={path!r}: the target is {y[texts[0]]!r} for the group {texts[0]!s}, and a "
@@ -247,14 +250,6 @@ def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
             "--task classification.",
             parameter="labels",
         )
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _require_column(name: str, column: str, columns: list[str], path: str) -> None:

@@ -439,14 +439,14 @@ def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator
     """
     import fsspec
 
-    options = for_url(path, storage_options)
     with contextlib.ExitStack() as opened:
         try:
             if "://" not in path and "::" not in path:
                 new = opened.enter_context(replacing(Path(path)))
                 file = opened.enter_context(new.open("w", newline="", encoding="utf-8"))
             else:
-                file = opened.enter_context(fsspec.open(path, "w", newline="", **(options or {})))
+                options = storage_options or {}
+                file = opened.enter_context(fsspec.open(path, "w", newline="", **options))
         except OSError as error:
             raise InputError(
                 f"output={path!r} cannot be written: {error}. Choose another path.",

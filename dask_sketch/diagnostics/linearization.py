@@ -27,7 +27,7 @@ from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
-from dask_sketch.diagnostics.mmd import N_POINTS, halves, observed_factors, private_noise
+from dask_sketch.diagnostics.mmd import N_POINTS, added_noise, halves, observed_factors
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.density import RowDensity
@@ -272,7 +272,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     factors = observed_factors(sketch, seed)
     for block, rows, mixture in atoms.blocks():
         features_of_points = np.exp(-1j * (points @ atoms.omega[:, block]))
-        features_of_points += private_noise(sketch, features_of_points.shape, seed, block.start)
+        features_of_points += added_noise(sketch, features_of_points.shape, seed, block.start)
         noise = atoms.amplitude[block] * features_of_points - mixture
         if factors is not None:
             noise *= factors[:, block]

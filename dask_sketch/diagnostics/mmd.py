@@ -237,7 +237,7 @@ def noise_blocks(
         block = slice(start, start + width)
         omega = features.frequencies[:, block]
         noise = np.exp(-1j * (points @ omega)) - distribution.characteristic(omega)
-        noise += private_noise(sketch, noise.shape, seed, start)
+        noise += added_noise(sketch, noise.shape, seed, start)
         if factors is not None:
             noise *= factors[:, block]
         yield block, halves(unit[block] * noise)
@@ -257,7 +257,7 @@ def observed_factors(sketch: Sketch, seed: int) -> Array | None:
     return None if patterns is None else patterns.simulate(N_POINTS, np.random.default_rng(seed))
 
 
-def private_noise(
+def added_noise(
     sketch: Sketch, shape: tuple[int, ...], seed: int, start: int
 ) -> NDArray[np.complex128] | float:
     """Noise of a private sketch, as an equivalent noise of single samples; 0 if there is none.

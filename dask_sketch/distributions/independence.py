@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.diagnostics.mmd import feature_weights, halves
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, fields_text
 from dask_sketch.distributions.bands import bands
@@ -243,7 +243,7 @@ def compare_columns(
             if len(band) <= 2 * _MAX_BAND:
                 found += _whitened(draws[:, band], parts.covariance(band[: len(band) // 2]))
         p_value = combined_p_value(np.array(found))
-        effect = _effect(_halves(parts.within + parts.first * parts.second))
+        effect = _effect(halves(parts.within + parts.first * parts.second))
     return IndependenceTest(
         p_value=p_value,
         smallest_p_value=smallest,
@@ -336,12 +336,12 @@ class _Parts:
                 signs = np.where(rng.integers(0, 2, size=n), -1.0, 1.0)
                 order = rng.permutation(n)
             total = signs @ self.within + np.einsum("ij,ij->j", self.first, self.second[order])
-            out[draw] = _halves(total)
+            out[draw] = halves(total)
         return out
 
     def covariance(self, band: NDArray[np.intp]) -> Array:
         """Covariance of the draws at some frequencies, real and imaginary parts side by side."""
-        within = _halves(self.within[:, band])
+        within = halves(self.within[:, band])
         a, b = self.first[:, band], self.second[:, band]
         # products of every two units: of each with its conjugate, and with itself
         plain = (a.T @ a.conj()) * (b.T @ b.conj()) / len(a)
@@ -362,10 +362,6 @@ def _parts(both: SketchGroup, first: SketchGroup, second: SketchGroup, share: Ar
     scale = share[:, None] * scale
     within = scale * (both.characteristic() - a * b)
     return _Parts(within, scale * (a - share @ a), b - share @ b)
-
-
-def _halves(values: NDArray[np.complex128]) -> Array:
-    return np.concatenate([values.real, values.imag], axis=-1)
 
 
 def _whitened(draws: Array, covariance: Array) -> list[Array]:

@@ -48,10 +48,8 @@ def with_rare_rows(
         second.variance + (second.mean - mean) ** 2,
     ]
     added, own = [], []
-    for bounds, outer in (
-        (np.minimum(first.minimum, second.minimum), rows.min(axis=0)),
-        (np.maximum(first.maximum, second.maximum), rows.max(axis=0)),
-    ):
+    low, high = _bounds(first, second)
+    for bounds, outer in ((low, rows.min(axis=0)), (high, rows.max(axis=0))):
         away = np.abs(bounds - outer) > _REACH * np.sqrt(variance) + _ROUNDING * np.abs(bounds)
         for feature in np.flatnonzero(away):
             row = center.copy()
@@ -63,6 +61,11 @@ def with_rare_rows(
         return rows, masses
     masses = np.concatenate([masses, own])
     return np.concatenate([rows, added]), masses / masses.sum()
+
+
+def _bounds(first: Sketch, second: Sketch) -> tuple[Array, Array]:
+    """Bounds of each feature in both sketches together, shape (n_features,)."""
+    return np.minimum(first.minimum, second.minimum), np.maximum(first.maximum, second.maximum)
 
 
 def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Array) -> None:
@@ -79,10 +82,7 @@ def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Arra
         Random rows of both, shape (n_rows, n_features), and their masses.
     """
     names = first.feature_map.feature_names
-    low, high = (
-        np.minimum(first.minimum, second.minimum),
-        np.maximum(first.maximum, second.maximum),
-    )
+    low, high = _bounds(first, second)
     for feature, column in enumerate(rows.T):
         squares = masses * (column - masses @ column) ** 2
         variance = float(squares.sum())

@@ -139,7 +139,7 @@ class Outcome:
         if self.drift is not None or self.untested:
             fields["drift"] = self.untested if self.drift is None else self.drift.sentence
         if self.since is not None:
-            fields["since when"] = self.since.sentence
+            fields["last change"] = self.since.sentence
         for name, distance in list(self.drifts.items())[:_STATES]:
             fields[f"distance, {name}"] = drift_text(distance)
         for name, distance in list(self.between.items())[:_NAMED]:

@@ -599,7 +599,7 @@ class Sketch(FrozenDataclass, Storable):
     def added_variance(self) -> float:
         """Variance of added noise in real and imaginary parts of :attr:`characteristic`.
 
-        That of privacy, of rounded sums and of quantised phases.
+        Sum of the variances by privacy, by rounded sums and by quantised phases.
 
         Raises
         ------
