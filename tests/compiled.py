@@ -23,7 +23,7 @@ def sketches():
             decode(sketch, 2, refine="efficient", threads=1)
         for n_features in (1, 2, 12):
             feature_map = FeatureMap(n_features, 60, scale=1.0, dtype=dtype)
-            partial_sketch(np.ones((200, n_features)), feature_map, np.ones(200))
+            partial_sketch(np.ones((200, n_features)), feature_map)
 
 
 def groups():

@@ -37,11 +37,17 @@ SMALLER = {  # sizes in the tests, in place of those of the notebook
         "n_components=5": "n_components=3",
         "n_features=10": "n_features=4",
     },
-    "04_choosing": {"range(3)": "range(1)", "(1, 1.5, 2, 3, 5)": "(1, 5)", "100_000": "20_000"},
+    "04_choosing": {
+        "arange(-2, 3)": "arange(-1, 2)",
+        "range(3)": "range(1)",
+        "(1, 1.5, 2, 3, 5)": "(1, 5)",
+        "100_000": "20_000",
+    },
     "05_speaker_verification": {
         "n_components=8, n_frequencies=1250": "n_components=4, n_frequencies=500",
         "range(12)": "range(8)",
     },
+    "07_gpu": {"n_components=8": "n_components=4", "200_000": "50_000"},
     "08_real_data": {"300_000": "40_000", "(50_000, 3)": "(10_000, 3)", "K = 8": "K = 3"},
 }
 

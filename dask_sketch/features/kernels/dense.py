@@ -148,6 +148,7 @@ def add_rows(vec: Vectors, n_features: int, x: Any, tile: Any, sums: Any, weight
         b.store(total, b.bitcast(place, vec.integers.as_pointer()), align=size)
 
 
+COMPILING = threading.Lock()  # shared by all kernels: threads wait for one compilation
 # rows whose sums are kept in 32 bits: at most 255, a multiple of ROWS
 FLUSH = 255 // ROWS * ROWS
 CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most about 2**62 quanta
@@ -232,7 +233,8 @@ def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> C
 class DenseKernel:
     """Sums of cosines and sines for one number of features and one precision.
 
-    Use :func:`dense_kernel`, which compiles each kernel once per process.
+    Use :func:`dense_kernel`, which makes each kernel once per process. Its loops are compiled when
+    rows are first added.
 
     Parameters
     ----------
@@ -261,8 +263,20 @@ class DenseKernel:
         self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
         self.elements = (bits or vector_bits()) // (8 * self.dtype.itemsize)
-        self._plain = _specialised(n_features, dtype, self.elements, 0)
-        self._weighted = _specialised(n_features, dtype, self.elements, 1)
+        self._loops: dict[bool, Callable[..., None]] = {}
+
+    def _loop(self, weighted: bool) -> Callable[..., None]:
+        """Return the loop for rows with or without weights, which is compiled when it is needed."""
+        loop = self._loops.get(weighted)
+        if loop is None:
+            with COMPILING:
+                loop = self._loops.get(weighted)
+                if loop is None:
+                    loop = _specialised(
+                        self.n_features, self.dtype.name, self.elements, int(weighted)
+                    )
+                    self._loops[weighted] = loop
+        return loop
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
         """Arrange frequencies in cycles, shape (n_features, n_frequencies), in padded tiles."""
@@ -300,7 +314,7 @@ class DenseKernel:
         """
         flat = x.reshape(-1)
         full = len(x) // ROWS * ROWS
-        run = self._plain if weights is None else self._weighted
+        run = self._loop(weights is not None)
         used = np.empty(0, dtype=self.dtype) if weights is None else weights
         run(flat[: full * self.n_features], packed, sums, used[:full])
         rest = len(x) - full
@@ -324,9 +338,6 @@ class DenseKernel:
         return np.stack([sums[-1] - versine, -sine])
 
 
-COMPILING = threading.Lock()  # shared by all kernels: threads wait for one compilation
-
-
 @lru_cache(maxsize=64)
 def _kernel(n_features: int, dtype: str) -> DenseKernel:
     return DenseKernel(n_features, dtype)
@@ -335,7 +346,7 @@ def _kernel(n_features: int, dtype: str) -> DenseKernel:
 def dense_kernel(n_features: int, dtype: str = "float32") -> DenseKernel:
     """Return the compiled kernel for a number of features and a precision.
 
-    The first call in a process compiles (about a second) or loads from numba's cache on disk;
+    The first rows in a process let it compile (half a second) or load from numba's cache on disk;
     other threads wait for that compilation.
 
     Parameters
