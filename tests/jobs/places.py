@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 
 from dask_sketch import Sketch, merge, partial_sketch
+from dask_sketch.diagnostics.report_figures import Picture
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger import Ledger
 from dask_sketch.jobs.open import ledger_of
@@ -38,6 +39,11 @@ def answers_in(page: Path) -> dict[str, str]:
         question.split()[-1].rstrip("?"): "!" * bool(strong) + re.sub("<[^>]+>", "", answer)
         for strong, question, answer in rows
     }
+
+
+def draw_nothing(*subjects: object) -> list[Picture]:
+    """Pictures of a report, without their drawings."""
+    return [Picture("Nothing", "An empty picture.", "<svg></svg>")]
 
 
 def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:

@@ -35,6 +35,7 @@ def broken(n: int, n_good: int) -> np.ndarray:
     return rows
 
 
+@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(("n_good", "percent"), [(0, "100 %"), (1, "99.5 %")])
 def test_a_dead_feed_is_a_breach(make_place: Make, n_good: int, percent: str) -> None:
     place = first_night(make_place, DECODE + OUTPUTS)
@@ -99,6 +100,7 @@ def test_values_far_from_the_pilot_rows(make_place: Make, forgotten: bool) -> No
     assert ("the other samples" if forgotten else "the pilot rows") in text
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_refused_model_leaves_the_last_good_one(make_place: Make) -> None:
     place = first_night(make_place, DECODE + OUTPUTS)
     good = ds.open(place.folder / "m.zarr")

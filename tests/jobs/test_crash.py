@@ -17,10 +17,13 @@ from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (5, 36),
+    (4, 20),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
-JOB = "n_pilot = 200\n[[decode]]\nn_components = 2\n[limits]\ncommit_partitions = {}\n"
+JOB = (
+    "n_pilot = 200\nn_frequencies = 100\n[[decode]]\nn_components = 2\n"
+    "[limits]\ncommit_partitions = {}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +151,14 @@ def test_writes_that_fail_at_random(
 
 
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
-    job = Job(tmp_path, forge, 9)
+    job = Job(tmp_path, forge, 6)
     draw = random.Random(7)
     for night in range(4):
-        job.place.append(rows_of(6 * ROWS, seed=night + 1))
+        job.place.append(rows_of(4 * ROWS, seed=night + 1))
         at = draw.randint(1, job.n_writes // 2)
         forge.run(job.place.file, failing=0.02, seed=night, kill_at=at)
         job.require_consistent()
     job.run()
     ledger = job.place.ledger()
-    assert len(ledger.entries) == 33
+    assert len(ledger.entries) == 22
     assert ledger.total().identical(job.place.scratch())

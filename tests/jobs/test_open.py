@@ -34,7 +34,7 @@ def test_the_ledger_keeps_its_map(make_place: Make) -> None:
     place = make_place(5)
     place.run()
     before = place.ledger().feature_map
-    place.append(rows_of(50 * ROWS, shift=100.0))
+    place.append(rows_of(10 * ROWS, shift=100.0))
     place.run()
     assert place.ledger().feature_map == before
     place.write(map_="n_components = 2\nn_frequencies = 7")

@@ -50,6 +50,7 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
 DRIFT = DECODE + "[drift]\nfalse_alarms_per_year = 5\nruns_per_year = 365\n"
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     place = make_place(12, DRIFT + '[outputs]\nreport = "r.html"\n')
     first = place.run()
@@ -86,6 +87,7 @@ def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     assert outcome.since is None
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_too_few_partitions_are_not_tested(make_place: Make) -> None:
     place = make_place(3, DRIFT + '[outputs]\nreport = "r.html"\n')
     place.run()
@@ -153,9 +155,10 @@ def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:
 
 
 def test_a_job_of_centroids_alone_has_a_report(make_place: Make) -> None:
-    more = '[[decode]]\nn_components = 2\nmodel = "dirac"\n[outputs]\nreport = "r.html"\n'
-    place = make_place(20, more)
+    decode = '[[decode]]\nn_components = 2\nmodel = "dirac"\n'
+    place = make_place(20, decode)
     place.run()
+    place.write(decode + '[outputs]\nreport = "r.html"\n')
     place.append(rows_of(ROWS, seed=1))
     assert place.run().models["model"]["start"] == "cold"
     assert "centroids" in (place.folder / "r.html").read_text()

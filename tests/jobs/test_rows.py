@@ -19,6 +19,7 @@ Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_the_number_of_rows_is_told_everywhere(make_place: Make) -> None:
     place = make_place(10, DECODE, sample=7)
     plan = plan_job(place.file)

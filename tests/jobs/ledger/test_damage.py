@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jobs.ledger.world import World, record
 
@@ -246,7 +246,6 @@ def places_in(document, path=()):
         yield from places_in(inner, (*path, step))
 
 
-@settings(max_examples=25)
 @given(data=st.data())
 def test_any_manifest_that_proves_itself(data, written):
     (path,) = (Path(written) / "commits").glob("*/zarr.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import shutil
 from typing import ClassVar
 
 import fsspec
@@ -85,6 +86,13 @@ def before(place, world):
     return ledger
 
 
+def copies(folder, world):
+    """A function that copies the ledger of the first night to a new place."""
+    before(folder / "first", world)
+    places = (folder / str(n) for n in itertools.count())
+    return lambda: shutil.copytree(folder / "first", next(places))
+
+
 def require_whole(place, world, *states):
     """The ledger is one of these states, and all that it refers to is there."""
     ledger = open_ledger(place)
@@ -149,12 +157,7 @@ HOW = pytest.mark.parametrize(
 
 @HOW
 def test_a_night_on_a_disk(how, fault, world, tmp_path, disk):
-    places = (tmp_path / str(n) for n in itertools.count())
-
-    def fresh():
-        place = next(places)
-        before(place, world)
-        return place
+    fresh = copies(tmp_path, world)
 
     how(fault, fresh, lambda ledger: a_night(ledger, world), world, BEFORE, AFTER)
 
@@ -163,13 +166,14 @@ def test_a_night_on_a_disk(how, fault, world, tmp_path, disk):
 def test_a_night_on_an_object_store(how, fault, rows_world):
     fsspec.register_implementation("faulty", FaultyStore, clobber=True)
     FaultyStore.fault = fault
-    places = (f"faulty://ledger-{n}" for n in itertools.count())
+    FaultyStore.store.clear()
+    before("faulty://ledger", rows_world)
+    objects = FaultyStore.store.copy()
 
     def fresh():
         FaultyStore.store.clear()
-        place = next(places)
-        before(place, rows_world)
-        return place
+        FaultyStore.store.update(objects)
+        return "faulty://ledger"
 
     how(fault, fresh, lambda ledger: a_night(ledger, rows_world), rows_world, BEFORE, AFTER)
     FaultyStore.store.clear()
@@ -177,13 +181,7 @@ def test_a_night_on_an_object_store(how, fault, rows_world):
 
 @HOW
 def test_forgetting(how, fault, rows_world, tmp_path, disk):
-    places = (tmp_path / str(n) for n in itertools.count())
-
-    def fresh():
-        place = next(places)
-        before(place, rows_world)
-        return place
-
+    fresh = copies(tmp_path, rows_world)
     how(fault, fresh, lambda ledger: ledger.forget(["b"]), rows_world, BEFORE, {"a": 0, "c": 0})
 
 

@@ -92,10 +92,10 @@ def test_any_history_has_the_bits_of_a_fresh_total(data, feature_map, sample):
             live = {k: v for k, v in live.items() if k not in out} | dict.fromkeys(fresh, step)
             expected = world.total(live) if live else Sketch.empty(feature_map)
             assert same(ledger.total(), expected)
-            again = open_ledger(ledger.label)
-            assert set(again.entries) == set(live)
-            assert same(again.total(), expected)
-            assert same(again.total(live), expected)
+    again = open_ledger(ledger.label)  # after one to eight commits
+    assert set(again.entries) == set(live)
+    assert same(again.total(), expected)
+    assert same(again.total(live), expected)
 
 
 def test_comparison_with_the_partitions_that_there_are(ledger, world):
@@ -204,13 +204,14 @@ def test_history_states_and_models(ledger, url, world):
 def test_a_long_history(local, world):
     from dask_sketch.jobs.ledger.change import KEEP_STATES
 
+    last = KEEP_STATES + 3
     with local.lock():
-        for number in range(1, 41):
+        for number in range(1, last + 1):
             local.commit(added=world.new("a", version=number), run=record(number))
     again = open_ledger(local.label)
-    assert [one.number for one in again.history()] == list(range(1, 41))
-    assert [run for run, _ in again.states(1000)] == list(range(41 - KEEP_STATES, 41))
-    assert again.total().identical(world.sketch("a", 40))
+    assert [one.number for one in again.history()] == list(range(1, last + 1))
+    assert [run for run, _ in again.states(1000)] == list(range(last + 1 - KEEP_STATES, last + 1))
+    assert again.total().identical(world.sketch("a", last))
 
 
 def test_it_is_a_zarr_group_that_other_software_reads(local, world):
@@ -245,7 +246,7 @@ def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
     monkeypatch.setattr(change, "batch_rows", lambda *_: 100)
     live = {}
     with in_memory.lock():
-        for night in range(50):
+        for night in range(32):
             fresh = [f"{night}-{i}" for i in range(1 + (night == 0) * 90)]
             out = [key for key in live if key.startswith("0-")][:3]
             in_memory.commit(added=world.new(*fresh), removed=out)
@@ -254,12 +255,12 @@ def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
                 del live[key]
     batches = in_memory._state.batches
     assert len(batches) < 20
-    assert sum(batch.n_live for batch in batches) == len(live) == 49
+    assert sum(batch.n_live for batch in batches) == len(live) == 31
     again = open_ledger(in_memory.label)
     assert set(again.entries) == set(live)
     assert again.total().identical(world.total(live))
     assert again.total(live).identical(world.total(live))
-    assert again.entries["37-0"].batch == in_memory.entries["37-0"].batch
+    assert again.entries["27-0"].batch == in_memory.entries["27-0"].batch
     assert dict(again.entries) == dict(in_memory.entries)
 
 

@@ -25,7 +25,7 @@ class World:
         self.feature_map = feature_map
         self.sample = sample
         self.sampling = sampling_of(feature_map, sample)
-        self.versions: dict[str, int] = {}
+        self.made: dict[tuple[str, int], Sketch] = {}
 
     def part(self, key, version=0):
         return Partition(key, f"v{version}", self.rows(key, version).shape[0], 100 + version)
@@ -35,11 +35,13 @@ class World:
         return rng.normal(size=(int(rng.integers(1, 30)), 2)) + rng.normal(size=2)
 
     def sketch(self, key, version=0):
-        rows = self.rows(key, version)
-        found = partial_sketch(rows, self.feature_map)
-        if self.sampling is None:
-            return found
-        return add_sample(found, rows, None, self.sampling, stream=identity_of(key))
+        if (key, version) not in self.made:
+            rows = self.rows(key, version)
+            found = partial_sketch(rows, self.feature_map)
+            if self.sampling is not None:
+                found = add_sample(found, rows, None, self.sampling, stream=identity_of(key))
+            self.made[key, version] = found
+        return self.made[key, version]
 
     def new(self, *keys, version=0):
         return [(self.part(key, version), self.sketch(key, version)) for key in keys]
