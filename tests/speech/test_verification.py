@@ -63,7 +63,7 @@ def by_hand(x, names, split, universal):
     ]
 
 
-@pytest.mark.parametrize("chunk", [7, 100, 10_000])
+@pytest.mark.parametrize("chunk", [15, 10_000])
 def test_lazy_scores_are_those_of_the_definition(spoken, universal, split, chunk):
     x, names = spoken
     frames = open_frames(da.from_array(x, chunks=(chunk, 2)), names)
@@ -135,27 +135,27 @@ def test_relevance_decides_how_far_means_move(spoken, universal, split):
 
 def test_the_number_of_components_is_chosen(spoken):
     rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(centre, 1.0, (2000, 2)) for centre in (-6.0, 6.0)])
+    x = np.concatenate([rng.normal(centre, 1.0, (500, 2)) for centre in (-6.0, 6.0)])
     names = np.array([f"r{i % 20:02}" for i in range(len(x))])
     order = np.argsort(names, kind="stable")
     frames = open_frames(x[order], names[order])
-    found = universal_model(frames, n_components=[1, 2, 4], n_frequencies=200)
+    found = universal_model(frames, n_components=[1, 2, 3], n_frequencies=100)
     assert found.mixture.n_components == 2
     assert found.sketch.count == len(x)
     with pytest.raises(InputError, match="too few"):
         universal_model(frames, frames.recordings[:3], n_components=[1, 2], n_frequencies=50)
 
 
-@pytest.mark.parametrize("chunk", [7, 1000])
+@pytest.mark.parametrize("chunk", [40])
 def test_a_step_of_expectation_maximisation(spoken, chunk):
     x, names = spoken
     frames = open_frames(da.from_array(x, chunks=(chunk, 2)), names)
-    universal = universal_model(frames, n_components=4, n_frequencies=200).mixture
-    found = universal_model(frames, n_components=4, n_frequencies=200, steps=1).mixture
+    universal = universal_model(frames, n_components=2, n_frequencies=100).mixture
+    found = universal_model(frames, n_components=2, n_frequencies=100, steps=1).mixture
     # by the textbook, in memory
     share = universal.predict_proba(x)
     means = share.T @ x / share.sum(axis=0)[:, None]
-    spread = [(share[:, k] @ (x - means[k]) ** 2) / share[:, k].sum() for k in range(4)]
+    spread = [(share[:, k] @ (x - means[k]) ** 2) / share[:, k].sum() for k in range(2)]
     np.testing.assert_allclose(found.weights, share.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(found.means, means, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.covariances, spread, rtol=1e-5)
