@@ -29,6 +29,7 @@ _TOLERANCE = 1e-4  # change of the weights that ends the passes, as a fraction o
 _MOMENT_RIDGE = 0.01  # ridge of first and second moments, relative to that of the frequencies
 _SUM_RIDGE = 1e-3  # ridge of the sum of the weights, which is normalised in the end
 _BLOCK_BYTES = 16 << 20
+_KEPT_BYTES = 96 << 20  # 20,000 rows with the most columns, which are then computed once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,9 +97,27 @@ class RowFeatures:
     Columns are real and imaginary parts of the features of some frequencies, times the square root
     of two, then first and second moments in units of the sketch's standard deviations, and last
     the constant one, which fixes the sum of the weights.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n_rows, n_features), in the units of the data.
+    sketch
+        Sketch of all rows.
+    chosen
+        Indices of the frequencies.
+    keep
+        Whether blocks are computed once and kept, if they take no more than 96 MiB.
     """
 
-    def __init__(self, rows: NDArray[np.floating], sketch: Sketch, chosen: NDArray[np.intp]):
+    def __init__(
+        self,
+        rows: NDArray[np.floating],
+        sketch: Sketch,
+        chosen: NDArray[np.intp],
+        *,
+        keep: bool = False,
+    ):
         self._rows = rows
         feature_map = sketch.feature_map
         self._center = feature_map.center
@@ -114,16 +133,23 @@ class RowFeatures:
             self._moments = sketch.mean, np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0)
         self.n_frequencies = len(chosen)
         self.n_columns = 2 * len(chosen) + (2 * rows.shape[1] if self._moments else 0) + 1
+        self._keep = keep and 4 * len(rows) * self.n_columns <= _KEPT_BYTES
+        self._kept: list[tuple[slice, NDArray[np.float32]]] = []
 
     def blocks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Rows and columns of each block; the array is valid until the next block."""
+        """Rows and columns of each block, which is not to be changed; valid until the next one."""
+        if self._keep and not self._kept:
+            self._kept = list(self._computed())
+        return iter(self._kept) if self._keep else self._computed()
+
+    def _computed(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         n_rows, m = len(self._rows), self.n_frequencies
         size = max(min(_BLOCK_BYTES // (8 * max(self.n_columns, 1)), n_rows), 1)
-        columns = np.empty((size, self.n_columns), np.float32)
+        columns = np.empty((n_rows if self._keep else size, self.n_columns), np.float32)
         for first in range(0, n_rows, size):
             part = slice(first, min(first + size, n_rows))
             rows = np.asarray(self._rows[part], dtype=np.float64)
-            block = columns[: len(rows)]
+            block = columns[part] if self._keep else columns[: len(rows)]
             if m:
                 cycles = (rows - self._center) @ self._cycles
                 cycles -= np.rint(cycles)
@@ -154,8 +180,8 @@ class RowFeatures:
         total = np.zeros((self.n_columns, self.n_columns))
         roots = np.sqrt(weights).astype(np.float32)
         for part, block in self.blocks():
-            block *= roots[part, None]
-            total += block.T @ block
+            scaled = block * roots[part, None]
+            total += scaled.T @ scaled
         return total
 
     def weigh(self, base: Array, multipliers: Array) -> tuple[Array, Array]:
@@ -310,7 +336,7 @@ def calibrate_rows(
     n_held = round(_HELD_OUT * used)
     if not n_held:
         return _uncalibrated(values, base)
-    constraints = RowFeatures(values, sketch, chosen)
+    constraints = RowFeatures(values, sketch, chosen, keep=True)
     gram = constraints.gram(base)
     held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
     others = np.setdiff1d(np.arange(constraints.n_columns), held)

@@ -151,13 +151,13 @@ def _structured_loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     return _compiled(add_rows, dtype)
 
 
-def _single_loop(dtype: str, tile: int) -> Callable[..., None]:
+def _single_loop(dtype: str) -> Callable[..., None]:
     """Compile the loop for frequencies that are no such sums, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = AHEAD * elements
     mark = SOURCE_MARK
 
-    def add_rows(x, observed, packed, sums, weights):  # type: ignore[no-untyped-def]
+    def add_rows(x, observed, packed, sums, weights, tile):  # type: ignore[no-untyped-def]
         n, d = x.shape
         n_used = packed.shape[2]
         samples, seen, bases = x.reshape(-1), observed.reshape(-1), packed.reshape(-1)
@@ -193,14 +193,14 @@ def _single_loop(dtype: str, tile: int) -> Callable[..., None]:
                 sums[place] -= totals[0]  # of one minus the cosine, where the one is not added
                 sums[place + tile] += totals[1]
 
-    return _compiled(add_rows, dtype)
+    return _compiled(add_rows, dtype, types.int64)
 
 
-def _compiled(loop: Callable[..., None], dtype: str) -> Callable[..., None]:
+def _compiled(loop: Callable[..., None], dtype: str, *more: types.Type) -> Callable[..., None]:
     real = numba.from_dtype(np.dtype(dtype))
     table, cube = (types.Array(real, n, "C", readonly=True) for n in (2, 3))
     vector = types.Array(real, 1, "C", readonly=True)
-    signature = types.void(table, table, cube, types.int64[::1], vector)
+    signature = types.void(table, table, cube, types.int64[::1], vector, *more)
     compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(loop)
     return compiled
 
@@ -310,7 +310,7 @@ def used_features(cycles: NDArray[np.floating], structured: bool) -> NDArray[np.
 @lru_cache(maxsize=8)
 def _loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """Compiled loop of a precision: for structured frequencies if ``bits`` is not zero."""
-    return _structured_loop(dtype, tile, bits) if bits else _single_loop(dtype, tile)
+    return _structured_loop(dtype, tile, bits) if bits else _single_loop(dtype)
 
 
 class IncompleteKernel:
@@ -360,10 +360,12 @@ class IncompleteKernel:
         self.sets = np.ascontiguousarray(np.concatenate([members, of_pairs]), np.int64)
         of_sets = distinct.sum(axis=1), np.full(len(first), min(2, self.sets.shape[1]))
         self._sizes = np.concatenate(of_sets).astype(np.int64)
+        self._more: tuple[int, ...]
         with COMPILING:
             if isinstance(kernel, DenseKernel):
-                self._add = _loop(str(self.dtype), kernel.elements, 0)
+                self._add, self._more = _loop(str(self.dtype), 0, 0), (kernel.elements,)
             else:
+                self._more = ()
                 self._add = _loop(str(self.dtype), kernel.tile, kernel.bits)
 
     def add(
@@ -389,7 +391,7 @@ class IncompleteKernel:
         """
         if len(x):
             given = np.empty(0, self.dtype) if weights is None else weights
-            self._add(x, observed, self._packed, sums, given)
+            self._add(x, observed, self._packed, sums, given, *self._more)
 
     def count(
         self, observed: NDArray[np.floating], weights: NDArray[np.floating] | None = None
