@@ -97,10 +97,10 @@ def compare_rows(
     --------
     >>> import dask_sketch as ds
     >>> rng = np.random.default_rng(0)
-    >>> x = rng.normal(size=(2000, 2))
+    >>> x = rng.normal(size=(500, 2))
     >>> feature_map = ds.design(x, task="comparison")
     >>> before, same, wider = (
-    ...     ds.sketch(scale * rng.normal(size=(2000, 2)), feature_map) for scale in (1.0, 1.0, 1.2)
+    ...     ds.sketch(scale * rng.normal(size=(500, 2)), feature_map) for scale in (1.0, 1.0, 1.3)
     ... )
     >>> compare_rows(before, same).is_different, compare_rows(before, wider).is_different
     (False, True)
@@ -158,7 +158,7 @@ def compare_model(
     >>> import dask_sketch as ds
     >>> model = ds.GaussianMixture([0.5, 0.5], [[-2.0], [2.0]], [[1.0], [1.0]])
     >>> feature_map = ds.FeatureMap(1, 50, scale=1.0)
-    >>> x = model.sample(2000, seed=0)
+    >>> x = model.sample(1000, seed=0)
     >>> same, wider = (ds.partial_sketch(c * x, feature_map) for c in (1.0, 1.2))
     >>> compare_model(same, model).is_different, compare_model(wider, model).is_different
     (False, True)

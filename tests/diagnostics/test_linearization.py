@@ -90,7 +90,7 @@ def test_expectations_are_what_repeated_draws_show() -> None:
     truth = random_mixture(3, 2, seed=5)
     feature_map = FeatureMap(2, 150, scale=1.0, dtype="float64")
     costs, log_variances, weights, divergences = [], [], [], []
-    for seed in range(60):
+    for seed in range(30):
         sketch = partial_sketch(truth.sample(20_000, seed=seed), feature_map)
         model = decode(sketch, 3, method="splitting")
         order = np.argmin(np.square(model.means[:, None] - truth.means).sum(axis=2), axis=0)
@@ -98,9 +98,9 @@ def test_expectations_are_what_repeated_draws_show() -> None:
         costs.append(model.decoding.cost)  # type: ignore[union-attr]
         log_variances.append(np.log(model.covariances[order]))
         weights.append(model.weights[order])
-        divergences.append(symmetric_kl(truth, model, 20_000))
+        divergences.append(symmetric_kl(truth, model, 5000))
     found = linearise(truth, sketch)
-    # 60 draws know a standard deviation to 9 %, 512 points to 3 %
+    # 30 draws know a standard deviation to 13 %, 512 points to 3 %
     np.testing.assert_allclose(found.variance_errors, np.std(log_variances, axis=0), rtol=0.3)
     np.testing.assert_allclose(found.weight_errors, np.std(weights, axis=0), rtol=0.3)
     assert found.divergence == pytest.approx(np.mean(divergences), rel=0.25)

@@ -27,7 +27,7 @@ def sketch_of(truth: GaussianMixture, n: int, seed: int) -> Sketch:
     return partial_sketch(truth.sample(n, seed=seed), MAP)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_three_components_are_chosen_for_three(seed: int) -> None:
     truth = random_mixture(3, 2, seed=seed)
@@ -50,7 +50,7 @@ def test_the_noise_of_a_difference_is_what_repeated_draws_show() -> None:
         GaussianMixture(truth.weights, truth.means + by, truth.covariances) for by in (0.0, 0.05)
     ]
     behind, deviations = [], []
-    for seed in range(60):
+    for seed in range(40):
         first, second = sorted(
             select_model(models, sketch_of(truth, 1000, seed)).ranking,
             key=lambda entry: entry.index,
@@ -110,7 +110,7 @@ def of_rows(n_components: int, seed: int, n: int = 20_000, **options: Any) -> Sk
     return sketch(x, design(x, n_components=4, n_pilot=2000), **options)
 
 
-@pytest.mark.parametrize("numbers", [None, range(1, 7)])
+@pytest.mark.parametrize("numbers", [None, range(1, 5)])
 def test_the_number_of_components_of_a_sketch_is_found(numbers: Any) -> None:
     data = of_rows(3, seed=1, sample=False)
     choice = select_model(data, n_components=numbers, threads=1)
@@ -148,10 +148,8 @@ def test_types_of_covariances_are_compared() -> None:
         covariance_type="full",
     )  # fmt: skip
     x = truth.sample(20_000, seed=1)
-    data = sketch(x, design(x, n_frequencies=200, n_components=3), sample=False)
-    choice = select_model(
-        data, n_components=[1, 2, 3], covariance_types=["diag", "full"], threads=1
-    )
+    data = sketch(x, design(x, n_frequencies=120, n_components=3), sample=False)
+    choice = select_model(data, n_components=[2, 3], covariance_types=["diag", "full"], threads=1)
     assert (choice.model.n_components, choice.model.covariance_type) == (2, "full")
 
 

@@ -23,11 +23,11 @@ def frames(rng, n_units, n=40, change=lambda x: x):
 
 def test_the_level_holds_for_dependent_rows():
     rng = np.random.default_rng(0)
-    pairs = [(frames(rng, 8), frames(rng, 12)) for _ in range(120)]
+    pairs = [(frames(rng, 8), frames(rng, 12)) for _ in range(80)]
     found = [compare(*pair, n_permutations=99) for pair in pairs]
     # four standard errors of a binomial share
-    assert np.mean([one.p_value <= 0.05 for one in found]) < 0.13
-    assert np.mean([one.features[0].p_value <= 0.05 for one in found]) < 0.13
+    assert np.mean([one.p_value <= 0.05 for one in found]) < 0.15
+    assert np.mean([one.features[0].p_value <= 0.05 for one in found]) < 0.15
     # a noise level of independent rows is exceeded in nearly every case
     assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
 
@@ -174,18 +174,20 @@ def four_clusters(rng, n, deviation):
 
 
 def test_the_pilot_mixture_makes_small_differences_visible():
-    def share(deviation, *, with_pilot):
+    def p_values(deviation):
+        """P-values with the mixture of the pilot rows, and without."""
         found = []
-        for seed in range(8):
+        for seed in range(5):
             rng = np.random.default_rng(seed)
             rows = four_clusters(rng, 2000, 1.0), four_clusters(rng, 2000, deviation)
-            feature_map = ds.design(np.concatenate(rows), task="comparison", n_pilot=2000)
-            if not with_pilot:
-                feature_map = feature_map.with_pilot(None)
+            designed = ds.design(np.concatenate(rows), task="comparison", n_pilot=2000)
             units = np.arange(2000) % 16
-            sides = [partial_sketch(x, feature_map, groups=units) for x in rows]
-            found.append(compare(*sides, n_permutations=199).p_value <= 0.05)
-        return np.mean(found)
+            for feature_map in (designed, designed.with_pilot(None)):
+                sides = [partial_sketch(x, feature_map, groups=units) for x in rows]
+                found.append(compare(*sides, n_permutations=99).p_value)
+        return np.array(found[::2]), np.array(found[1::2])
 
-    assert share(1.0, with_pilot=True) <= 0.25
-    assert share(1.3, with_pilot=True) >= 0.9 > share(1.3, with_pilot=False)
+    assert np.mean(p_values(1.0)[0] <= 0.05) <= 0.25
+    with_pilot, without = p_values(1.25)
+    assert (with_pilot <= 0.05).all()
+    assert with_pilot.mean() < 0.6 * without.mean()

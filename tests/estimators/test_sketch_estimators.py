@@ -30,7 +30,7 @@ from dask_sketch.models.clusters import kmedians
 
 ESTIMATORS = [SketchKMeans(3), SketchGaussianMixture(3)]
 TRUTH = random_mixture(3, 2, seed=4)
-X = TRUTH.sample(6000, seed=0)
+X = TRUTH.sample(3000, seed=0)
 kinds = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
 
@@ -40,7 +40,7 @@ def decode_again(found):
     return decode(found.sketch_, 3, seed=seed, **found._decoding())
 
 
-def lazy(x, rows=1000):
+def lazy(x, rows=500):
     return da.from_array(x, chunks=(rows, x.shape[1]))
 
 
@@ -84,7 +84,7 @@ def test_centroids_are_found():
 
 def test_medians_are_not_moved_by_distant_samples():
     rng = np.random.default_rng(0)
-    x = np.concatenate([X, X[:300] + rng.standard_t(3.0, size=(300, 2)) * 12.0])
+    x = np.concatenate([X, X[:150] + rng.standard_t(3.0, size=(150, 2)) * 12.0])
     found, means = SketchKMedians(3).fit(x), SketchKMeans(3).fit(x)
     distances = np.linalg.norm(x[:, None] - found.cluster_centers_, axis=2)
     np.testing.assert_array_equal(found.labels_, distances.argmin(axis=1))
@@ -141,7 +141,7 @@ def test_criteria_of_a_mixture():
 @kinds
 def test_rows_with_nan_are_left_out_on_demand(estimator):
     x = X.copy()
-    x[5:4000:7] = np.nan, np.inf
+    x[5:2000:7] = np.nan, np.inf
     kept = np.isfinite(x[:, 0])
     found = clone(estimator).set_params(nan_policy="omit").fit(x)
     assert (found.sketch_.count, found.sketch_.omitted) == (kept.sum(), (~kept).sum())
@@ -234,7 +234,7 @@ def test_batches_make_the_sketch_of_all(estimator):
 
 
 def test_a_lazy_batch_after_one_in_memory():
-    found = SketchKMeans(3).partial_fit(X[:2000]).partial_fit(lazy(X[2000:]))
+    found = SketchKMeans(3).partial_fit(X[:1000]).partial_fit(lazy(X[1000:]))
     assert found.sketch_.count == len(X)
 
 

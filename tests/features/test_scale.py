@@ -12,22 +12,21 @@ def mixture(rng, n_rows, n_features, n_components, spread):
     return means[rng.integers(n_components, size=n_rows)] + rng.normal(size=(n_rows, n_features))
 
 
-@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize(("unit", "offset"), [(1e-3, 0.0), (1e-3, 1e3), (1e3, 1e3)])
 def test_the_scale_follows_the_unit_of_the_data(unit, offset, rng):
-    x = unit * (mixture(rng, 5000, 2, 3, 10.0) + offset)
+    x = unit * (mixture(rng, 2000, 2, 3, 10.0) + offset)
     fit = estimate_scale(x)
     assert fit.scale == pytest.approx(unit, rel=0.2)
 
 
 def test_one_gaussian_is_found_exactly(rng):
     for n_features in (1, 5, 20):
-        fit = estimate_scale(3.0 * rng.normal(size=(5000, n_features)))
+        fit = estimate_scale(3.0 * rng.normal(size=(3000, n_features)))
         assert fit.scale == pytest.approx(3.0, rel=0.1)
 
 
 def test_separated_components_are_told_from_the_spread_of_their_means(rng):
-    x = mixture(rng, 5000, 10, 5, 8.0)
+    x = mixture(rng, 3000, 10, 5, 8.0)
     assert x.std() > 5
     assert 0.9 < estimate_scale(x).scale < 1.4  # from above: the moduli stand over the envelope
 
