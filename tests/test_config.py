@@ -22,13 +22,11 @@ def test_defaults_can_be_changed_and_come_back():
 def test_settings_made_before_anything_is_loaded():
     """By ``dask.config.set``, and by a variable of the environment."""
     code = (
-        "import dask, dask_sketch as ds, numpy as np\n"
+        "import dask\n"
         "with dask.config.set({'sketch.split-every': 3}):\n"
-        "    assert ds.plan(np.zeros((9, 2)), ds.FeatureMap(2, 5, scale=1.0)).n_chunks == 1\n"
         "    from dask_sketch import config\n"
         "    assert config.get('split-every') == 3\n"
         "assert config.get('split-every') == 16\n"
-        "ds.plan(np.zeros((9, 2)), ds.FeatureMap(2, 5, scale=1.0))\n"
         "assert config.get('retries') == 5\n"
     )
     done = subprocess.run(

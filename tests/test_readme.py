@@ -39,7 +39,7 @@ MAX_WORDS = 2000  # of the first page
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
-N_FRAMES = 20_000
+N_FRAMES = 8_000
 
 
 @dataclass
@@ -83,7 +83,7 @@ def commands(text):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """Folder for the commands, with the store and the job file that they name."""
-    x = random_mixture(64, 2, seed=0).sample(N_FRAMES, seed=1).astype(np.float32)
+    x = random_mixture(8, 2, seed=0).sample(N_FRAMES, seed=1).astype(np.float32)
     store = zarr.create_array(tmp_path / "frames.zarr", shape=x.shape, chunks=(5000, 2), dtype="f4")
     store[:] = x
     for block in ALL:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def sketch_of_data(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sketch") / "sketch.zarr"
+    answer("sketch", data, "-k", 2, "-o", path)
+    return path
+
+
 @pytest.fixture
-def sketched(data: str, here: Path) -> Path:
+def sketched(sketch_of_data: Path, here: Path) -> Path:
     """A folder with a sketch of all the data, for two components."""
-    answer("sketch", data, "-k", 2, "-o", "sketch.zarr")
+    shutil.copytree(sketch_of_data, here / "sketch.zarr")
     return here

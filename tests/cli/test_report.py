@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, browser, visit
 from click.testing import CliRunner
-from jobs.places import ROWS, Place, answers_in, rows_of, write_rows
+from jobs.places import ROWS, Place, answers_in, draw_nothing, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.report import report_run
+from dask_sketch.diagnostics import report
 from dask_sketch.errors import InputError
 from dask_sketch.jobs import report as page
 from dask_sketch.jobs.report import report_last_run
@@ -24,6 +25,12 @@ DECODE = "[[decode]]\nn_components = 2\n"
 
 def invoke(*arguments: object) -> object:
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures empty, where a test reads the text alone."""
+    monkeypatch.setattr(report, "draw_pictures", draw_nothing)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
+def test_of_a_folder_a_sketch_and_a_model(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = invoke(kept, "-o", tmp_path / "a" / "r.html", "--json")
     assert done.exit_code == 0, done.output
     text = Path(json.loads(done.stdout)["report"]).read_text()
@@ -51,6 +60,7 @@ def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
     ):
         assert expected in text, expected
     assert "frames.zarr" not in text
+    monkeypatch.setattr(report, "draw_pictures", draw_nothing)  # one page has shown them
     text = report_run(str(kept / "sketch.zarr"), tmp_path / "s.html").read_text()
     text = report_run(str(kept / "model.zarr"), tmp_path / "m.html").read_text()
     assert "2 features each" not in text
@@ -64,6 +74,7 @@ def test_of_a_folder_a_sketch_and_a_model(kept: Path, tmp_path: Path) -> None:
     assert "left" in text
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_of_sketches_of_groups(tmp_path: Path) -> None:
     rows, feature_map = rows_of(300), FeatureMap(2, 30, scale=1.0)
     labels = np.repeat(["ada", "<b>", "cleo"], [50, 150, 100])
@@ -74,6 +85,7 @@ def test_of_sketches_of_groups(tmp_path: Path) -> None:
     assert text.index("&lt;b&gt;") < text.index("cleo") < text.index("ada")
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_what_stands_there_is_not_replaced_unasked(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +123,7 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None:
     early = invoke(place.file)
     assert early.exit_code == 1
@@ -162,6 +175,7 @@ def drop_seconds(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_of_an_early_ledger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of earlier versions hold no plan."""
     place.run()
@@ -185,6 +199,7 @@ def test_of_an_early_ledger(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Plan and outcome" not in [section.title for section in written[0]]
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_job_without_a_report_needs_a_place(place: Place, tmp_path: Path) -> None:
     place.write(DECODE)
     place.run()
@@ -199,6 +214,7 @@ def test_a_job_without_a_report_needs_a_place(place: Place, tmp_path: Path) -> N
     assert "run 1" in refused.output
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_names_come_with_the_ledger(place: Place) -> None:
     place.run()
     record = place.ledger().history()[-1]

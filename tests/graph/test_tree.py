@@ -15,6 +15,7 @@ import dask.bag as db
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from dask.base import tokenize
 from hypothesis import given
@@ -52,7 +53,7 @@ def merges(tasks):
 
 
 @given(
-    n_chunks=st.integers(1, 90),
+    n_chunks=st.integers(1, 60),
     split_every=st.integers(2, 20),
     kind=st.sampled_from(["array", "features", "grid", "bag"]),
 )
@@ -64,12 +65,13 @@ def test_no_merge_takes_more_than_split_every(n_chunks, split_every, kind):
     else:
         x = da.ones((2 * n_chunks, 3), chunks=(2, 1 if kind == "features" else 3))
     lazy = ds.sketch(x, FM, split_every=split_every)
-    taken = merges(graph(lazy))
+    tasks = graph(lazy)
+    taken = merges(tasks)
     assert max(taken, default=1) <= split_every
     plan = ds.plan(x, FM, split_every=split_every)
     assert len(taken) <= plan.n_merges  # a chunk that is merged alone is fused with its merge
     if kind == "array":
-        assert len(graph(lazy)) <= plan.n_tasks
+        assert len(tasks) <= plan.n_tasks
     assert lazy.compute(scheduler="sync").count == 2 * n_chunks * (3 if kind == "grid" else 1)
 
 
@@ -113,14 +115,19 @@ def test_reading_and_sketching_are_one_task(kind, weighted, tmp_path):
     assert len(tasks) == plan.n_tasks
 
 
-@pytest.mark.parametrize("kind", ["array", "array and weights", "variables and weights"])
-def test_an_xarray_of_a_store_is_read_by_the_task_that_sketches_it(kind, tmp_path):
-    import xarray as xr
-
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory):
+    """A store of xarray, with several variables in 40 chunks."""
+    path = tmp_path_factory.mktemp("xarray") / "x.zarr"
     columns = {name: ("t", np.arange(400.0)) for name in "abcw"}
     columns["x"] = (("t", "f"), np.ones((400, 3)))
-    xr.Dataset(columns).chunk(t=10).to_zarr(tmp_path / "x.zarr", consolidated=False)
-    with xr.open_zarr(tmp_path / "x.zarr", consolidated=False) as dataset:
+    xr.Dataset(columns).chunk(t=10).to_zarr(path, consolidated=False)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["array", "array and weights", "variables and weights"])
+def test_an_xarray_of_a_store_is_read_by_the_task_that_sketches_it(kind, variables):
+    with xr.open_zarr(variables, consolidated=False) as dataset:
         lazy = {
             "array": lambda: ds.sketch(dataset["x"], FM),
             "array and weights": lambda: ds.sketch(dataset, FM, "w", columns=["x"]),
@@ -176,8 +183,8 @@ def test_the_graph_grows_by_less_than_two_kilobytes_a_chunk(kind):
     fm = FeatureMap(12, 2000, scale=1.0, center=np.linspace(0, 1, 12))
     # the path is part of each task, and that of tmp_path depends on how the tests are run
     with tempfile.TemporaryDirectory() as folder:
-        small, large = (pickled_bytes(ds.sketch(kind(n, Path(folder))[0], fm)) for n in (100, 600))
-    together, apart = ((b - a) / 500 for a, b in zip(small, large, strict=True))
+        small, large = (pickled_bytes(ds.sketch(kind(n, Path(folder))[0], fm)) for n in (50, 250))
+    together, apart = ((b - a) / 200 for a, b in zip(small, large, strict=True))
     logger.info("%s: %.0f bytes a chunk in one pickle", kind.__name__, together)
     logger.info("%s: %.0f bytes a chunk task by task", kind.__name__, apart)
     assert together < 2000
@@ -191,15 +198,15 @@ def test_frequencies_are_not_in_the_tasks():
 
 
 def test_a_large_specification_is_sent_once():
-    x = da.ones((400, 100), chunks=(10, 100))
+    x = da.ones((160, 100), chunks=(10, 100))
     fm = FeatureMap(100, 50, scale=1.0, whitening=np.eye(100) + 0.001)
     assert len(fm.spec) > 70_000
     tasks = graph(ds.sketch(x, fm))
     heavy = [key for key, task in tasks.items() if len(cloudpickle.dumps(task)) > 50_000]
     assert [name(key) for key in heavy] == ["sketch-shared"]
-    expected = partial_sketch(np.ones((400, 100)), fm)
+    expected = partial_sketch(np.ones((160, 100)), fm)
     assert_same_sketch(ds.sketch(x, fm).compute(scheduler="sync"), expected)
-    bag = db.from_sequence([np.ones((200, 100))] * 2, npartitions=2)
+    bag = db.from_sequence([np.ones((80, 100))] * 2, npartitions=2)
     tasks = graph(ds.sketch(bag, fm))
     assert sum(len(cloudpickle.dumps(task)) > 50_000 for task in tasks.values()) == 1 + 2
     assert_same_sketch(ds.sketch(bag, fm).compute(scheduler="sync"), expected)
