@@ -304,9 +304,9 @@ def _warn_of_few_values(sketch: Sketch, n_components: int) -> None:
         distinct = len(np.unique(rows, axis=0))
         if distinct < n_components:
             warn_user(
-                f"the {len(rows):,} random rows have {distinct:,} distinct values, fewer than "
-                f"n_components={n_components}: the other components mean nothing. Decode at most "
-                f"{distinct:,} components."
+                f"n_components={n_components} exceeds the number of distinct rows, {distinct:,} "
+                f"among {len(rows):,} at random: the other components mean nothing. Give at most "
+                f"n_components={distinct}."
             )
 
 

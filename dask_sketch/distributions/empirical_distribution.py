@@ -28,6 +28,7 @@ from dask_sketch.validation.arrays import require_integer, require_number
 
 Array = NDArray[np.float64]
 _MAX_BINS = 1_000_000  # of a histogram
+_LEAST_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
 
 
@@ -275,8 +276,9 @@ class EmpiricalDistribution:
             :func:`~dask_sketch.open_samples` takes.
         bandwidth
             Standard deviation of the kernel, in the units of the data, for all features or shape
-            (n_features,). By default the rule of Scott for the number of all rows: ``sigma *
-            n_samples**(-1 / (n_features + 4))`` with the standard deviation of each feature.
+            (n_features,), above 1e-9 times that of the feature. By default the rule of Scott for
+            the number of all rows: ``sigma * n_samples**(-1 / (n_features + 4))`` with the standard
+            deviation of each feature.
         options
             Further keyword arguments of :func:`~dask_sketch.open_samples`.
 
@@ -457,8 +459,10 @@ class EmpiricalDistribution:
                 parameter="bandwidth",
             )
         widths = np.broadcast_to(array, len(features))
-        for one in widths:
-            require_number("bandwidth", float(one), 0.0, math.inf, strict=True)
+        deviations = np.sqrt(self.sketch.extent[1][features])
+        for one, deviation in zip(widths, deviations, strict=True):
+            least = _LEAST_WIDTH * float(deviation)
+            require_number("bandwidth", float(one), least, math.inf, strict=True)
         return np.array(widths)
 
     def _blockwise(self, values: Array) -> Estimate:

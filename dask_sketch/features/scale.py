@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
+from scipy.spatial import distance
 
 from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
@@ -235,6 +236,9 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     centroids that are further apart than ``scale`` are separated. Only this number is taken from
     the pilot samples; centroids of 5000 rows are no substitute for those of all rows.
 
+    Clusters of equal rows have no width. The scale is then half of the smallest distance between
+    them.
+
     Parameters
     ----------
     pilot
@@ -252,7 +256,8 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     Raises
     ------
     InputError
-        If there are not more samples than centroids, or not more distinct samples.
+        If there are not more samples than centroids, or the clusters are too narrow for their
+        distances.
 
     Examples
     --------
@@ -274,9 +279,15 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
         raise InputError("pilot holds NaN or infinite values; the scale needs finite ones.")
     risk = kmeans(x, n_components, seed=seed).inertia
     spread = float(np.square(x - x.mean(axis=0)).sum(axis=1).mean())
-    if not risk > 1e-12 * spread:
+    if risk > 1e-12 * spread:
+        return float(np.sqrt(_RATIO * risk))
+    values = np.unique(x, axis=0)
+    if len(values) > n_components:
         raise InputError(
-            f"pilot has no more than n_components={n_components} distinct rows, so that clusters "
-            "have zero variance: give the scale."
+            "pilot has clusters below 1e-6 times as wide as they are distant: the largest value "
+            f"is {np.abs(x).max():.3g}, the median {np.median(np.abs(x)):.3g}. Leave distant rows "
+            "out, or give the scale."
         )
-    return float(np.sqrt(_RATIO * risk))
+    if len(values) == 1:
+        return float(np.abs(values).max()) or 1.0
+    return float(distance.pdist(values).min()) / 2

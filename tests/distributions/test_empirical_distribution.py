@@ -184,6 +184,8 @@ def test_invalid_arguments_are_refused_by_name(distribution, rows, sketch):
         distribution.expectation(lambda x: x.mean(axis=0))
     with pytest.raises(InputError, match="bandwidth=0"):
         distribution.kernel_density(rows[:2], bandwidth=0.0)
+    with pytest.raises(InputError, match="bandwidth=1e-300"):
+        distribution.kernel_density(rows[:2], bandwidth=1e-300)
     with pytest.raises(InputError, match=r"bandwidth .*\(2,\)"):
         distribution.kernel_density(rows[:2], bandwidth=[1.0, 2.0])
     with pytest.raises(InputError, match="feature='d'"):

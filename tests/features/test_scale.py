@@ -97,12 +97,24 @@ def test_the_seed_decides_the_clustering_scale():
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"), [([0.0, 1.0, 5.0], 0.5), ([-4.0], 4.0), ([0.0], 1.0)]
+)
+def test_clusters_of_equal_rows_are_told_apart(values, expected):
+    assert clustering_scale(np.tile(np.array([values]).T, (4, 2)), 3) == pytest.approx(
+        expected * (np.sqrt(2) if len(values) > 1 else 1)
+    )
+
+
+@pytest.mark.parametrize(
     ("x", "message"),
     [
         (np.zeros(5), r"pilot .*\(5,\)"),
         (np.zeros((3, 2)), r"\(3, 2\).* n_components=3"),
         (np.full((9, 2), np.nan), "pilot .*NaN"),
-        (np.tile([[0.0], [1.0], [5.0]], (4, 1)), "pilot .* n_components=3"),
+        (
+            np.append(np.zeros((9, 2)), [[1.0, 0.0], [2.0, 0.0], [1e9, 0.0]], axis=0),
+            "pilot .*1e\\+09",
+        ),
         (["a", "b"], "pilot"),
     ],
 )
