@@ -91,7 +91,7 @@ def test_a_map_of_other_data_is_to_be_designed_again():
 
 
 def test_a_constant_feature_is_left_out_of_the_comparison():
-    x = np.c_[skewed(5000), np.full(5000, 0.3)]
+    x = np.c_[skewed(2000), np.full(2000, 0.3)]
     with pytest.warns(UserWarning, match="features \\[2\\]"):
         found = sketch(x, design(x, n_components=4))
     assert caught(lambda: decode(found, 4))[1] == []
@@ -103,7 +103,7 @@ def test_a_constant_feature_is_left_out_of_the_comparison():
 
 def test_a_discrete_feature_is_no_misfit():
     rng = np.random.default_rng(0)
-    x = np.c_[rng.normal(size=5000), rng.integers(2, size=5000)]
+    x = np.c_[rng.normal(size=2000), rng.integers(2, size=2000)]
     found = sketch(x, design(x, n_components=3))
     assert caught(lambda: decode(found, 3))[1] == []
 
@@ -192,7 +192,7 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
 
 def two_clusters():
     rng = np.random.default_rng(0)
-    return np.concatenate([rng.normal(c, 1.0, (2000, 2)) for c in (-3.0, 3.0)])
+    return np.concatenate([rng.normal(c, 1.0, (1000, 2)) for c in (-3.0, 3.0)])
 
 
 @pytest.mark.parametrize("sample", [None, False])

@@ -63,7 +63,7 @@ def test_atoms_are_doubled_until_noise_explains_the_sketch(tailed, found):
 def test_a_mixture_is_found_as_such():
     truth = random_mixture(n_components=3, n_features=2, seed=1)
     x = truth.sample(20_000, seed=2)
-    sketch = partial_sketch(x, ds.design(x, n_frequencies=200, n_components=3, seed=3))
+    sketch = partial_sketch(x, ds.design(x, n_frequencies=120, n_components=3, seed=3))
     mixture = decode(sketch, 3, method="density", model="gaussian")
     assert mixture.score(x) > truth.score(x) - 0.03
 

@@ -205,7 +205,7 @@ def test_paths_end_at_local_maxima(scattered):
 
 def test_plain_ascent_hardly_moves_where_the_density_is_low(scattered):
     # the paper's Figure 3: gradients vanish away from the clusters, gradients over values do not
-    objective = objective_of(scattered, 30_000)
+    objective = objective_of(scattered, 8000)
     points = np.random.default_rng(4).uniform(-1, 1, (400, 2))
     density = kde(points, scattered)[0]
     starts = points[(density > 0.01) & (density < 0.05)]

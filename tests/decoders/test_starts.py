@@ -48,7 +48,7 @@ def test_a_rare_cluster_far_away_is_found():
 def test_a_map_of_several_scales_finds_clusters_far_apart():
     rng = np.random.default_rng(0)
     centers = 100.0 * rng.normal(size=(3, 8))
-    x = rng.normal(size=(20_000, 8)) + centers[rng.integers(3, size=20_000)]
+    x = rng.normal(size=(10_000, 8)) + centers[rng.integers(3, size=10_000)]
     scales = np.outer([1.0, 4.0, 16.0, 64.0], np.ones(8))
     options = {"distribution": "sparse-radius", "covariance_weights": [0.4, 0.2, 0.2, 0.2]}
     feature_map = FeatureMap(8, 250, covariances=scales**2, **options)

@@ -92,7 +92,7 @@ def test_medians_are_not_moved_by_distant_samples():
     assert found.score(x) == pytest.approx(-found.inertia_)
     assert found.score(lazy(x)) == pytest.approx(found.score(x))
     # as good as medians of all samples, and better than means
-    assert found.inertia_ < 1.005 * kmedians(x, 3, n_starts=10).inertia * len(x)
+    assert found.inertia_ < 1.005 * kmedians(x, 3, n_starts=4).inertia * len(x)
     assert found.inertia_ < 0.99 * np.sqrt(means.model_.squared_distances(x)).sum()
     with pytest.warns(UserWarning, match="sample_size=False"):
         bare = SketchKMedians(3, sample_size=False).fit(X)

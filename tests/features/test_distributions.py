@@ -171,8 +171,8 @@ MEAN_SQUARE_RADIUS = {2: 4.4, 10: 12.0952381, 100: 102.0099502}
 
 @pytest.mark.parametrize("n_features", MEAN_SQUARE_RADIUS)
 def test_clustering_radii_have_the_moments_of_the_distribution(n_features):
-    grid = (np.arange(400) + 0.5) / 400
-    label, uniform = np.meshgrid(grid, (np.arange(2000) + 0.5) / 2000)
+    grid = (np.arange(200) + 0.5) / 200
+    label, uniform = np.meshgrid(grid, (np.arange(1000) + 0.5) / 1000)
     squares = np.square(clustering_radius(label, uniform, n_features))
     assert squares.mean() == pytest.approx(MEAN_SQUARE_RADIUS[n_features], rel=2e-3)
 

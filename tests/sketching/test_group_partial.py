@@ -300,16 +300,16 @@ def test_arguments_are_checked():
     assert nothing.merged().identical(Sketch.empty(fm))
 
 
-def test_1e5_groups_are_compact(rng):
-    n = 200_000
+def test_many_groups_are_compact(rng):
+    n = 40_000
     fm = FeatureMap(12, 200, scale=1.0, distribution="sparse-sums")
     x = rng.normal(size=(n, 12)).astype(np.float32)
-    labels = np.arange(n) % 100_000
+    labels = np.arange(n) % 20_000
     group = partial_sketch(x, fm, groups=labels)
-    assert len(group) == 100_000
+    assert len(group) == 20_000
     # sums in 32 bits, and bounds and moments of the features
-    assert group.nbytes <= 100_000 * (8 * 200 + 40 * 12 + 60)
-    assert group[77_777].identical(partial_sketch(x[[77_777, 177_777]], fm))
+    assert group.nbytes <= 20_000 * (8 * 200 + 40 * 12 + 60)
+    assert group[17_777].identical(partial_sketch(x[[17_777, 37_777]], fm))
     both = group + group
     assert both.nbytes == group.nbytes
     assert both[5].count == 4
