@@ -30,7 +30,7 @@ def test_perfect_and_random_and_reversed():
     assert error_rates([1.0, 2.0], [1, 0]).equal_error_rate == 1.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=40).filter(
         lambda rows: {kind for _, kind in rows} == {True, False}

@@ -24,7 +24,7 @@ def sketch_of(n: int, seed: int, shift: float = 0.0, weights: object = None) -> 
     return partial_sketch(MIXTURE.sample(n, seed=seed) + shift, MAP, weights)
 
 
-def null(kind: str, n_draws: int = 120) -> list[Drift]:
+def null(kind: str, n_draws: int = 80) -> list[Drift]:
     """Drifts where there is none."""
     found = []
     for i in range(n_draws):

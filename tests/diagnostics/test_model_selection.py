@@ -190,7 +190,7 @@ def test_the_largest_number_is_warned_of() -> None:
 
 def test_a_selection_has_a_table_and_a_picture() -> None:
     pytest.importorskip("matplotlib")
-    data = of_rows(2, seed=5, n=10_000, sample=False)
+    data = of_rows(2, seed=5, n=5000, sample=False)
     choice = select_model(
         data, n_components=[1, 2, 3], covariance_types=["diag", "spherical"], threads=1
     )

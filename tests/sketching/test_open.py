@@ -42,7 +42,7 @@ def stored(sample, tmp_path):
     return tmp_path / "s.zarr"
 
 
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(data=st.data())
 def test_round_trip(data, tmp_path):
     x, w = data.draw(weighted_rows(max_rows=30))

@@ -265,7 +265,7 @@ def test_edited_records(changes, sketch, tmp_path):
 def test_the_noise_level_holds_the_noise(epsilon, delta):
     expected = TRUTH.characteristic(MAP.frequencies)
     found, stated = [], []
-    for seed in range(60):
+    for seed in range(40):
         x = TRUTH.sample(2000, seed=seed)
         private = ds.privatise(ds.partial_sketch(x, MAP), epsilon, delta, bounds=BOUNDS, seed=seed)
         found.append(np.mean(np.abs(private.characteristic - expected) ** 2))
@@ -329,7 +329,7 @@ def test_variance_of_the_noise():
 def test_standard_errors_know_of_the_noise():
     n, errors = 20_000, []
     truth = TRUTH.means[np.argsort(-TRUTH.weights)]
-    for seed in range(20):
+    for seed in range(14):
         x = TRUTH.sample(n, seed=seed)
         private = ds.privatise(ds.partial_sketch(x, MAP), 0.5, 1e-6, bounds=BOUNDS, seed=seed)
         assert private.private_variance * n > 0.3  # at least as much as sampling
