@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
@@ -20,6 +22,12 @@ def answer(*arguments: object) -> dict[str, object]:
     parsed = json.loads(result.stdout)
     assert isinstance(parsed, dict)
     return parsed
+
+
+def run_in_a_process(job: Path, errors: Path) -> None:
+    """Run a job as the program does, with standard error in a file."""
+    with errors.open("w") as sys.stderr:
+        cli(["run", str(job)], prog_name="dask-sketch")
 
 
 def refusal(code: int, *arguments: object) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import pytest
 import zarr
+from cli.commands import run_in_a_process
 from click.testing import CliRunner, Result
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
@@ -176,24 +175,24 @@ def test_help(command: str) -> None:
         assert "5 the newest data differs" in " ".join(text.split())
 
 
-def test_asked_to_stop_it_gives_the_lock_back(make_place: Make) -> None:
+def test_asked_to_stop_it_gives_the_lock_back(make_place: Make, preloaded: None) -> None:
     place = make_place(100)
     feature_map = ds.FeatureMap(2, 50, scale=1.0)  # to design one takes longer than the run
     (place.folder / "map.json").write_text(feature_map.to_json())
     place.write("[limits]\ncommit_partitions = 1\n", map_='file = "map.json"')
-    running = subprocess.Popen(
-        [sys.executable, "-m", "dask_sketch.cli.main", "run", str(place.file)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    errors = place.folder / "errors"
+    context = multiprocessing.get_context("forkserver")
+    running = context.Process(target=run_in_a_process, args=(place.file, errors))
+    running.start()
     commits = place.folder / "ledger.zarr/commits"
     while not (commits.exists() and len(list(commits.iterdir())) > 2):
-        assert running.poll() is None
+        assert running.is_alive()
         time.sleep(0.01)
-    running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=60)
-    assert running.returncode == 1, said
-    assert b"Aborted" in said
+    running.terminate()
+    running.join(timeout=60)
+    said = errors.read_text()
+    assert running.exitcode == 1, said
+    assert "Aborted" in said
     assert not (place.folder / "ledger.zarr/lock").exists()
     assert 0 < len(place.ledger().entries) < 100
     place.require_whole()

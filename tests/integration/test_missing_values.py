@@ -120,7 +120,6 @@ def test_a_few_complete_rows_do_not_decide():
 
 
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
-    sketch = ds.sketch(with_missing("together"), MAP, nan_policy="available", sample=False)
     big = ds.FeatureMap(
         D, 700, covariances=MAP.mean_variances, distribution="sparse-sums", center=MAP.center
     )
