@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -95,23 +95,21 @@ def findings(fit: FitDiagnostics) -> dict[str, str]:
         )
     if fit.at_boundary:
         found["edge"] = (
-            f"Means lie at the boundary of the data's range or beyond (components "
-            f"{_listed(map(str, fit.at_boundary))}), where there are hardly any samples. Decode "
-            "again with replicates, or fewer components."
+            f"Means of {_components(fit.at_boundary)} lie at the boundary of the data's range or "
+            "beyond, where there are hardly any samples. Decode again with replicates, or fewer "
+            "components."
         )
     if fit.at_floor and fit.is_likeliest:
         found["floor"] = (
-            "Variances are nearly zero (components "
-            f"{_listed(map(str, fit.at_floor))}): many rows share a value there, so that the "
-            "likelihood rewards ever smaller variances. Decode fewer components, or leave out "
-            "features of few values."
+            f"Variances of {_components(fit.at_floor)} are nearly zero: many rows share a value "
+            "there, so that the likelihood rewards ever smaller variances. Decode fewer "
+            "components, or leave out features of few values."
         )
     elif fit.at_floor:
         found["floor"] = (
-            "Variances are at the decoder's lower bound (components "
-            f"{_listed(map(str, fit.at_floor))}): the sketch carries little information on "
-            "widths that small, though the likelihood depends on them. Sketch with a smaller "
-            "scale, or decode with another variance_floor."
+            f"Variances of {_components(fit.at_floor)} are at the decoder's lower bound: the "
+            "sketch carries little information on widths that small, though the likelihood depends "
+            "on them. Sketch with a smaller scale, or decode with another variance_floor."
         )
     return found
 
@@ -141,10 +139,9 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
     weak = np.flatnonzero(at.weights <= _FROM_ZERO * at.weight_errors)  # errors of least squares
     if not fit.is_likeliest and len(weak) and fit.n_components > 1:
         found["undetermined"] = (
-            "Weights do not differ significantly from zero (components "
-            f"{_listed(map(str, weak))}): "
-            "fewer components may suffice, or these overlap too much for so few samples. Decode "
-            "fewer and compare with select_model() on a held-out sketch, or sketch more samples."
+            f"Weights of {_components(weak)} do not differ significantly from zero: fewer "
+            "components may suffice, or these overlap too much for so few samples. Decode fewer "
+            "and compare with select_model() on a held-out sketch, or sketch more samples."
         )
     if at.divergence > _LOST * at.attainable:  # nan unless it is a fit of least squares
         found["unresolved"] = _unresolved(fit, at)
@@ -198,6 +195,10 @@ def _listed(items: Iterable[str], max_items: int = 6) -> str:
     texts = list(items)
     more = f" and {len(texts) - max_items} more" if len(texts) > max_items else ""
     return ", ".join(texts[:max_items]) + more
+
+
+def _components(numbers: Collection[int]) -> str:
+    return f"component{'s' if len(numbers) > 1 else ''} {_listed(map(str, numbers))}"
 
 
 def _range(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
