@@ -68,9 +68,14 @@ def sources(place, n_chunks=40):
     }
 
 
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return sources(tmp_path_factory.mktemp("inputs"))
+
+
 @pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "weighted parquet", "numpy"])
-def test_at_most_one_task_for_each_chunk_and_the_merges(kind, tmp_path, executed):
-    x, weights, options = sources(tmp_path)[kind]
+def test_at_most_one_task_for_each_chunk_and_the_merges(kind, inputs, executed):
+    x, weights, options = inputs[kind]
     plan = ds.plan(x, FM, weights, **options)
     assert (plan.n_chunks, plan.n_merges) == (40, 3 + 1)
     lazy = ds.sketch(x, FM, weights, **options)
@@ -89,15 +94,15 @@ def test_at_most_one_task_for_each_chunk_and_the_merges(kind, tmp_path, executed
         assert worked == executed.keys
 
 
-def test_a_bag_has_one_task_more_for_the_number_of_each_partition(tmp_path, executed):
-    x, _, _ = sources(tmp_path)["bag"]
+def test_a_bag_has_one_task_more_for_the_number_of_each_partition(inputs, executed):
+    x, _, _ = inputs["bag"]
     assert ds.sketch(x, FM).compute().count == 400
     sketched = [key for key in executed.keys if "sketch-sketch-part" in str(key)]
     assert len(sketched) == 40
 
 
-def test_persist_keeps_the_sketch_on_the_cluster(thread_client, tmp_path):
-    x, _, options = sources(tmp_path)["zarr"]
+def test_persist_keeps_the_sketch_on_the_cluster(thread_client, inputs):
+    x, _, options = inputs["zarr"]
     kept = ds.sketch(x, FM, **options).persist()
     wait(list(dict(kept.__dask_graph__()).values()))
     assert_same_sketch(kept.compute(), partial_sketch(X, FM))
@@ -126,10 +131,9 @@ def test_errors_cross_to_the_client(thread_client):
         ds.sketch(lazy * np.nan, FM, nan_policy="omit").compute()
 
 
-def test_process_workers_give_the_same_bits(process_client, tmp_path):
-    found = sources(tmp_path)
+def test_process_workers_give_the_same_bits(process_client, inputs):
     for kind in ("weighted zarr", "parquet", "bag"):
-        x, weights, options = found[kind]
+        x, weights, options = inputs[kind]
         lazy = ds.sketch(x, FM, weights, split_every=3, **options)
         assert lazy.compute().identical(lazy.compute(scheduler="sync")), kind
 
