@@ -18,21 +18,27 @@ import os
 import pickle
 import stat
 import tempfile
+import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 from numba.core.serialize import dumps
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _SILENT_SECONDS = 1.0  # of compilation, after which it is stated that there will be more
 _seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of its code
 _warned: set[tuple[str, str]] = set()
+_COMPILING = threading.RLock()
 
 
 def _warn(state: str, folder: str, message: str) -> None:
@@ -247,3 +253,34 @@ def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]
         return dispatcher
 
     return decorate
+
+
+def compiled_once(make: Callable[P, T]) -> Callable[P, T]:
+    """Let a function that compiles do so once for each combination of its arguments.
+
+    Parameters
+    ----------
+    make
+        Function of hashable arguments that returns compiled code.
+
+    Returns
+    -------
+    compiled
+        The same function. Threads that need any code wait while one of them compiles.
+
+    Examples
+    --------
+    >>> @compiled_once
+    ... def power(n):
+    ...     return cached_njit(nogil=True)(lambda x: x**n)
+    >>> power(2) is power(2)
+    True
+    """
+    made = lru_cache(maxsize=None)(make)
+
+    @wraps(make)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _COMPILING:
+            return made(*args, **kwargs)  # type: ignore[arg-type]
+
+    return locked

@@ -29,7 +29,6 @@ rounding of phases: up to 1e-5 for a single sample, in proportion to the phase. 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -51,7 +50,7 @@ from dask_sketch.features.kernels.llvm_vectors import (
     bits_of,
 )
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 ROWS = 8  # samples that share one load of the frequencies and of the sums
 # operations on a pair after its projection: a rounding, a subtraction, and multiply(-add)s
@@ -148,7 +147,6 @@ def add_rows(vec: Vectors, n_features: int, x: Any, tile: Any, sums: Any, weight
         b.store(total, b.bitcast(place, vec.integers.as_pointer()), align=size)
 
 
-COMPILING = threading.Lock()  # shared by all kernels: threads wait for one compilation
 # rows whose sums are kept in 32 bits: at most 255, a multiple of ROWS
 FLUSH = 255 // ROWS * ROWS
 CAPACITY = {"float32": 2**40, "float64": 2**12}  # rows: a sum is at most about 2**62 quanta
@@ -192,6 +190,7 @@ def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weight
     return signature, emit
 
 
+@compiled_once
 def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> Callable[..., None]:
     """Compile the loop over a block for one number of features, or load it from numba's cache."""
     tile = n_features * elements
@@ -263,20 +262,6 @@ class DenseKernel:
         self.plain_fraction = FRACTION[dtype]
         self.capacity = CAPACITY[dtype] >> self._finer
         self.elements = (bits or vector_bits()) // (8 * self.dtype.itemsize)
-        self._loops: dict[bool, Callable[..., None]] = {}
-
-    def _loop(self, weighted: bool) -> Callable[..., None]:
-        """Return the loop for rows with or without weights, which is compiled when it is needed."""
-        loop = self._loops.get(weighted)
-        if loop is None:
-            with COMPILING:
-                loop = self._loops.get(weighted)
-                if loop is None:
-                    loop = _specialised(
-                        self.n_features, self.dtype.name, self.elements, int(weighted)
-                    )
-                    self._loops[weighted] = loop
-        return loop
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
         """Arrange frequencies in cycles, shape (n_features, n_frequencies), in padded tiles."""
@@ -314,7 +299,8 @@ class DenseKernel:
         """
         flat = x.reshape(-1)
         full = len(x) // ROWS * ROWS
-        run = self._loop(weights is not None)
+        weighted = int(weights is not None)
+        run = _specialised(self.n_features, self.dtype.name, self.elements, weighted)
         used = np.empty(0, dtype=self.dtype) if weights is None else weights
         run(flat[: full * self.n_features], packed, sums, used[:full])
         rest = len(x) - full
@@ -339,15 +325,11 @@ class DenseKernel:
 
 
 @lru_cache(maxsize=64)
-def _kernel(n_features: int, dtype: str) -> DenseKernel:
-    return DenseKernel(n_features, dtype)
-
-
 def dense_kernel(n_features: int, dtype: str = "float32") -> DenseKernel:
-    """Return the compiled kernel for a number of features and a precision.
+    """Return the kernel for a number of features and a precision.
 
-    The first rows in a process let it compile (half a second) or load from numba's cache on disk;
-    other threads wait for that compilation.
+    It compiles with the first rows in a process (half a second), or loads from numba's cache on
+    disk; other threads wait for that compilation.
 
     Parameters
     ----------
@@ -366,5 +348,4 @@ def dense_kernel(n_features: int, dtype: str = "float32") -> DenseKernel:
     >>> real.round(12), imaginary.round(12)
     (array([1.]), array([-1.]))
     """
-    with COMPILING:
-        return _kernel(n_features, dtype)
+    return DenseKernel(n_features, dtype)

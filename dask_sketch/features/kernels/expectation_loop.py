@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
@@ -34,13 +33,12 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT
 from dask_sketch.features.kernels.row_loop import OVERFLOW, add_quanta
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 BLOCK = 64  # rows that are computed side by side
 FRACTION = 32  # binary digits of r z, r z**2 and the logarithm of the density
@@ -307,7 +305,7 @@ def _loop(hard: bool) -> Callable[..., tuple[int, int, int]]:
     return add_rows
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _compiled(raw: str, hard: bool) -> Callable[..., tuple[int, int, int]]:
     """Compile the loop for one type of rows, or load it from numba's cache."""
     given, table = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2))
@@ -333,8 +331,7 @@ def expectation_loop(raw: np.dtype[Any], hard: bool) -> Callable[..., tuple[int,
     hard
         Whether each row belongs to its nearest component alone.
     """
-    with COMPILING:
-        return _compiled(native_type(raw).name, hard)
+    return _compiled(native_type(raw).name, hard)
 
 
 def weights_by_exponent(weights: NDArray[np.float64]) -> list[tuple[int, NDArray[np.int64]]]:

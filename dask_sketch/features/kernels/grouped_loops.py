@@ -9,14 +9,13 @@ prefetched, because they are scattered over the chunk.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.features.kernels.dense import COMPILING, FINER, vector_bits
+from dask_sketch.features.kernels.dense import FINER, vector_bits
 from dask_sketch.features.kernels.fixed_point import LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
     STEPS,
@@ -40,7 +39,7 @@ from dask_sketch.features.kernels.prepared import Kernel
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD, N_BASIS, StructuredKernel, make_basis
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 _MASK = 2**LOW_BITS - 1
 Summer = Callable[..., tuple[int, int]]
@@ -333,7 +332,7 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
     )(add)  # fmt: skip
 
 
-@lru_cache(maxsize=4)
+@compiled_once
 def _summer(structured: bool, dtype: str) -> Summer:
     if structured:
         return _summer_of_sums(dtype, 4 if vector_bits() == VECTOR_BITS else 2)
@@ -342,5 +341,4 @@ def _summer(structured: bool, dtype: str) -> Summer:
 
 def batch_summer(kernel: Kernel) -> Summer:
     """Compile the sums of batches that belong to a kernel."""
-    with COMPILING:
-        return _summer(isinstance(kernel, StructuredKernel), kernel.dtype.name)
+    return _summer(isinstance(kernel, StructuredKernel), kernel.dtype.name)

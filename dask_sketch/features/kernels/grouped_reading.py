@@ -7,14 +7,13 @@ over the chunk.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.features.kernels.dense import COMPILING, FINER
+from dask_sketch.features.kernels.dense import FINER
 from dask_sketch.features.kernels.fixed_point import BINADES, LOW_BITS
 from dask_sketch.features.kernels.grouped_code import (
     PIECE,
@@ -30,7 +29,7 @@ from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, add_far
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD
 from dask_sketch.features.kernels.whitened_rows import TOGETHER, mix_columns
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 NOT_FINITE, REFUSED = 1, 2
 _MASK = 2**LOW_BITS - 1
@@ -75,6 +74,7 @@ def reading_types(dtype: str) -> list[types.Type]:
     return [types.FunctionType(signature) for signature in signatures]
 
 
+@compiled_once
 def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
     """Compile the function that fetches one row of each segment of a batch."""
     mark = SOURCE_MARK
@@ -86,6 +86,7 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
     return cached_njit(_FETCH, nogil=True, error_model="numpy")(fetch)
 
 
+@compiled_once
 def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the function that reads a batch after fetching."""
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
@@ -218,10 +219,7 @@ def _leaver(dtype: str) -> Callable[..., None]:
     return cached_njit(_whiten_signature(dtype), nogil=True, error_model="numpy")(leave)
 
 
-_fetch, _read = lru_cache(_fetcher), lru_cache(_reader)
-
-
-@lru_cache
+@compiled_once
 def _whiten(dtype: str, mixed: bool) -> Callable[..., None]:
     return _whitener(dtype) if mixed else _leaver(dtype)
 
@@ -238,5 +236,4 @@ def batch_reading(raw_kind: str, dtype: str, mixed: bool) -> tuple[Callable[...,
     mixed
         Whether rows are whitened by a matrix that is not diagonal.
     """
-    with COMPILING:
-        return _fetch(raw_kind, elements_of(dtype)), _read(raw_kind, dtype), _whiten(dtype, mixed)
+    return _fetcher(raw_kind, elements_of(dtype)), _reader(raw_kind, dtype), _whiten(dtype, mixed)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
@@ -23,7 +22,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernels.dense import COMPILING, DenseKernel
+from dask_sketch.features.kernels.dense import DenseKernel
 from dask_sketch.features.kernels.fixed_point import WEIGHT_BITS
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.prepared import Kernel
@@ -39,7 +38,7 @@ from dask_sketch.features.kernels.structured import (
 )
 from dask_sketch.features.kernels.structured_code import add_values, put_present
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split_exactly
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 _MAX_PAIRED = 1024  # features up to which pairs are counted: the counters take 8 d**2 bytes
 
@@ -307,7 +306,7 @@ def used_features(cycles: NDArray[np.floating], structured: bool) -> NDArray[np.
     return np.repeat(both.reshape(-1, d), GROUP // SIDE**2, axis=0)[:m]
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """Compiled loop of a precision: for structured frequencies if ``bits`` is not zero."""
     return _structured_loop(dtype, tile, bits) if bits else _single_loop(dtype)
@@ -361,12 +360,11 @@ class IncompleteKernel:
         of_sets = distinct.sum(axis=1), np.full(len(first), min(2, self.sets.shape[1]))
         self._sizes = np.concatenate(of_sets).astype(np.int64)
         self._more: tuple[int, ...]
-        with COMPILING:
-            if isinstance(kernel, DenseKernel):
-                self._add, self._more = _loop(str(self.dtype), 0, 0), (kernel.elements,)
-            else:
-                self._more = ()
-                self._add = _loop(str(self.dtype), kernel.tile, kernel.bits)
+        if isinstance(kernel, DenseKernel):
+            self._add, self._more = _loop(str(self.dtype), 0, 0), (kernel.elements,)
+        else:
+            self._more = ()
+            self._add = _loop(str(self.dtype), kernel.tile, kernel.bits)
 
     def add(
         self,

@@ -10,14 +10,12 @@ most the sum of ``r z**2``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.expectation_loop import (
     BLOCK,
@@ -33,7 +31,7 @@ from dask_sketch.features.kernels.expectation_loop import (
 from dask_sketch.features.kernels.row_loop import OVERFLOW
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -196,7 +194,7 @@ def _loop() -> Callable[..., tuple[int, int, int]]:
     return add_rows
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _compiled(raw: str) -> Callable[..., tuple[int, int, int]]:
     """Compile the loop for one type of rows, or load it from numba's cache."""
     given, table, cube = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2, 3))
@@ -220,5 +218,4 @@ def matrix_loop(raw: np.dtype[Any]) -> Callable[..., tuple[int, int, int]]:
     raw
         Type of the rows.
     """
-    with COMPILING:
-        return _compiled(native_type(raw).name)
+    return _compiled(native_type(raw).name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numba
@@ -18,7 +17,6 @@ from numba import types
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
-from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
@@ -37,7 +35,7 @@ from dask_sketch.features.kernels.row_loop import (
     sort_rows,
     take_rows,
 )
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 
 @dataclass
@@ -145,7 +143,7 @@ class RowReader:
         if weights is not None:
             weights = np.ascontiguousarray(weights, dtype=np.float64)
             if self._sort is None:
-                self._sort = _locked(_sorter, raw.dtype.name)
+                self._sort = _sorter(raw.dtype.name)
             omitted, refused = self._sort(
                 raw, weights, omit, self._least, self._grid, unsorted, order, exponents, counts,
                 totals,
@@ -157,7 +155,7 @@ class RowReader:
             )  # fmt: skip
             omitted += more
         if refused == DISTANT:
-            refused = _locked(_adder, raw.dtype.name, self.weights.dtype.name)(
+            refused = _adder(raw.dtype.name, self.weights.dtype.name)(
                 raw, self.weights, order, counts[:-1], self.center, self._scale, self._first,
                 self._second,
             )  # fmt: skip
@@ -201,7 +199,7 @@ def _compiled(signature: Any, function: Callable[..., Any]) -> Callable[..., Any
     return loop
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _sorter(raw: str) -> Callable[..., tuple[int, int]]:
     """Compile the loop that sorts rows by their weights."""
     signature = types.UniTuple(types.int64, 2)(
@@ -211,7 +209,7 @@ def _sorter(raw: str) -> Callable[..., tuple[int, int]]:
     return _compiled(signature, sort_rows)
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the loop for one type of rows and one precision, or load it from numba's cache."""
     real = numba.from_dtype(np.dtype(dtype))
@@ -222,7 +220,7 @@ def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
     return _compiled(signature, take_rows)
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _adder(raw: str, dtype: str) -> Callable[..., int]:
     """Compile the loop that adds the moments of distant rows."""
     real = numba.from_dtype(np.dtype(dtype))
@@ -233,15 +231,9 @@ def _adder(raw: str, dtype: str) -> Callable[..., int]:
     return _compiled(signature, getattr(add_far, "py_func", add_far))
 
 
-def _locked(compiled: Callable[..., Any], *dtypes: str) -> Callable[..., Any]:
-    """Compile a loop; other threads wait for the compilation."""
-    with COMPILING:
-        return compiled(*dtypes)
-
-
 def row_taker(raw: np.dtype[Any], dtype: str) -> Callable[..., tuple[int, int]]:
     """Compile the loop for rows of type ``raw``; other threads wait for the compilation."""
-    return _locked(_taker, native_type(raw).name, dtype)
+    return _taker(native_type(raw).name, dtype)
 
 
 def native_type(raw: np.dtype[Any]) -> np.dtype[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numba
@@ -13,10 +12,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError
-from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
 from dask_sketch.validation.arrays import FrozenDataclass
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 _MASK = 2**LOW_BITS - 1
 
@@ -52,7 +50,7 @@ def add_stacked(out: Any, words: Any, places: Any, shift: int) -> None:
     loop(out.reshape(n_words, n, -1), flat, places.astype(np.int64, copy=False), shift)
 
 
-@lru_cache(maxsize=8)
+@compiled_once
 def _loop(one_word: bool, kind: Any, given: Any) -> Callable[..., None]:
     signature = types.void(
         types.Array(numba.from_dtype(kind), 3, "C"),
@@ -60,10 +58,9 @@ def _loop(one_word: bool, kind: Any, given: Any) -> Callable[..., None]:
         types.Array(types.int64, 1, "C"),
         types.int64,
     )
-    with COMPILING:
-        made: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
-            _add_word if one_word else _add_words
-        )
+    made: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
+        _add_word if one_word else _add_words
+    )
     return made
 
 

@@ -33,7 +33,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernels.dense import CAPACITY, COMPILING, vector_bits
+from dask_sketch.features.kernels.dense import CAPACITY, vector_bits
 from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured_code import (
@@ -42,7 +42,7 @@ from dask_sketch.features.kernels.structured_code import (
     put_columns,
 )
 from dask_sketch.features.kernels.structured_frequencies import SIDE, split_exactly
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 BLOCK = 256  # rows: basis values of a group fit the first-level cache, and their sums 32 bits
 AHEAD = 4  # vectors of rows whose phases of a few features are added together
@@ -116,6 +116,7 @@ def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: 
     return signature, emit
 
 
+@compiled_once
 def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """Compile the loop over blocks and groups, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
@@ -188,7 +189,8 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
 class StructuredKernel:
     """Sums of cosines and sines for structured frequencies, with the methods of a DenseKernel.
 
-    Use :func:`structured_kernel`, which compiles each precision once per process.
+    Use :func:`structured_kernel`, which makes each precision once per process. Its loop is compiled
+    when rows are first added.
 
     Parameters
     ----------
@@ -218,7 +220,6 @@ class StructuredKernel:
         # frequencies and vectors of rows, if they use all features
         self.bits = bits or vector_bits()
         self.tile = 4 if self.bits == VECTOR_BITS else 2
-        self._add = _compiled(dtype, self.tile, self.bits)
 
     def pack(self, cycles: NDArray[np.floating]) -> NDArray[np.floating]:
         """Split structured frequencies into base frequencies.
@@ -275,7 +276,8 @@ class StructuredKernel:
             default.
         """
         if len(x):
-            self._add(x, packed, sums, np.empty(0, self.dtype) if weights is None else weights)
+            given = np.empty(0, self.dtype) if weights is None else weights
+            _compiled(self.dtype.name, self.tile, self.bits)(x, packed, sums, given)
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
@@ -290,15 +292,11 @@ class StructuredKernel:
 
 
 @lru_cache(maxsize=2)
-def _kernel(dtype: str) -> StructuredKernel:
-    return StructuredKernel(dtype)
-
-
 def structured_kernel(dtype: str = "float32") -> StructuredKernel:
-    """Return the compiled kernel of a precision, ``"float32"`` or ``"float64"``.
+    """Return the kernel of a precision, ``"float32"`` or ``"float64"``.
 
-    The first call in a process compiles (about two seconds) or loads from numba's cache on disk;
-    other threads wait for that compilation.
+    It compiles with the first rows in a process (about two seconds), or loads from numba's cache on
+    disk; other threads wait for that compilation.
 
     Examples
     --------
@@ -310,5 +308,4 @@ def structured_kernel(dtype: str = "float32") -> StructuredKernel:
     array([[ 0.,  0.],
            [-2.,  0.]])
     """
-    with COMPILING:
-        return _kernel(dtype)
+    return StructuredKernel(dtype)

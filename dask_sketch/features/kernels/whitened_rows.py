@@ -8,7 +8,6 @@ rows, and with it the last bits of a sketch would. Vectors run along the rows he
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numba
@@ -17,12 +16,11 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernels.dense import COMPILING
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import pointer_at, transpose_square
 from dask_sketch.features.kernels.structured_code import put_products
-from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 BLOCK = 128  # rows, whose columns stay in the first-level cache
 TOGETHER = 4  # new features, and vectors of rows, whose products are held in registers
@@ -43,7 +41,7 @@ def mix_columns(typing: Any, columns: Any, i: Any, pitch: Any, matrix: Any, j: A
     return signature, emit
 
 
-@lru_cache(maxsize=2)
+@compiled_once
 def _whitener(dtype: str) -> Callable[..., None]:
     """Compile the loop for one precision, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
@@ -108,8 +106,7 @@ class RowWhitener:
         # packed like base frequencies: the features of each new feature, and their coefficients
         self.matrix = np.zeros((-(-d // TOGETHER) * TOGETHER, 2, d), dtype)
         self.matrix[:, 0], self.matrix[:d, 1] = np.arange(d), matrix
-        with COMPILING:
-            self._whiten = _whitener(dtype)
+        self._whiten = _whitener(dtype)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return ``L @ x`` for each row; its bits depend on that row alone.

@@ -10,13 +10,13 @@ from dask_sketch.features.kernels import whitened_rows as whitened
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 
 COMPILERS = {
-    "dense": lambda: dense._specialised(2, "float64", 2, 0),
-    "structured": lambda: structured._compiled("float64", 2, 128),
+    "dense": lambda: dense._specialised.__wrapped__(2, "float64", 2, 0),
+    "structured": lambda: structured._compiled.__wrapped__("float64", 2, 128),
     "whitened": lambda: whitened._whitener.__wrapped__("float64"),
     "sums of groups": lambda: grouped_loops._summer_of_sums("float64", 2),
     "tiles of groups": lambda: grouped_loops._summer_of_tiles("float64", 2),
-    "fetching": lambda: grouped_reading._fetcher("float64", 2),
-    "reading": lambda: grouped_reading._reader("float64", "float64"),
+    "fetching": lambda: grouped_reading._fetcher.__wrapped__("float64", 2),
+    "reading": lambda: grouped_reading._reader.__wrapped__("float64", "float64"),
     "whitening of groups": lambda: grouped_reading._whitener("float64"),
 }
 
