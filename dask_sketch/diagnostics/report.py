@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
-from dask_sketch.diagnostics.report_figures import draw_pictures
+from dask_sketch.diagnostics.report_figures import Drawing, draw_pictures
 from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
@@ -94,6 +94,7 @@ def write_report(
     diagnostics: FitDiagnostics | None = None,
     summary: Sequence[str] = (),
     sections: Sequence[Section] = (),
+    drawings: Sequence[Drawing] = (),
     versions: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Path:
@@ -129,6 +130,8 @@ def write_report(
         Sentences for the summary, in addition to those on samples, model and fit.
     sections
         Additional tables, such as the changes and the drift of a job, shown before the pictures.
+    drawings
+        Additional pictures, shown before the others.
     versions
         Versions of the software used; by default those installed here.
     command
@@ -181,7 +184,7 @@ def write_report(
         mixture=isinstance(model, GaussianMixture),
         names=labels,
         sections=sections,
-        pictures=draw_pictures(sketch, model, drawn, sample, labels),
+        pictures=draw_pictures(sketch, model, drawn, sample, labels, drawings),
         versions=dict(sorted((installed_versions() if versions is None else versions).items())),
         command=command,
     )

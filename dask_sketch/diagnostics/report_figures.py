@@ -13,6 +13,8 @@ from dask_sketch.display import plots
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from matplotlib.axes import Axes
 
     from dask_sketch.features.feature_map import FeatureMap
@@ -33,18 +35,36 @@ class Picture:
     svg: str
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Figure that a caller of the report draws.
+
+    Attributes
+    ----------
+    title, caption
+        Heading, and explanation below the figure.
+    draw
+        Function that draws it and returns its axes.
+    """
+
+    title: str
+    caption: str
+    draw: Callable[[], Axes]
+
+
 def draw_pictures(
     sketch: Sketch | None,
     model: GaussianMixture | Centroids | None,
     feature_map: FeatureMap | None,
     sample: ArrayLike | None,
     names: list[str],
+    drawings: Sequence[Drawing] = (),
 ) -> list[Picture]:
     """Draw all figures that the data given allow.
 
     Parameters
     ----------
-    sketch, model, feature_map, sample, names
+    sketch, model, feature_map, sample, names, drawings
         Subjects of the report, as for :func:`~dask_sketch.diagnostics.report.write_report`.
 
     Raises
@@ -52,7 +72,7 @@ def draw_pictures(
     InputError
         If matplotlib is missing, or ``sample`` or ``names`` do not match the model.
     """
-    pictures = []
+    pictures = [_picture(one.title, one.caption, one.draw()) for one in drawings]
     if feature_map is not None and feature_map.scale_fit is not None:
         pictures.append(
             _picture(

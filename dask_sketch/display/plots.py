@@ -364,6 +364,69 @@ def plot_criterion(
     return ax
 
 
+def plot_discrepancies(
+    numbers: Sequence[int],
+    discrepancies: ArrayLike,
+    intervals: ArrayLike,
+    alarms: Sequence[bool],
+    *,
+    changes: Sequence[int] = (),
+    tolerance: float = 0.0,
+    name: str = "run",
+    ax: Axes | None = None,
+) -> Axes:
+    """Discrepancy of each unit of a sequence with its interval, and change points.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of the units, such as runs, increasing.
+    discrepancies, intervals
+        Discrepancies, shape (n_units,), and their confidence intervals, shape (n_units, 2).
+    alarms
+        Whether each unit raised an alarm.
+    changes
+        Numbers of the first units after a change.
+    tolerance
+        Discrepancy that does not matter; 0 for none.
+    name
+        Name of a unit.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+
+    Examples
+    --------
+    >>> ax = plot_discrepancies([2, 3], [0.1, 0.4], [(0.0, 0.2), (0.3, 0.5)], [False, True])
+    >>> ax.get_xlabel()
+    'run'
+    """
+    ax = new_axes(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    x, y = np.asarray(numbers), np.asarray(discrepancies, dtype=np.float64)
+    low, high = np.asarray(intervals, dtype=np.float64).reshape(-1, 2).T
+    alarm = np.asarray(alarms, dtype=bool)
+    for chosen, color, label in ((~alarm, BLUE, "no alarm"), (alarm, ORANGE, "alarm")):
+        if chosen.any():
+            ax.vlines(x[chosen], low[chosen], high[chosen], color=color, lw=1.5)
+            ax.plot(x[chosen], y[chosen], "o", color=color, ms=4, label=label)
+    for k, change in enumerate(changes):
+        label = "" if k else "change of the distribution"
+        ax.axvline(change - 0.5, color=GREEN, ls="--", lw=1.5, label=label)
+    if tolerance:
+        ax.axhline(tolerance, color=GREY, ls=":", lw=1.5, label="tolerance")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    top = 1.5 * max(high.max(initial=0.0), tolerance) or 1.0  # room for the legend
+    ax.set(xlabel=name, ylabel="discrepancy from the data before", ylim=(0.0, top))
+    ax.legend(loc="upper left")
+    return ax
+
+
 def new_axes(ax: Axes | None) -> Axes:
     """Given axes, or those of a new figure."""
     if ax is not None:

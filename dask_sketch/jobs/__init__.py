@@ -6,12 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dask_sketch.jobs.past_drift import drift_history
     from dask_sketch.jobs.run import plan_job, run_job
     from dask_sketch.jobs.verify import verify_job
 
-__all__ = ["plan_job", "run_job", "verify_job"]
+__all__ = ["drift_history", "plan_job", "run_job", "verify_job"]
 # loaded when first used, so that the command line prints its help without the numerics
-_HOME = {"plan_job": "run", "run_job": "run", "verify_job": "verify"}
+_HOME = {
+    "drift_history": "past_drift",
+    "plan_job": "run",
+    "run_job": "run",
+    "verify_job": "verify",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,11 +16,17 @@ from dask_sketch.diagnostics.report import Answer, Section, write_report
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
+from dask_sketch.jobs.drift_sections import (
+    MAX_ROWS,
+    drift_drawings,
+    drift_sections,
+    group_sections,
+)
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import DONE, Outcome, model_text
 from dask_sketch.jobs.results import DecodedModel, Results
-from dask_sketch.jobs.since import HEADER, Since
+from dask_sketch.jobs.since import Since
 from dask_sketch.jobs.verify import status_text
 
 if TYPE_CHECKING:
@@ -32,9 +38,7 @@ if TYPE_CHECKING:
 # changes by more than this fraction.
 _MIN_MOVE = 0.1
 _MIN_CHANGE = 0.1
-_MAX_ROWS = 50  # of one table
 _MAX_RUNS = 10  # before this one
-_COMPARED = ("compared", "discrepancy", "noise of independent rows")
 
 
 def write_page(
@@ -73,15 +77,14 @@ def write_page(
         summary=_sentences(outcome),
         sections=[
             *_quarantine(outcome),
-            *_drift(results),
-            *_since(results.since),
-            *_distances(results),
+            *drift_sections(results),
             *_components(results, first),
-            *_groups(outcome),
+            *group_sections(outcome),
             _run(outcome),
             *_past(results, outcome),
             *_plan(outcome, planned),
         ],
+        drawings=drift_drawings(results, outcome),
         versions=versions,
         command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
     )
@@ -254,7 +257,7 @@ def _run(outcome: Outcome) -> Section:
 def _quarantine(outcome: Outcome) -> list[Section]:
     if not outcome.quarantined:
         return []
-    rows = sorted(outcome.quarantined.items())[:_MAX_ROWS]
+    rows = sorted(outcome.quarantined.items())[:MAX_ROWS]
     text = (
         f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read "
         f"and are "
@@ -262,72 +265,6 @@ def _quarantine(outcome: Outcome) -> list[Section]:
     )
     return [
         Section("In quarantine", text, ("partition", "reason"), rows, frozenset(range(len(rows))))
-    ]
-
-
-def _drift(results: Results) -> list[Section]:
-    """Test of the newest data, with the features that differ."""
-    sections, found, table = [], results.drift, results.job.drift
-    if found is None:
-        sections.append(Section("Drift", f"No test. {results.untested}", (), ()))
-    else:
-        (first, second), level = found.n_units, found.level
-        alarms = table.false_alarms_per_year
-        text = (
-            f"{found.sentence} The newest {first:,} {found.dim}s were compared with {second:,} "
-            f"before; they were permuted between the two sides. The level {level:.2g} is that of "
-            f"{alarms:g} false alarm{'s' * (alarms != 1)} in {table.runs_per_year:g} runs"
-            + (f"; the tolerance is {table.tolerance:g}." if table.tolerance else ".")
-        )
-        shown = found.features[:_MAX_ROWS]
-        rows: list[tuple[str, ...]] = [
-            (
-                one.name,
-                f"{one.means[1]:.4g} ± {one.deviations[1]:.3g}",
-                f"{one.means[0]:.4g} ± {one.deviations[0]:.3g}",
-                f"{one.p_value:.2g}",
-            )
-            for one in shown
-        ]
-        strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= level)
-        header = ("feature", "before", "newest", "p-value")
-        sections.append(Section("Drift", text, header, rows, strong))
-    return sections
-
-
-def _since(since: Since | None) -> list[Section]:
-    """Table of the runs at which the distribution has changed, the latest first."""
-    if since is None:
-        return []
-    rows = since.rows[:_MAX_ROWS]
-    text = f"{since.sentence} {since.note}"
-    return [Section("Last change", text, HEADER, rows, frozenset({0} if rows else ()))]
-
-
-def _distances(results: Results) -> list[Section]:
-    """Table of distances, which raise no alarm."""
-    sections = []
-    if results.drifts:
-        text = (
-            "Maximum mean discrepancy (0 to 2) without its noise, and the discrepancy of noise "
-            "alone if rows were independent. These raise no alarm."
-        )
-        sections.append(Section("Distances", text, _COMPARED, _compared(results.drifts)))
-    return sections
-
-
-def _groups(outcome: Outcome) -> list[Section]:
-    if not outcome.between:
-        return []
-    text = "Every two groups, the most distant first. Groups raise no alarm."
-    return [Section("Distances between groups", text, _COMPARED, _compared(outcome.between))]
-
-
-def _compared(drifts: Mapping[str, Drift]) -> list[tuple[str, ...]]:
-    """Rows of a table of distances."""
-    return [
-        (name, f"{found.discrepancy:.3g}", f"{np.sqrt(found.noise_level):.3g}")
-        for name, found in list(drifts.items())[:_MAX_ROWS]
     ]
 
 
@@ -360,7 +297,7 @@ def _components(results: Results, name: str) -> list[Section]:
         "weight now",
         "move in standard deviations",
     )
-    return [Section("Changes of the components", text, header, rows[:_MAX_ROWS])]
+    return [Section("Changes of the components", text, header, rows[:MAX_ROWS])]
 
 
 def _moved(results: Results, name: str) -> list[ComponentChange] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -41,9 +42,11 @@ def answers_in(page: Path) -> dict[str, str]:
     }
 
 
-def draw_nothing(*subjects: object) -> list[Picture]:
+def draw_nothing(*subjects: Any) -> list[Picture]:
     """Pictures of a report, without their drawings."""
-    return [Picture("Nothing", "An empty picture.", "<svg></svg>")]
+    *_, drawings = subjects
+    titles = ["Nothing", *(one.title for one in drawings)]
+    return [Picture(title, "An empty picture.", "<svg></svg>") for title in titles]
 
 
 def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:

@@ -13,6 +13,7 @@ import dask_sketch as ds
 from dask_sketch.errors import (
     JobError,
 )
+from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.results import CAME, STATE
 from dask_sketch.jobs.run import run_job
@@ -79,9 +80,14 @@ def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     assert outcome.drift.sentence in again
     assert outcome.since.sentence in again
     place.append(rows_of(4 * ROWS, seed=8, shift=1.5))
-    place.write(DRIFT + "tolerance = 1.5\n")
+    assert "<h2>Drift by run" not in page  # a picture of one test
+    place.write(DRIFT + 'tolerance = 1.5\n[outputs]\nreport = "r.html"\n')
     outcome = place.run()
     assert not outcome.alarm
+    assert "<h2>Drift by run" in (place.folder / "r.html").read_text()
+    found = drift_history(place.ledger())
+    assert (found.runs, found.alarms, found.changes) == ((2, 3), (True, False), (2,))
+    assert found.tests[-1] == outcome.drift
     assert outcome.drift is not None
     assert outcome.drift.tolerance_p_value > 0.5
     assert outcome.since is None
