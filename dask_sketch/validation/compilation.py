@@ -23,17 +23,17 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numba
 from numba.core.serialize import dumps
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _SILENT_SECONDS = 1.0  # of compilation, after which it is stated that there will be more
 _seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of its code
@@ -255,18 +255,18 @@ def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]
     return decorate
 
 
-def compiled_once(make: Callable[P, T]) -> Callable[P, T]:
+def compiled_once(make: Callable[[*Ts], T]) -> Callable[[*Ts], T]:
     """Let a function that compiles do so once for each combination of its arguments.
 
     Parameters
     ----------
     make
-        Function of hashable arguments that returns compiled code.
+        Function of hashable positional arguments that returns compiled code.
 
     Returns
     -------
     compiled
-        The same function. Threads that need any code wait while one of them compiles.
+        The same function. Threads that need other code wait while one of them compiles.
 
     Examples
     --------
@@ -276,11 +276,14 @@ def compiled_once(make: Callable[P, T]) -> Callable[P, T]:
     >>> power(2) is power(2)
     True
     """
-    made = lru_cache(maxsize=None)(make)
+    made: dict[Any, T] = {}
 
     @wraps(make)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _COMPILING:
-            return made(*args, **kwargs)  # type: ignore[arg-type]
+    def compiled(*arguments: *Ts) -> T:
+        if arguments not in made:
+            with _COMPILING:
+                if arguments not in made:
+                    made[arguments] = make(*arguments)
+        return made[arguments]
 
-    return locked
+    return compiled

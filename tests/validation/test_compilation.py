@@ -9,7 +9,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import numba
 import pytest
 
 import dask_sketch
+from dask_sketch.validation.compilation import compiled_once
 
 MODULE = """
 from dask_sketch.validation.compilation import cached_njit
@@ -222,3 +225,27 @@ def test_sketches_where_no_folder_is_writable(tmp_path):
     )
     assert ran.stdout.strip() == "500"
     assert ran.stderr.count("NUMBA_CACHE_DIR") == 1
+
+
+def test_code_is_compiled_once_while_threads_wait_for_it():
+    entered, go, made = threading.Event(), threading.Event(), []
+
+    @compiled_once
+    def power(n):
+        made.append(n)
+        if n == 3:
+            entered.set()
+            assert go.wait(60)
+        return lambda x: x**n
+
+    with ThreadPoolExecutor(4) as pool:
+        assert power(2)(5) == 25
+        cubes = [pool.submit(power, 3) for _ in range(3)]
+        assert entered.wait(60)
+        # ready code does not wait for other code
+        assert pool.submit(power, 2).result(60)(5) == 25
+        assert not any(one.done() for one in cubes)
+        go.set()
+        found = {one.result(60) for one in cubes}
+    assert len(found) == 1
+    assert made == [2, 3]
