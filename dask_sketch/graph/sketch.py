@@ -244,8 +244,10 @@ def _sketch_stream(
         position += samples.n_samples or 0
     if total is None:
         raise InputError("x is a stream without blocks: it may have been read before.")
-    count, omitted = int(np.sum(total.count)), int(np.sum(total.omitted))
-    _require_samples(count, omitted, "the stream", "have NaN or infinite values, or no label")
+    grouped = isinstance(total, SketchGroup)
+    omitted = int(np.sum(total.omitted)) + (total.unlabelled if grouped else 0)
+    count = int(np.sum(total.count))
+    _require_samples(count, omitted, "the stream", feature_map, grouped=grouped)
     return total
 
 
@@ -373,7 +375,7 @@ def _sketch_chunk(
 def _finish_sketch(found: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
     result = Sketch.empty(feature_map) if found is None else replace(found, feature_map=feature_map)
     if label is not None:
-        _require_samples(result.count, result.omitted, label, "have NaN or infinite values")
+        _require_samples(result.count, result.omitted, label, feature_map)
     return result
 
 
@@ -452,17 +454,21 @@ def _finish_groups(
 ) -> SketchGroup:
     result = SketchGroup.empty(feature_map, dim) if found is None else found
     if label is not None:
-        omitted, lacking = int(result.omitted.sum()), "have NaN or infinite values, or no label"
-        _require_samples(int(result.count.sum()), omitted + result.unlabelled, label, lacking)
+        count, omitted = int(result.count.sum()), int(result.omitted.sum()) + result.unlabelled
+        _require_samples(count, omitted, label, feature_map, grouped=True)
     # until here the labels are numbers of names
     return result if names is None else replace(result, labels=names[result.labels])
 
 
-def _require_samples(count: int, omitted: int, label: str, lacking: str) -> None:
+def _require_samples(
+    count: int, omitted: int, label: str, feature_map: FeatureMap, *, grouped: bool = False
+) -> None:
     """Raise if a pass over ``label`` found nothing to average."""
     if count == 0:
+        zeros = ", only zeros" if feature_map.normalize else ""
+        no_label = ", or no label" if grouped else ""
         reason = (
-            f"all of its {omitted:,} rows {lacking}"
+            f"all of its {omitted:,} rows have NaN or infinite values{zeros}{no_label}"
             if omitted
             else "it has no rows (check the path, the filter and the credentials)"
         )

@@ -165,3 +165,15 @@ def test_refused_streams():
         ds.sketch(iter([X]), FM, nonsense=1)
     with pytest.raises(InputError, match="x of type .* stream"):
         ds.design(iter([X]), n_components=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "count"),
+    [(np.zeros((7, 3)), None, 7), (np.full((7, 3), np.nan), [0] * 7, 7), (X[:7], [None] * 7, 7)],
+)
+def test_rows_that_are_all_left_out_are_counted(rows, groups, count):
+    directions = ds.FeatureMap(3, 40, scale=1.0, normalize=True)
+    labels = groups if groups is None else iter([pd.Series(groups, dtype=object)])
+    for x, names in ((rows, groups), (iter([rows]), labels)):
+        with pytest.raises(InputError, match=f"all of its {count} rows .* only zeros"):
+            ds.sketch(x, directions, groups=names, nan_policy="omit")
