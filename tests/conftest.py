@@ -155,6 +155,14 @@ def gpu(request, monkeypatch):
     cuda.forget()
 
 
+@pytest.fixture
+def no_drawing(monkeypatch):
+    """Leave the pictures of reports empty, where a test reads the text alone."""
+    from jobs.places import draw_nothing
+
+    monkeypatch.setattr("dask_sketch.diagnostics.report.draw_pictures", draw_nothing)
+
+
 @pytest.fixture(scope="module")
 def thread_client():
     """Start a scheduler and one worker of two threads inside this process."""

@@ -27,12 +27,6 @@ def invoke(*arguments: object) -> object:
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
 
 
-@pytest.fixture
-def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the pictures empty, where a test reads the text alone."""
-    monkeypatch.setattr(report, "draw_pictures", draw_nothing)
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs.places import ROWS, Place, draw_nothing, rows_of, write_rows
+from jobs.places import ROWS, Place, rows_of, write_rows
 
-from dask_sketch.diagnostics import report
 from dask_sketch.sources.zarr import RowReader
 
 
@@ -29,12 +28,6 @@ def make_place(tmp_path: Path) -> Callable[..., Place]:
         return place
 
     return make
-
-
-@pytest.fixture
-def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the pictures of reports empty, where a test reads the text alone."""
-    monkeypatch.setattr(report, "draw_pictures", draw_nothing)
 
 
 @pytest.fixture

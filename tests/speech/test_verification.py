@@ -146,10 +146,9 @@ def test_the_number_of_components_is_chosen(spoken):
         universal_model(frames, frames.recordings[:3], n_components=[1, 2], n_frequencies=50)
 
 
-@pytest.mark.parametrize("chunk", [40])
-def test_a_step_of_expectation_maximisation(spoken, chunk):
+def test_a_step_of_expectation_maximisation(spoken):
     x, names = spoken
-    frames = open_frames(da.from_array(x, chunks=(chunk, 2)), names)
+    frames = open_frames(da.from_array(x, chunks=(40, 2)), names)
     universal = universal_model(frames, n_components=2, n_frequencies=100).mixture
     found = universal_model(frames, n_components=2, n_frequencies=100, steps=1).mixture
     # by the textbook, in memory
