@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dask_sketch.display.html import card, html_table
-from dask_sketch.display.plots import plot_discrepancies
+from dask_sketch.display.plots import notebook_axes, plot_discrepancies
 from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoints
@@ -123,7 +123,7 @@ class DriftHistory:
             self.alarms,
             changes=self.changes,
             tolerance=self.tests[-1].tolerance if self.tests else 0.0,
-            ax=ax,
+            ax=notebook_axes(ax),
         )
 
     def _rows(self) -> list[tuple[str, ...]]:
