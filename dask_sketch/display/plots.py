@@ -414,7 +414,7 @@ def plot_discrepancies(
     for chosen, color, label in ((~alarm, BLUE, "no alarm"), (alarm, ORANGE, "alarm")):
         if chosen.any():
             ax.vlines(x[chosen], low[chosen], high[chosen], color=color, lw=1.5)
-            ax.plot(x[chosen], y[chosen], "o", color=color, ms=4, label=label)
+            ax.plot(x[chosen], y[chosen], "o", color=color, ms=4, label=label, clip_on=False)
     for k, change in enumerate(changes):
         label = "" if k else "change of the distribution"
         ax.axvline(change - 0.5, color=GREEN, ls="--", lw=1.5, label=label)
