@@ -492,7 +492,8 @@ def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
 def _features(feature_map: FeatureMap, rows: Array) -> Array:
     """Weighted features of rows, real parts beside imaginary ones."""
     unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    return halves(unit * np.exp(-1j * (rows @ feature_map.frequencies)))
+    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
+    return halves(np.asarray(features, dtype=np.complex128))  # some stubs of NumPy say float64
 
 
 def _noise(feature_map: FeatureMap, rows: Array, masses: Array) -> Array:
