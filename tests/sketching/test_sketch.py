@@ -178,3 +178,14 @@ def test_one_row_has_modulus_one():
     assert np.linalg.norm(got.z) == pytest.approx(1.0, abs=1e-6)
     assert 0.0 <= got.noise_level < 1e-6
     np.testing.assert_array_equal(got.variance, 0.0)
+
+
+def test_whether_the_random_rows_are_all_rows(rng):
+    made = FeatureMap(3, 40, scale=1.0, distribution="sparse-sums")
+    x = rng.normal(size=(60, 3))
+    assert partial_sketch(x, made, sample=60).holds_all_rows
+    assert not partial_sketch(x, made, sample=59).holds_all_rows
+    assert not partial_sketch(x, made).holds_all_rows
+    x[3, 1] = np.nan
+    assert partial_sketch(x, made, sample=60, nan_policy="omit").holds_all_rows
+    assert not partial_sketch(x, made, sample=60, nan_policy="available").holds_all_rows

@@ -26,12 +26,12 @@ def test_impossible_numbers_are_refused(word, value, stacked, feature_map):
     arrays = {WORDS: stacked[1][WORDS].copy(), BOUNDS: stacked[1][BOUNDS]}
     arrays[WORDS][1, word] = value
     assert unstack(arrays, 0, feature_map, "batch").count == stacked[0][0].count
-    with pytest.raises(LedgerError, match="batch"):
+    with pytest.raises(LedgerError, match="batch holds impossible"):
         unstack(arrays, 1, feature_map, "batch")
 
 
 def test_words_that_are_not_canonical_are_refused(stacked, feature_map):
     arrays = {WORDS: stacked[1][WORDS].copy(), BOUNDS: stacked[1][BOUNDS]}
     arrays[WORDS][0, -1] = np.iinfo(np.int64).max
-    with pytest.raises(LedgerError, match="batch"):
+    with pytest.raises(LedgerError, match="batch holds impossible"):
         unstack(arrays, 0, feature_map, "batch")
