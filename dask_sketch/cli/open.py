@@ -6,6 +6,7 @@ from typing import Any
 
 import zarr
 
+from dask_sketch.cli.options import for_url
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.artifact import GROUP
 from dask_sketch.sketching.open import is_feature_map, open_group, open_sketch, readable_versions
@@ -45,7 +46,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     >>> type(open_any(str(path))).__name__
     'FeatureMap'
     """
-    options = storage_options if "://" in path or "::" in path else None
+    options = for_url(path, storage_options)
     if is_feature_map(path) or _schema(path, options) in readable_versions():
         return open_artifact(path, storage_options=options)
     return open_samples(path, storage_options=storage_options, **opening)
@@ -77,7 +78,7 @@ def open_one(
         If the path holds groups, and ``group`` is not given or not one of them, or if it holds no
         groups, and ``group`` is given.
     """
-    options = storage_options if "://" in path or "::" in path else None
+    options = for_url(path, storage_options)
     if _schema(path, options) != GROUP:
         if group is not None:
             raise InputError(f"group={group!r}: {path} holds no groups; leave it out.")

@@ -441,7 +441,7 @@ def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator
 
     with contextlib.ExitStack() as opened:
         try:
-            if "://" not in path and "::" not in path:
+            if not _is_url(path):
                 new = opened.enter_context(replacing(Path(path)))
                 file = opened.enter_context(new.open("w", newline="", encoding="utf-8"))
             else:
@@ -457,7 +457,11 @@ def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator
 
 def for_url(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the storage options for a URL, ``None`` for a local path."""
-    return storage_options if "://" in path or "::" in path else None
+    return storage_options if _is_url(path) else None
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path or "::" in path
 
 
 def _json_object(

@@ -372,25 +372,22 @@ def plot_discrepancies(
     *,
     changes: Sequence[int] = (),
     tolerance: float = 0.0,
-    name: str = "run",
     ax: Axes | None = None,
 ) -> Axes:
-    """Discrepancy of each unit of a sequence with its interval, and change points.
+    """Discrepancy of each run with its interval, and change points.
 
     Parameters
     ----------
     numbers
-        Numbers of the units, such as runs, increasing.
+        Numbers of the runs, increasing.
     discrepancies, intervals
-        Discrepancies, shape (n_units,), and their confidence intervals, shape (n_units, 2).
+        Discrepancies, shape (n_runs,), and their confidence intervals, shape (n_runs, 2).
     alarms
-        Whether each unit raised an alarm.
+        Whether each run raised an alarm.
     changes
-        Numbers of the first units after a change.
+        Numbers of the first runs after a change.
     tolerance
         Discrepancy that does not matter; 0 for none.
-    name
-        Name of a unit.
     ax
         Axes to draw into.
 
@@ -422,7 +419,7 @@ def plot_discrepancies(
         ax.axhline(tolerance, color=GREY, ls=":", lw=1.5, label="tolerance")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     top = 1.5 * max(high.max(initial=0.0), tolerance) or 1.0  # room for the legend
-    ax.set(xlabel=name, ylabel="discrepancy from the data before", ylim=(0.0, top))
+    ax.set(xlabel="run", ylabel="discrepancy from the data before", ylim=(0.0, top))
     ax.legend(loc="upper left")
     return ax
 
