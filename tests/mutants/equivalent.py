@@ -57,4 +57,8 @@ EQUIVALENT = {
         "features/kernels/row_loop.py",
         "fine &= (w == 0.0) | (((w > 2.0 ** MIN_EXPONENT)) & (w <= 2.0**MAX_EXPONENT))",
     ): "the search for the row that is out of range finds none",
+    (
+        "features/kernels/grouped_loops.py",
+        "prefetch_element(values, at + b, 1)",
+    ): "a hint to the processor, which changes no value",
 }
