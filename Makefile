@@ -80,7 +80,7 @@ test-slow: $(READY)  ## tests that take minutes, and those of deployments
 	$(BIN)/python -m pytest -m "slow and not real"
 
 # Nothing is installed: a test names the packages that it misses, and is skipped.
-test-real: $(READY)  ## tests with servers: S3, Google Cloud Storage, SLURM, buildah; other processors
+test-real: $(READY)  ## tests with servers: S3, Google Cloud Storage, SLURM, buildah; Spark and Beam; other processors
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
 
 soak: $(READY)  ## random attacks on files, ledgers and running jobs: make soak [SECONDS=600] [ATTACK="job files"]
