@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
-from dask_sketch.errors import ChunkError, InputError, install_command
+from dask_sketch.errors import ChunkError, InputError, LedgerError, install_command
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
@@ -200,7 +200,13 @@ class _Run:
         path = self.job.place(self.job.job.ledger)
         options = self.job.options(self.job.job.storage_options, path)
         n_rows = rows_per_partition(self.job, sources)
-        return create_ledger(path, feature_map, sample=n_rows, storage_options=options)
+        try:
+            return create_ledger(path, feature_map, sample=n_rows, storage_options=options)
+        except LedgerError:  # another run may have created it since this one looked
+            found = ledger_of(self.job)
+            if found is None:
+                raise
+            return found
 
     def _update(self, ledger: Ledger, sources: list[OpenSource], changes: Changes) -> None:
         """Update the ledger to the sources, in atomic commits."""

@@ -48,6 +48,15 @@ def test_units_come_back_exactly(space):
     np.testing.assert_allclose(back[1], variances, rtol=1e-14)
 
 
+def test_no_variance_falls_far_in_one_step(space):
+    theta = np.array([[0.0, 0.0, 0.0, 2.0, 1.0, 4.0]])
+    trial = np.array([[0.5, 0.0, 0.0, 1e-9, 0.9, 8.0]])
+    limited = space.limit_step(theta, trial)
+    np.testing.assert_array_equal(limited[0, :3], space.clip(trial)[0, :3])
+    assert 0.1 < limited[0, 3] / theta[0, 3] < 1.0
+    np.testing.assert_array_equal(limited[0, 4:], [0.9, 8.0])
+
+
 def test_bounds_on_variances_follow_the_distribution_and_narrow_data():
     x = np.zeros((10, 3))
     x[:, 0] = np.linspace(-100, 100, 10)

@@ -217,6 +217,21 @@ def test_two_runs_at_once(make_place: Make) -> None:
     assert place.run().run == 2
 
 
+def test_another_run_creates_the_ledger_first(make_place: Make) -> None:
+    place = make_place(5)
+    others: list[int] = []
+
+    def log(line: str) -> None:
+        if "designing" in line and not others:
+            others.append(0)
+            others.append(place.run().new)
+
+    outcome = run_job(place.file, log=log)
+    assert others == [0, 5]
+    assert (outcome.run, outcome.new, outcome.samples) == (2, 0, 5 * ROWS)
+    assert place.ledger().total().identical(place.scratch())
+
+
 def test_parquet_with_weights(make_place: Make) -> None:
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")

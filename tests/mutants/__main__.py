@@ -103,6 +103,8 @@ PARTS = {
         decoders/test_objective.py
         decoders/test_normal_equations.py
         decoders/test_descent.py
+        decoders/test_matrix_descent.py
+        decoders/test_matrix_search.py
         decoders/test_decode.py
         """,
     ),
@@ -114,6 +116,7 @@ PARTS = {
         """
         decoders/test_noise_covariance.py
         decoders/test_efficient.py
+        decoders/test_matrix_search.py
         decoders/test_decode.py
         """,
     ),
@@ -128,6 +131,7 @@ PARTS = {
         jobs/ledger/garbage.py
         """,
         """
+        jobs/ledger/test_batch.py
         jobs/ledger/test_ledger.py
         jobs/ledger/test_forgetting.py
         jobs/ledger/test_verification.py
