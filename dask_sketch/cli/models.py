@@ -120,6 +120,7 @@ def decode(
         choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
     if variance_floor is not None:
         choices["variance_floor"] = variance_floor
+    model: Any
     more: dict[str, Any] = {}
     if isinstance(n_components, str):
         from dask_sketch.diagnostics.model_selection import select_model
@@ -186,7 +187,7 @@ def polish(
 
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
-    start = open_model(model, storage_options=for_url(model, options))
+    start: Any = open_model(model, storage_options=for_url(model, options))
     opening = with_columns_of(start, opening, data)
     with run.cluster():
         found = improve(
@@ -271,7 +272,7 @@ def diagnose(
     from dask_sketch.models.open import open_model
     from dask_sketch.sketching.open import open_sketch
 
-    fitted = open_model(model, storage_options=for_url(model, storage_options))
+    fitted: Any = open_model(model, storage_options=for_url(model, storage_options))
     seen = open_one(sketch, group, storage_options=storage_options)
     unseen = None
     if heldout is not None:

@@ -17,6 +17,7 @@ from dask_sketch.decoders.arguments import (
 )
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
+from dask_sketch.decoders.latent_classes import decode_latent_classes
 from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
@@ -26,6 +27,7 @@ from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, StandardErrors
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
@@ -35,6 +37,7 @@ from dask_sketch.validation.blas import one_blas_thread
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
 logger = logging.getLogger(__name__)
+Decoded = GaussianMixture | Centroids | LatentClassMixture
 
 
 @overload
@@ -58,7 +61,7 @@ def decode(
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
-) -> GaussianMixture | Centroids: ...
+) -> Decoded: ...
 
 
 @overload
@@ -82,7 +85,7 @@ def decode(
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
-) -> dict[Any, GaussianMixture | Centroids]: ...
+) -> dict[Any, Decoded]: ...
 
 
 def decode(
@@ -105,7 +108,7 @@ def decode(
     threads: int | None = None,
     executor: Executor | None = None,
     progress: Progress | bool | None = None,
-) -> GaussianMixture | Centroids | dict[Any, GaussianMixture | Centroids]:
+) -> Decoded | dict[Any, Decoded]:
     """Fit a model to a sketch, or to each sketch of a group.
 
     Time and memory do not depend on the number of samples. The model minimises the distance
@@ -113,6 +116,12 @@ def decode(
     convex: the result is a local minimum, and ``model.decoding.cost`` is to be compared with
     ``model.decoding.noise_level``; see :func:`dask_sketch.diagnose`. A cost of several noise levels
     means that the minimum is poor (try replicates) or that the data is no such mixture.
+
+    A sketch with categorical features is decoded to latent classes: products of Gaussians with
+    diagonal covariances and of categorical distributions. Of the arguments, ``n_components``,
+    ``start``, ``seed``, ``replicates``, ``variance_floor`` and ``refine`` have a meaning there;
+    moments are weighted by the inverse of their covariance also without ``refine``, up to 2000
+    frequencies.
 
     Parameters
     ----------
@@ -221,9 +230,10 @@ def decode(
     -------
     model
         Components by decreasing weight, in the units of the data, with the record ``decoding``: a
-        :class:`GaussianMixture`, or :class:`Centroids` for ``model="dirac"`` and for a
-        ``covariance`` that is not diagonal. For a group, a dictionary of models
-        by label, in the order of the labels.
+        :class:`GaussianMixture`; with categorical features
+        :class:`~dask_sketch.models.LatentClassMixture`; or :class:`Centroids` for ``model="dirac"``
+        and for a ``covariance`` that is not diagonal. For a group, a dictionary of models by label,
+        in the order of the labels.
 
     Raises
     ------
@@ -269,9 +279,11 @@ def _decode_sketch(
     threads: int | None,
     executor: Executor | None,
     progress: Progress | bool | None,
-) -> GaussianMixture | Centroids:
+) -> Decoded:
     """Check arguments, pick a method, fit replicates, wrap the solution."""
     begun = time.perf_counter()
+    if isinstance(sketch, Sketch) and sketch.feature_map.categories is not None:
+        return decode_latent_classes(sketch, n_components, **options)
     if not isinstance(n_components, (str, float)):  # which are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
@@ -329,7 +341,7 @@ def _decode_group(
     threads: int | None,
     executor: Executor | None,
     progress: Progress | bool | None,
-) -> dict[Any, GaussianMixture | Centroids]:
+) -> dict[Any, Decoded]:
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
     if executor is None:
@@ -354,7 +366,7 @@ def _decode_named(
     options: dict[str, Any],
     threads: int | None,
     progress: Progress | bool | None,
-) -> GaussianMixture | Centroids:
+) -> Decoded:
     """Model of one group, whose name is part of the message of an error."""
     try:
         return _decode_sketch(sketch, n_components, options, threads, None, progress)

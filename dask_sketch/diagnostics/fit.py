@@ -30,12 +30,14 @@ from dask_sketch.display.text import fields_text
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.blas import one_blas_thread
 
 
 def require_model(name: str, value: Any) -> None:
     """Raise unless ``value`` is a model."""
+    numeric_model("diagnose", value)
     if not isinstance(value, (GaussianMixture, Centroids)):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a model, as decode and open return it."

@@ -33,6 +33,7 @@ from dask_sketch.graph.sketch import sketch
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import kmedians
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
@@ -57,6 +58,17 @@ def number(value: Any) -> float:
 def _as_int32(labels: Any) -> Any:
     """Convert labels to the type of scikit-learn; lazy labels stay lazy."""
     return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
+
+
+def _require_numbers(frame: Any, name: str) -> None:
+    """Refuse frames with a categorical column, with the way to fit them."""
+    if any(str(dtype) in ("category", "Categorical", "Enum") for dtype in frame.dtypes):
+        raise InputError(
+            f"X has categorical columns, which {name} does not take: choose numeric ones by "
+            "columns=[...]; or decode latent classes, by decode(sketch(X, feature_map), K) with "
+            "feature_map = design(X, n_components=K, categories={column: [...]}).",
+            parameter="X",
+        )
 
 
 def chosen_columns(x: Any, columns: list[str]) -> Any:
@@ -167,7 +179,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             selection = select_model(found, covariance_types=types, **given)
             model, self.selection_ = selection.model, selection
         else:
-            model = decode(found, n_components, **given)
+            model = numeric_model(type(self).__name__, decode(found, n_components, **given))
         model = self._finished(model, found, seed)
         # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model
@@ -216,6 +228,8 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         if self.columns is not None and (reset or hasattr(x, "columns")):
             x = chosen_columns(x, list(self.columns))
+        if reset and hasattr(x, "dtypes") and hasattr(x, "columns"):
+            _require_numbers(x, type(self).__name__)
         rows: NDArray[np.floating] = validate_data(
             self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
         )

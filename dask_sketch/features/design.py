@@ -16,9 +16,16 @@ from dask_sketch.features.bandwidths import (
 )
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import PilotMixture, record_pilot, rough_mixture
+from dask_sketch.features.pilot import (
+    Pilot,
+    PilotMixture,
+    record_mixed_pilot,
+    record_pilot,
+    rough_mixture,
+)
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.choices import TASKS, WHITENINGS
 from dask_sketch.validation.warn import warn_user
 
@@ -225,6 +232,107 @@ whitening, seed, dtype
         scale_fit=fit,
         pilot=record_pilot(pilot, rough, seed),
     )
+
+
+def design_mixed(
+    pilot: NDArray[np.float64],
+    n_frequencies: int | None = None,
+    n_components: int | None = None,
+    *,
+    categories: Categories,
+    task: str = "mixture",
+    distribution: str | None = None,
+    scale: float | None = None,
+    covariances: Any = None,
+    covariance_weights: Any = None,
+    whitening: str | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    feature_names: tuple[str, ...] | None = None,
+    normalize: bool = False,
+    label: str = "samples",
+) -> FeatureMap:
+    """Choose a feature map for pilot samples with categorical features.
+
+    Parameters
+    ----------
+    pilot
+        Pilot samples of numbers and codes, shape (n_samples, n_features), NaN where values are
+        missing.
+    n_frequencies, n_components, task, distribution, scale, covariances, covariance_weights, \
+whitening, seed, dtype, feature_names, normalize, label
+        Arguments of :func:`design_from_pilot`; the variances of the numeric features are estimated
+        within the components of a mixture of products, and without ``n_components`` are those of
+        the samples.
+    categories
+        Levels of the categorical features.
+
+    Returns
+    -------
+    feature_map
+        Feature map; the center is the mean in numeric features and a middle code in others.
+
+    Raises
+    ------
+    InputError
+        If an argument has no meaning with categorical features.
+    """
+    if task != "mixture":
+        remedy = "Sketch the numeric columns alone, or decode latent classes with task='mixture'."
+        if task == "comparison":
+            remedy = "Leave task out: sketches of any feature map with categories can be compared."
+        raise InputError(f"task={task!r} with categories: {remedy}")
+    if whitening is not None:
+        raise InputError(
+            f"whitening={whitening!r} with categories: codes of levels have no scale. Leave it "
+            "out; each numeric column has a scale of its own."
+        )
+    numeric = categories.numeric
+    if len(numeric):
+        _require_magnitudes(pilot[:, numeric], label, None)
+    if n_frequencies is None:
+        assert n_components is not None  # the arguments were checked
+        each = 1 + 2 * len(numeric) + categories.n_levels - len(categories.sizes)
+        n_frequencies = 5 * each * n_components
+    record = record_mixed_pilot(pilot, categories, n_components, seed)
+    if scale is None and covariances is None:
+        covariances = _mixed_variances(record, numeric, feature_names)
+    center = np.zeros(pilot.shape[1])
+    center[numeric] = np.nanmean(pilot[:, numeric], axis=0)
+    center[categories.columns] = np.array(categories.sizes) // 2
+    return FeatureMap(
+        n_features=pilot.shape[1],
+        n_frequencies=n_frequencies,
+        scale=scale,
+        covariances=covariances,
+        covariance_weights=covariance_weights,
+        distribution=distribution or "sparse-radius",
+        seed=seed,
+        dtype=dtype,
+        center=center,
+        feature_names=feature_names,
+        normalize=normalize,
+        categories=categories,
+        pilot=record,
+    )
+
+
+def _mixed_variances(
+    pilot: Pilot, numeric: NDArray[np.intp], feature_names: tuple[str, ...] | None
+) -> NDArray[np.float64]:
+    """Mean variances of the components; ones for categorical features, where they have no use."""
+    constant = np.zeros(len(pilot.variance), dtype=bool)
+    constant[numeric] = ~(pilot.variance[numeric] > 0.0)
+    if constant.any():
+        raise InputError(
+            f"{_listed_features(constant, feature_names)} do not vary in the pilot samples: leave "
+            "them out."
+        )
+    out = np.ones(len(pilot.variance))
+    found = pilot.mixture
+    within = pilot.variance if found is None else found.weights @ found.variances
+    out[numeric] = [_rounded(value) for value in within[numeric]]
+    return out
 
 
 def _rounded(value: float) -> float:

@@ -25,6 +25,7 @@ from dask_sketch.features.frequencies import (
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
+from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 
@@ -78,6 +79,13 @@ class FeatureMap:
         of the directions of the rows: of points on the unit sphere. All other arguments are then in
         the units of these. Rows of zeros have no direction, and are refused or left out as rows
         with NaN are (``nan_policy``).
+    categories
+        Levels of categorical features, in order: by the name of the feature, or by its number in
+        data without names. Rows hold the codes of the levels, ``0`` to ``L - 1``; frames hold the
+        levels. The frequencies of such a feature are multiples of ``2 pi / L``, so that the
+        features are its characters ``exp(-2 pi i h c / L)``. Only with the distributions
+        ``"sparse-radius"`` and ``"gaussian"``, without whitening and without ``normalize``. The
+        ``scale`` and the ``covariances`` have no effect on these features.
     scale_fit
         Fit from which :func:`~dask_sketch.design` took the scale, for plots. It is not part of the
         specification.
@@ -124,6 +132,7 @@ class FeatureMap:
     whitening: NDArray[np.float64] | None = None
     feature_names: tuple[str, ...] | None = None
     normalize: bool = False
+    categories: Categories | None = None
     scale_fit: ScaleFit | None = field(default=None, repr=False)
     pilot: Pilot | None = field(default=None, repr=False)
 
@@ -161,6 +170,12 @@ class FeatureMap:
             checked["whitening"] = specification.invertible_matrix(self.whitening, d)
         if self.feature_names is not None:
             checked["feature_names"] = specification.distinct_names(self.feature_names, d)
+        if self.categories is not None:
+            names = checked.get("feature_names")
+            checked["categories"] = stated_categories(self.categories, d, names)
+            specification.require_suited_to_categories(
+                self.distribution, self.whitening, checked["normalize"]
+            )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -169,8 +184,15 @@ class FeatureMap:
         """Variances before whitening is undone, shape (n_distributions, n_features)."""
         if self.covariances is None:
             assert self.scale is not None
-            return np.full((1, self.n_features), self.scale**2)
-        return np.atleast_2d(self.covariances)
+            variances = np.full((1, self.n_features), self.scale**2)
+        else:
+            variances = np.atleast_2d(self.covariances)
+        if self.categories is None:
+            return variances
+        variances = variances.copy()
+        sizes = np.array(self.categories.sizes)
+        variances[:, self.categories.columns] = (sizes**2 - 1) / 12  # of uniform codes
+        return variances
 
     @property
     def mean_variances(self) -> NDArray[np.float64]:
@@ -211,9 +233,12 @@ class FeatureMap:
     def spec(self) -> str:
         """Specification as canonical JSON text: sorted keys, exact numbers."""
         values = {key: getattr(self, name) for name, key in specification.STORED_NAMES.items()}
-        for name, default in (("feature_names", None), ("normalize", False)):
+        optional = (("feature_names", None), ("normalize", False), ("categories", None))
+        for name, default in optional:
             if values[name] == default:  # digests of maps without them are older
                 del values[name]
+        if self.categories is not None:
+            values["categories"] = self.categories.levels
         return json.dumps(
             {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()},
             sort_keys=True,
@@ -230,6 +255,7 @@ class FeatureMap:
             seed=self.seed,
             whitening=self.whitening,
             row_whitening=self.row_whitening,
+            categories=self.categories,
         )
 
     @cached_property
@@ -435,6 +461,8 @@ class FeatureMap:
         )
         white = ", whitened" if self.whitening is not None else ""
         white += ", normalize=True" if self.normalize else ""
+        if self.categories is not None:
+            white += f", {len(self.categories.sizes)} categorical features"
         return (
             f"FeatureMap({shape}, distribution={self.distribution!r}, {scale}{white}, "
             f"seed={self.seed}, dtype={self.dtype!r}, digest={self.digest[:12]})"
@@ -468,6 +496,7 @@ class FeatureMap:
             "mean_variances": self.mean_variances,
             "whitened": self.whitening is not None,
             "normalize": self.normalize,
+            "categories": self.categories and self.categories.as_dict(),
             "seed": self.seed,
             "dtype": self.dtype,
             "digest": self.digest,

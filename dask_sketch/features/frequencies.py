@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.distributions import sample_frequencies
+from dask_sketch.features.distributions import sample_frequencies, sample_mixed
 from dask_sketch.features.kernels.structured_frequencies import round_to_grid, truncate_to_grid
 from dask_sketch.validation.arrays import frozen
+from dask_sketch.validation.categories import Categories
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Sampling:
         Matrix that multiplies the sampled frequencies, shape (n_features, n_features), or None.
     row_whitening
         Matrix that multiplies the rows of the data instead, of the same shape, or None.
+    categories
+        Levels of categorical features, or None.
     """
 
     spec: str
@@ -40,6 +43,7 @@ class Sampling:
     seed: int
     whitening: NDArray[np.float64] | None
     row_whitening: NDArray[np.float64] | None
+    categories: Categories | None = None
 
 
 class SampledFrequencies:
@@ -128,6 +132,16 @@ _CACHE = _Cache(size=8)
 
 
 def _sample(sampling: Sampling) -> SampledFrequencies:
+    if sampling.categories is not None:
+        cycles = sample_mixed(
+            sampling.distribution,
+            sampling.variances,
+            sampling.categories,
+            sampling.n_frequencies,
+            weights=sampling.weights,
+            seed=sampling.seed,
+        )
+        return SampledFrequencies(sampling, cycles)
     frequencies = sample_frequencies(
         sampling.distribution,
         sampling.variances,

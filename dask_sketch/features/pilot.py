@@ -15,7 +15,9 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import one_thread, random_state
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.missing_values import fill_from_others, fill_rows
+from dask_sketch.models.product_em import ProductMixture, fit_product
 from dask_sketch.models.weighted_em import fit_mixture
+from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
@@ -40,12 +42,26 @@ class PilotMixture:
         Means and variances of the components, shape (n_components, n_features).
     score
         Mean log-likelihood of the rows, in nats.
+    probabilities
+        Probabilities of the levels of all categorical features, one after the other, shape
+        (n_components, n_levels); None without such features. Means and variances are then also
+        those of their codes.
     """
 
     weights: Array
     means: Array
     variances: Array
     score: float
+    probabilities: Array | None = None
+
+    def product_of(self, categories: Categories) -> ProductMixture | None:
+        """Mixture of products, if there are probabilities of the levels."""
+        if self.probabilities is None:
+            return None
+        numeric = categories.numeric
+        return ProductMixture(
+            self.weights, self.means[:, numeric], self.variances[:, numeric], self.probabilities
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +95,22 @@ class Pilot:
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for JSON."""
-        found = self.mixture
+        found, mixture = self.mixture, None
+        if found is not None:
+            mixture = {
+                "weights": found.weights.tolist(),
+                "means": found.means.tolist(),
+                "variances": found.variances.tolist(),
+                "score": found.score,
+            }
+            if found.probabilities is not None:
+                mixture["probabilities"] = found.probabilities.tolist()
         return {
             "n_rows": self.n_rows,
             "variance": self.variance.tolist(),
             "gaussian_score": self.gaussian_score,
             "sampling_loss": self.sampling_loss,
-            "mixture": None
-            if found is None
-            else {
-                "weights": found.weights.tolist(),
-                "means": found.means.tolist(),
-                "variances": found.variances.tolist(),
-                "score": found.score,
-            },
+            "mixture": mixture,
         }
 
     @property
@@ -124,6 +142,7 @@ class Pilot:
                     _numbers(given["means"]),
                     _numbers(given["variances"]),
                     float(given["score"]),
+                    _numbers(given["probabilities"]) if "probabilities" in given else None,
                 )
             out = cls(
                 int(values["n_rows"]),
@@ -140,6 +159,11 @@ class Pilot:
             k = len(found.weights)
             shapes += [(found.weights, (k,)), (found.means, (k, n_features))]
             shapes += [(found.variances, (k, n_features))]
+            shares = found.probabilities
+            if shares is not None:
+                shapes += [(shares, (k, shares.size // k))]
+                if (shares < 0).any():
+                    raise InputError("pilot holds probabilities that are negative.")
         for array, shape in shapes:
             if array.shape != shape or not np.isfinite(array).all():
                 raise InputError(
@@ -246,6 +270,50 @@ def record_pilot(rows: Array, rough: PilotMixture | None, seed: int = 0) -> Pilo
     return Pilot(
         len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed)
     )
+
+
+def record_mixed_pilot(
+    rows: Array, categories: Categories, n_components: int | None, seed: int = 0
+) -> Pilot:
+    """Fit a mixture of products to pilot rows with categorical features.
+
+    Parameters
+    ----------
+    rows
+        Rows of numbers and codes, shape (n, n_features), NaN where values are missing.
+    categories
+        Levels of the categorical features.
+    n_components
+        Number of components that will be decoded, or None.
+    seed
+        Seed of the starts, ``>= 0``.
+
+    Examples
+    --------
+    >>> codes = np.repeat([[0.0, 0.0], [1.0, 1.0]], 100, axis=0)
+    >>> pilot = record_mixed_pilot(codes, Categories((("a", "b"), ("c", "d"))), 2)
+    >>> pilot.mixture.probabilities.shape
+    (2, 4)
+    """
+    single = fit_product(rows, None, 1, categories, n_starts=1)
+    variance = np.nanvar(rows, axis=0)
+    if n_components is None:
+        return Pilot(len(rows), variance, single.log_likelihood)
+    k = max(min(n_components, len(rows) // ROWS_PER_COMPONENT), 1)
+    found = fit_product(rows, None, k, categories, seed=seed)
+    mixture = found.mixture
+    means, variances = np.empty((2, k, rows.shape[1]))
+    means[:, categories.numeric] = mixture.means
+    variances[:, categories.numeric] = mixture.variances
+    for column, part in zip(categories.columns, categories.slices, strict=True):
+        codes = np.arange(part.stop - part.start)
+        shares = mixture.probabilities[:, part]
+        means[:, column] = shares @ codes
+        variances[:, column] = shares @ codes**2 - means[:, column] ** 2
+    best = PilotMixture(
+        mixture.weights, means, variances, found.log_likelihood, mixture.probabilities
+    )
+    return Pilot(len(rows), variance, single.log_likelihood, best)
 
 
 def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:

@@ -13,12 +13,14 @@ from dask_sketch.validation.arrays import frozen
 
 Array = NDArray[np.float64]
 MAX_NUMBERS = 2**28  # in the frequencies of one map: 2 GiB
+CATEGORICAL = ("sparse-radius", "gaussian")  # distributions that take categorical features
 _DTYPES = ("float32", "float64")
 _REAL = (int, float, np.integer, np.floating)
 # Names of the fields of a feature map in stored specifications: digests depend on them.
 STORED_NAMES = {
     **{name: name for name in ("n_features", "n_frequencies", "scale", "covariances", "seed")},
     **{name: name for name in ("dtype", "center", "whitening", "feature_names", "normalize")},
+    "categories": "categories",
     "covariance_weights": "law_weights",
     "distribution": "law",
 }
@@ -140,6 +142,23 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name}={value!r}: give True or False.", parameter=name)
     return bool(value)
+
+
+def require_suited_to_categories(distribution: str, whitening: Any, normalize: bool) -> None:
+    """Refuse arguments that mix features with others, which the codes of levels are not for."""
+    if distribution not in CATEGORICAL:
+        raise InputError(
+            f"distribution={distribution!r} with categories: choose one of "
+            f"{', '.join(CATEGORICAL)}, whose frequencies of a categorical feature are multiples "
+            "of 2 pi / L."
+        )
+    if whitening is not None or normalize:
+        name = "normalize" if normalize else "whitening"
+        raise InputError(
+            f"{name} with categories: codes of levels have no length and no direction. Leave "
+            f"{name} out, and transform the numeric columns before.",
+            parameter=name,
+        )
 
 
 def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:

@@ -77,8 +77,11 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
         raise InputError(
             f"method={method!r}: {type(model).__name__} has no such method; choose {known}."
         )
+    categories = getattr(model, "categories", None)
+    options.setdefault("categories", categories)
     samples = open_samples(x, weights=weights, **options)
     samples.require_features(model.n_features, "the model", model.feature_names)
+    samples.require_categories(categories, "the model")
     result = _lazy_result(model, method, samples)
     return result if samples.lazy else result.compute(scheduler="threads")
 

@@ -9,7 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.features.design import design_from_pilot, require_design_arguments
+from dask_sketch.features.design import (
+    design_from_pilot,
+    design_mixed,
+    require_design_arguments,
+)
 from dask_sketch.features.distributions import FEW
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import filled_pilot
@@ -20,6 +24,7 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, unit_rows
+from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import Task
 from dask_sketch.validation.device import device_array, on_device, on_host
 
@@ -42,6 +47,7 @@ def design(
     n_pilot: int = 5000,
     nan_policy: str = "omit",
     normalize: bool = False,
+    categories: Any = None,
     progress: bool = False,
     weights: Any = None,
     **options: Any,
@@ -103,6 +109,12 @@ def design(
         Whether the feature map is for the directions of the rows: each is divided by its Euclidean
         length in the pass. With ``task="clustering"`` for spherical k-means, whose centroids have
         length one and whose predictions are those of greatest cosine.
+    categories
+        Categorical columns and their levels in order, as for :func:`open_samples`:
+        ``{"color": ["red", "blue"]}``; in place of the levels None for the categories of the type
+        of the column, or for booleans. By default the columns of a categorical type of pandas or
+        Arrow, and no others: text needs its levels here. The levels are part of the feature map;
+        :func:`decode` then gives a :class:`~dask_sketch.models.LatentClassMixture`.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -149,7 +161,8 @@ def design(
         whitening=whitening,
     )
     require_nan_policy(nan_policy)
-    samples = open_samples(x, weights=weights, **options)
+    stated = FROM_DTYPES if categories is None else categories
+    samples = open_samples(x, weights=weights, categories=stated, **options)
     if normalize and nan_policy == "available":
         raise InputError(
             "nan_policy='available' with normalize=True: rows with missing values have no known "
@@ -159,13 +172,15 @@ def design(
     pilot = pilot_samples(
         samples, n_pilot, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
     )
-    if nan_policy == "available" and distribution is None and task == "mixture":
-        d = pilot.shape[1]
+    build = design_from_pilot
+    if samples.categories is not None:
+        build = partial(design_mixed, categories=samples.categories)
+    elif nan_policy == "available" and distribution is None and task == "mixture":
         # the other default uses all of so few features
-        distribution = "sparse-sums" if 1 < d <= FEW else None
-    if np.isnan(pilot).any():
+        distribution = "sparse-sums" if 1 < pilot.shape[1] <= FEW else None
+    if samples.categories is None and np.isnan(pilot).any():
         pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
-    return design_from_pilot(
+    return build(
         pilot,
         n_frequencies,
         n_components,

@@ -338,8 +338,10 @@ def open_input(
     """
     require_feature_map(feature_map)
     require_options(function, options)
+    options.setdefault("categories", feature_map.categories)
     samples = open_samples(x, **beside, **options)
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
+    samples.require_categories(feature_map.categories, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every
     return samples, require_integer("split_every", fan_in, 2)
 

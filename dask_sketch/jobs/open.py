@@ -298,7 +298,13 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     """Open the feature map of a job file, or design one from a few chunks of the largest source."""
     given = job.feature_map
     if given.file is not None:
-        return open_feature_map(job.place(given.file))
+        found = open_feature_map(job.place(given.file))
+        if found.categories is not None:
+            raise InputError(
+                f"feature_map.file = {given.file!r} has categories: jobs take numeric columns. "
+                "Design a map of these, or sketch the table with dask_sketch.sketch."
+            )
+        return found
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     options = {
         name: value

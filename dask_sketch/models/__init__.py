@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 from dask_sketch.models.simulation import random_mixture, symmetric_kl
 
@@ -11,6 +12,7 @@ __all__ = [
     "Centroids",
     "Decoding",
     "GaussianMixture",
+    "LatentClassMixture",
     "Polishing",
     "StandardErrors",
     "random_mixture",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MIXTURE = "dask-sketch/gaussian-mixture"
 CENTROIDS = "dask-sketch/centroids"
+LATENT_CLASSES = "dask-sketch/latent-class-mixture"
 VERSION = 1
 STDERR = "_stderr"  # suffix of the names of standard errors
 
@@ -64,7 +65,7 @@ COVARIANCE_LAYOUTS = {
         "covariance matrix of each component, squared units",
     ),
 }
-SCHEMAS: tuple[str, ...] = tuple(LAYOUTS)
+SCHEMAS: tuple[str, ...] = (*LAYOUTS, LATENT_CLASSES)
 _DECODING = (
     "`decoding` is JSON: how the model was fitted; cost is the squared distance between the "
     "sketch and that of the model, eq. (9) of Keriven et al. 2018."
@@ -116,4 +117,45 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         attrs["covariance_type"] = kind
     if model.polishing is not None:
         attrs["polishing"] = json.dumps(asdict(model.polishing), sort_keys=True)
+    return xr.Dataset(variables, attrs=attrs)
+
+
+_LATENT_CLASSES = {
+    "weights": (("component",), "probability of each component; they sum to one"),
+    "probabilities": (
+        ("component", "level"),
+        "probabilities of the levels of all categorical features, one feature after the other",
+    ),
+    "means": (("component", "numeric_feature"), "mean of each numeric feature"),
+    "variances": (("component", "numeric_feature"), "variance of each numeric feature"),
+}
+
+
+def latent_class_dataset(model: Any) -> xr.Dataset:
+    """Return a mixture of latent classes as an xarray Dataset.
+
+    Arrays of numeric features are left out if there are none.
+
+    Parameters
+    ----------
+    model
+        Object with ``weights``, ``probabilities``, ``means``, ``variances``, ``categories`` and
+        ``decoding``.
+    """
+    import xarray as xr
+
+    variables = {
+        name: (dimensions, getattr(model, name), {"meaning": text})
+        for name, (dimensions, text) in _LATENT_CLASSES.items()
+        if getattr(model, name).size
+    }
+    record = None if model.decoding is None else asdict(model.decoding)
+    attrs = {
+        "convention": "density = sum_k weights[k] * product over features of the probability of "
+        "the level, or Normal(x; mean, variance). `categories` is JSON: the levels of each "
+        "feature, null for a numeric one. " + _DECODING,
+        "categories": json.dumps(model.categories.levels),
+        "feature_names": json.dumps(model.categories.names),
+        "decoding": json.dumps(record, sort_keys=True),
+    }
     return xr.Dataset(variables, attrs=attrs)

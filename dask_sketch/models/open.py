@@ -1,4 +1,4 @@
-"""Open stored models: Gaussian mixtures and centroids."""
+"""Open stored models: Gaussian mixtures, centroids and latent classes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.models.artifact import CENTROIDS, LAYOUTS, MIXTURE, SCHEMAS, STDERR, VERSION
+from dask_sketch.models.artifact import (
+    CENTROIDS,
+    LATENT_CLASSES,
+    LAYOUTS,
+    MIXTURE,
+    SCHEMAS,
+    STDERR,
+    VERSION,
+)
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, Polishing, StandardErrors
 from dask_sketch.storage.artifact_reader import read_dataset
+from dask_sketch.validation.categories import Categories
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +36,7 @@ _MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
 
 def open_model(
     store: Any, *, storage_options: dict[str, Any] | None = None
-) -> GaussianMixture | Centroids:
+) -> GaussianMixture | Centroids | LatentClassMixture:
     """Open a model, and refuse other artifacts.
 
     Parameters
@@ -61,7 +71,7 @@ def open_model(
 
 def model_from_dataset(
     dataset: xr.Dataset, schema: str = MIXTURE, store: object = "the dataset"
-) -> GaussianMixture | Centroids:
+) -> GaussianMixture | Centroids | LatentClassMixture:
     """Rebuild a model from its stored dataset.
 
     Parameters
@@ -78,9 +88,11 @@ def model_from_dataset(
     ArtifactError
         If a variable or attribute is missing, or is not that of such a model.
     """
-    meaning, model = LAYOUTS[schema].meaning, _CLASSES[schema]
     noun = schema.rsplit("/", 1)[-1].replace("-", " ")
     try:
+        if schema == LATENT_CLASSES:
+            return _latent_classes(dataset)
+        meaning, model = LAYOUTS[schema].meaning, _CLASSES[schema]
         record = _record(dataset.attrs["decoding"])
         arrays: dict[str, Any] = {name: dataset[name].values for name in meaning}
         if model is GaussianMixture and "means" + STDERR in dataset:
@@ -100,6 +112,28 @@ def model_from_dataset(
             f"store={str(store)!r} is not a {noun}: {error!r} is missing or unreadable. Restore "
             "it from a copy, or decode it again."
         ) from error
+
+
+def _latent_classes(dataset: xr.Dataset) -> LatentClassMixture:
+    """Rebuild a mixture of latent classes."""
+    levels, names = (json.loads(dataset.attrs[key]) for key in ("categories", "feature_names"))
+    if names is not None and (
+        len(set(names)) != len(levels) or not all(isinstance(name, str) for name in names)
+    ):
+        raise InputError(f"feature_names={str(names)[:80]!r} are not those of the features.")
+    categories = Categories(
+        tuple(one if one is None else tuple(one) for one in levels), names and tuple(names)
+    )
+    numbers: dict[str, Any] = {
+        name: dataset[name].values for name in ("means", "variances") if name in dataset
+    }
+    return LatentClassMixture(
+        dataset["weights"].values,
+        dataset["probabilities"].values,
+        categories,
+        **numbers,
+        decoding=_record(dataset.attrs["decoding"]),
+    )
 
 
 def _record(text: str) -> Decoding | None:

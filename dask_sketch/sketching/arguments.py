@@ -90,9 +90,14 @@ def checked_rows(
     ------
     InputError
         If shapes or types do not fit, or values are masked or lazy.
+    ChunkError
+        If a categorical feature has a value that is no code of its levels.
     """
     require_feature_map(feature_map)
-    return checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
+    x, w = checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
+    if feature_map.categories is not None:
+        feature_map.categories.require_codes(x, label)
+    return x, w
 
 
 def normalized(rows: NDArray[Any], feature_map: FeatureMap) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.models.artifact import VERSION as MODEL_VERSION
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.open import model_from_dataset
 from dask_sketch.sketching.artifact import (
     GROUP,
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # and what the registered readers of :mod:`dask_sketch.storage.registry` return
-Artifact = Sketch | SketchGroup | SecondMoments | GaussianMixture | Centroids | FeatureMap
+Model = GaussianMixture | Centroids | LatentClassMixture
+Artifact = Sketch | SketchGroup | SecondMoments | Model | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")

@@ -75,7 +75,12 @@ def is_arrow_dataset(x: Any) -> bool:
 
 
 def arrow_dataset_samples(
-    x: Any, *, weights: Any = None, groups: Any = None, columns: list[str] | None = None
+    x: Any,
+    *,
+    weights: Any = None,
+    groups: Any = None,
+    columns: list[str] | None = None,
+    categories: Any = None,
 ) -> Samples:
     """Make samples of a dataset of ``pyarrow.dataset``: one task for each file or row group.
 
@@ -88,6 +93,8 @@ def arrow_dataset_samples(
         columns.
     columns
         Columns that are features; all but the weights and the labels by default.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
 
     Raises
     ------
@@ -115,7 +122,7 @@ def arrow_dataset_samples(
     frame = dd.from_map(_read_fragment, fragments, schema=x.schema, meta=meta)
     return frame_samples(
         frame, "the Arrow dataset", weight=weight, weights=weights, group=group, groups=groups,
-        columns=columns,
+        columns=columns, categories=categories,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples, memory_samples
 from dask_sketch.sources.group_labels import Groups, Labelled, labels_of_series
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.categories import Categories, Levels, levels_of_columns, with_codes
 from dask_sketch.validation.tables import (
     common_dtype,
     names_of,
@@ -33,6 +34,7 @@ def frame_samples(
     group: str | None = None,
     groups: Any = None,
     columns: Sequence[str] | None = None,
+    categories: Any = None,
     **known: Any,
 ) -> Samples:
     """Make samples of a Dask DataFrame, whose partitions may have unknown lengths.
@@ -53,20 +55,22 @@ def frame_samples(
         Labels that are not a column.
     columns
         Columns that are features; all but the weights and the labels by default.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
     known
         Further attributes of :class:`Samples`.
     """
     dtypes = frame.dtypes
-    names = feature_columns(columns, dtypes, weight, label, group)
+    names, levels = feature_columns(columns, dtypes, weight, label, group, categories)
     chosen = [*names, *([weight] if weight else [])]
-    dtype = common_dtype([dtypes[name] for name in chosen])
+    dtype = _row_dtype(dtypes, chosen, levels)
     meta = np.empty((0, len(chosen)), dtype=dtype)
     if group is None:
-        blocks = frame[chosen].map_partitions(to_numpy, dtype, meta=meta)
+        blocks = frame[chosen].map_partitions(_to_rows, dtype, levels, meta=meta)
     else:
         # one function for both: two that take columns of one frame would each read it
         needed = list(dict.fromkeys([*chosen, group]))
-        blocks = frame[needed].map_partitions(_to_labelled, chosen, dtype, group, meta=meta)
+        blocks = frame[needed].map_partitions(_to_labelled, chosen, dtype, group, levels, meta=meta)
         groups = Groups(group, in_blocks=True)
     return array_samples(
         blocks,
@@ -75,6 +79,7 @@ def frame_samples(
         groups,
         feature_names=names_of(names),
         weight_column=weight is not None,
+        categories=_categories_of(names, levels),
         **known,
     )
 
@@ -87,6 +92,7 @@ def pandas_samples(
     groups: Any = None,
     columns: Sequence[str] | None = None,
     chunk_size: str | int | None = None,
+    categories: Any = None,
 ) -> Samples:
     """Make samples of a pandas DataFrame.
 
@@ -102,11 +108,13 @@ def pandas_samples(
         Columns that are features; all but the weights and the labels by default.
     chunk_size
         Target size of one task in bytes.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
     """
     weight, weights = column_or_values(weights, x.columns, "weights")
     group, groups = column_or_values(groups, x.columns, "groups")
-    names = feature_columns(columns, x.dtypes, weight, label, group)
-    values = to_numpy(x[list(names)], common_dtype([x.dtypes[name] for name in names]))
+    names, levels = feature_columns(columns, x.dtypes, weight, label, group, categories)
+    values = _to_rows(x[list(names)], _row_dtype(x.dtypes, names, levels), levels)
     weights = weights if weight is None else x[weight]
     samples = memory_samples(
         values,
@@ -116,6 +124,7 @@ def pandas_samples(
         chunk_size,
         feature_names=names_of(names),
     )
+    samples = replace(samples, categories=_categories_of(names, levels))
     if group is None or samples.groups is None:
         return samples
     return replace(samples, groups=replace(samples.groups, dim=group))
@@ -130,10 +139,32 @@ def column_or_values(given: Any, available: Any, argument: str) -> tuple[str | N
     return given, None
 
 
+def _row_dtype(dtypes: Any, columns: Sequence[Any], levels: Mapping[Any, Levels]) -> np.dtype[Any]:
+    """Type of rows of numbers and codes."""
+    codes = [np.dtype(np.float32)] if levels else []
+    return common_dtype([*(dtypes[name] for name in columns if name not in levels), *codes])
+
+
+def _categories_of(names: Sequence[Any], levels: Mapping[Any, Levels]) -> Categories | None:
+    if not levels:
+        return None
+    return Categories(tuple(levels.get(name) for name in names), names_of(names))
+
+
+def _to_rows(
+    frame: pd.DataFrame, dtype: np.dtype[Any], levels: Mapping[Any, Levels]
+) -> np.ndarray[Any, Any]:
+    return to_numpy(with_codes(frame, levels) if levels else frame, dtype)
+
+
 def _to_labelled(
-    frame: pd.DataFrame, columns: list[str], dtype: np.dtype[Any], group: str
+    frame: pd.DataFrame,
+    columns: list[str],
+    dtype: np.dtype[Any],
+    group: str,
+    levels: Mapping[Any, Levels],
 ) -> Labelled:
-    return Labelled(to_numpy(frame[columns], dtype), labels_of_series(frame[group]))
+    return Labelled(_to_rows(frame[columns], dtype, levels), labels_of_series(frame[group]))
 
 
 def feature_columns(
@@ -142,8 +173,9 @@ def feature_columns(
     weight: str | None,
     label: str,
     group: str | None = None,
-) -> tuple[str, ...]:
-    """Names of the columns that are features, all numeric.
+    categories: Any = None,
+) -> tuple[tuple[str, ...], dict[Any, Levels]]:
+    """Names of the columns that are features, all numeric or categorical.
 
     Parameters
     ----------
@@ -155,11 +187,18 @@ def feature_columns(
         Names of the columns of weights and of labels, or None.
     label
         Name of the frame for messages.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
+
+    Returns
+    -------
+    names, levels
+        Names of the columns, and the levels of those that are categorical.
 
     Raises
     ------
     InputError
-        If a column is missing or not numeric, or none is left.
+        If a column is missing or neither numeric nor categorical, or none is left.
     """
     available = list(dtypes.index)
     if columns is not None:
@@ -174,6 +213,11 @@ def feature_columns(
     twice = sorted({str(name) for name in every if available.count(name) > 1})
     if twice:
         raise InputError(f"{label} has several columns named {', '.join(twice)}: rename them.")
-    remedy = "Choose numeric ones by columns=[...], or open_samples(x, columns=[...])."
-    require_numeric([(name, dtypes[name]) for name in names], label, remedy)
-    return tuple(chosen)
+    levels = levels_of_columns(categories, chosen, dtypes, label)
+    remedy = (
+        "Choose numeric ones by columns=[...], or open_samples(x, columns=[...]); or state the "
+        "levels of categorical ones in design(x, categories={column: [...]}), and decode the "
+        "sketch."
+    )
+    require_numeric([(name, dtypes[name]) for name in names if name not in levels], label, remedy)
+    return tuple(chosen), levels

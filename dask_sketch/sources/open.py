@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -34,6 +35,7 @@ from dask_sketch.sources.parquet_files import SUFFIXES, is_glob
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
+from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.device import device_array, on_device
 
 _TYPES = (
@@ -58,6 +60,7 @@ def open_samples(
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
     missing_chunks: str | None = None,
+    categories: Any = None,
 ) -> Samples:
     """Open any supported input as lazy samples.
 
@@ -106,6 +109,14 @@ def open_samples(
         to ``"fill"`` in the fill value. Zarr leaves out chunks that hold only the fill value, but
         chunks are also missing from an unmounted disk or an incomplete copy. Dask arrays and
         xarray objects read missing chunks as they were opened.
+    categories
+        Categorical features: a dictionary of the levels of columns, in order (text, numbers or
+        booleans); in place of levels None, or a list of columns in place of the dictionary, for
+        the categories of a pandas categorical column and for booleans; or ``"dtype"`` for all
+        columns of a categorical type. By default all features are numbers. The rows then hold the
+        codes of the levels, which each chunk of a frame (of pandas, Dask, Arrow, Polars, Parquet or
+        CSV files) is converted to when it is read; arrays must hold codes, and their columns are
+        named by their numbers. Not for bags.
 
     Returns
     -------
@@ -143,17 +154,47 @@ def open_samples(
     if isinstance(x, Samples):
         _require_effect(given, "samples that are open already", ())
         return x
+    # the chunks of frames are converted; other inputs hold codes
     if isinstance(x, (str, os.PathLike)):
-        return _path_samples(os.fspath(x), given)
-    opened = _collection_samples(x, given)
+        return _of_codes(_path_samples(os.fspath(x), given, categories), categories)
+    opened = _collection_samples(x, given, categories)
     if opened is None:
-        opened = _memory_samples(x, given)
+        opened = _memory_samples(x, given, categories)
     if opened is None:
         raise InputError(
             f"x of type {type(x).__module__}.{type(x).__name__} is not supported: give {_TYPES}.",
             parameter="x",
         )
-    return opened
+    return _of_codes(opened, categories)
+
+
+def _of_codes(samples: Samples, categories: Any) -> Samples:
+    """Samples whose categorical columns hold codes already."""
+    if samples.categories is not None or categories is None or isinstance(categories, str):
+        return samples
+    if samples.n_features is None:
+        raise InputError(
+            f"categories has no effect on {samples.label}, a bag; give a Dask DataFrame of it.",
+            parameter="categories",
+        )
+    if not isinstance(categories, Categories) and not isinstance(categories, Mapping):
+        raise InputError(
+            f"categories={categories!r}: {samples.label} has no types of columns. Give a "
+            "dictionary of levels by column.",
+            parameter="categories",
+        )
+    stated = stated_categories(categories, samples.n_features, samples.feature_names)
+    assert stated is not None
+    for levels in stated.levels:
+        numbers = levels is not None and not any(isinstance(one, str) for one in levels)
+        if numbers and list(levels or ()) != list(range(len(levels or ()))):
+            raise InputError(
+                f"categories has the levels {str(levels)[:80]}, and {samples.label} is an array, "
+                "which holds codes: 0 for the first level, 1 for the second. Give a DataFrame of "
+                "the levels.",
+                parameter="categories",
+            )
+    return replace(samples, categories=stated)
 
 
 _OPTIONS = inspect.signature(open_samples).parameters.keys() - {"x"}
@@ -203,7 +244,7 @@ def is_stream(x: Any) -> bool:
     return not (own or is_arrow(x))
 
 
-def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
+def _collection_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples | None:
     """Open a Dask, xarray or Zarr object; None for other types."""
     module = type(x).__module__.split(".")[0]
     if module == "dask_array" and is_dask_collection(x):  # the same graph as a plain Dask array
@@ -231,7 +272,7 @@ def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
         return zarr_samples(x, **given)
     if is_arrow_dataset(x):
         _require_effect(given, "an Arrow dataset", ("weights", "groups", "columns"))
-        return arrow_dataset_samples(x, **given)
+        return arrow_dataset_samples(x, **given, categories=categories)
     if module in _STORED_ARRAYS and hasattr(x, "shape") and hasattr(x, "dtype"):
         _require_effect(given, "a stored array", ("weights", "groups", "chunk_size"))
         return stored_array_samples(x, **given)
@@ -239,7 +280,7 @@ def _collection_samples(x: Any, given: dict[str, Any]) -> Samples | None:
         return None
     _require_effect(given, "a Dask DataFrame or bag", ("weights", "groups", "columns"))
     if hasattr(x, "columns"):
-        return _dask_frame_samples(x, "the Dask DataFrame", given)
+        return _dask_frame_samples(x, "the Dask DataFrame", given, categories)
     if hasattr(x, "map_partitions") and not hasattr(x, "dtype"):
         return bag_samples(x, **given)
     return None
@@ -251,17 +292,17 @@ def _xarray_name(x: Any) -> str | None:
     return next((name for name in own if name in ("DataArray", "Dataset", "DataTree")), None)
 
 
-def _dask_frame_samples(x: Any, label: str, given: dict[str, Any]) -> Samples:
+def _dask_frame_samples(x: Any, label: str, given: dict[str, Any], categories: Any) -> Samples:
     """Open a Dask DataFrame, whose columns may be weights and labels."""
     weight, weights = column_or_values(given.get("weights"), x.columns, "weights")
     group, groups = column_or_values(given.get("groups"), x.columns, "groups")
     return frame_samples(
         x, label, weight=weight, weights=weights, group=group, groups=groups,
-        columns=given.get("columns"),
+        columns=given.get("columns"), categories=categories,
     )  # fmt: skip
 
 
-def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
+def _memory_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples | None:
     """Open data in the memory of the host or of a GPU; None for other types."""
     module = type(x).__module__.split(".")[0]
     if module == "polars" and hasattr(x, "collect"):  # a query, which is run
@@ -269,7 +310,7 @@ def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     tabular = ("weights", "groups", "columns", "chunk_size")
     if module == "pandas" and hasattr(x, "columns"):
         _require_effect(given, "a DataFrame", tabular)
-        return pandas_samples(x, **given)
+        return pandas_samples(x, **given, categories=categories)
     if isinstance(x, (np.ndarray, list, tuple)):
         _require_effect(given, "an array", ("weights", "groups", "chunk_size"))
         return memory_samples(as_array(x), "the array", **given)
@@ -278,7 +319,7 @@ def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
         return memory_samples(device_array(x), "the array on the GPU", **given)
     if is_arrow(x) and module != "pandas":
         _require_effect(given, "a table", tabular)
-        return arrow_samples(x, **given)
+        return arrow_samples(x, **given, categories=categories)
     if is_stream(x):
         raise InputError(
             f"x of type {type(x).__module__}.{type(x).__name__} is a stream, which can be read "
@@ -291,7 +332,7 @@ def _memory_samples(x: Any, given: dict[str, Any]) -> Samples | None:
     return None
 
 
-def _path_samples(path: str, given: dict[str, Any]) -> Samples:
+def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
     options = (
         "weights", "groups", "columns", "array", "storage_options", "chunk_size", "missing_chunks",
     )  # fmt: skip
@@ -305,7 +346,7 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
             "other files with h5py, pandas, dask.dataframe or xarray, and give the result."
         )
     if plain.endswith((*_NETCDF, ".csv", ".npy")):
-        return _file_samples(path, plain.rpartition(".")[2], given)
+        return _file_samples(path, plain.rpartition(".")[2], given, categories)
     if not is_parquet(path, given.get("storage_options")):
         if "columns" in given:
             raise InputError(
@@ -318,10 +359,10 @@ def _path_samples(path: str, given: dict[str, Any]) -> Samples:
         )
     if given.pop("missing_chunks", "raise") == "fill":
         raise InputError(f"missing_chunks='fill': {path} has Parquet files; leave it out.")
-    return parquet_samples(path, **given)
+    return parquet_samples(path, **given, categories=categories)
 
 
-def _file_samples(path: str, kind: str, given: dict[str, Any]) -> Samples:
+def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) -> Samples:
     """Open a file by the library that reads its format."""
     options, size = given.pop("storage_options", None), given.get("chunk_size")
     try:
@@ -331,7 +372,7 @@ def _file_samples(path: str, kind: str, given: dict[str, Any]) -> Samples:
 
             blocks = "default" if size is None else target_bytes(given.pop("chunk_size"))
             frame = dd.read_csv(path, blocksize=blocks, storage_options=options)
-            return _dask_frame_samples(frame, path, given)
+            return _dask_frame_samples(frame, path, given, categories)
         if options:
             raise InputError(
                 f"storage_options has no effect on {path!r}, a file of this machine; leave it out.",

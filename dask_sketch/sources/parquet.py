@@ -99,6 +99,7 @@ def parquet_samples(
     groups: Any = None,
     storage_options: dict[str, Any] | None = None,
     chunk_size: str | int | None = None,
+    categories: Any = None,
 ) -> Samples:
     """Make samples of a Parquet file, a directory of files or a glob.
 
@@ -120,6 +121,8 @@ def parquet_samples(
         Options of the file system of a URL.
     chunk_size
         Target size of one task in bytes.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
 
     Raises
     ------
@@ -152,7 +155,7 @@ def parquet_samples(
     group = None
     if not isinstance(groups, str) or groups in meta or not _has_key(sizes, groups):
         group = _column(groups, meta, path, "groups")
-    names = feature_columns(columns, meta.dtypes, weight, path, group)
+    names, levels = feature_columns(columns, meta.dtypes, weight, path, group, categories)
     chosen = (*names, *([weight] if weight else []))
     width = _row_bytes(meta, chosen, group is not None)
     needed = tuple(dict.fromkeys([*chosen, *([group] if group else [])]))
@@ -169,7 +172,7 @@ def parquet_samples(
         pieces = pieces_of.get(file, {FilePart(file, None): int(size * growth)})
         parts += pieces
         largest = max(largest, *pieces.values())
-    reader = PartReader(needed, fs, chosen)
+    reader = PartReader(needed, fs, tuple(name for name in chosen if name not in levels))
     frame = dd.from_map(reader, parts, meta=meta[list(needed)], label="read-parquet")
     return frame_samples(
         frame,
@@ -178,6 +181,7 @@ def parquet_samples(
         group=group,
         groups=None if groups is None or group else _groups_of_paths(parts, groups),
         columns=list(names),
+        categories=levels or None,
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
         origin=StoredFiles(fs, found, tuple(parts), needed),

@@ -17,6 +17,7 @@ from dask_sketch.display.html import card, fields_table
 from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 from dask_sketch.sources.group_labels import Groups, Labelled
+from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import require_names
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class Samples:
     origin
         Stored data of each chunk, for sources that have files; see
         ``dask_sketch.jobs.ledger.partitions.partitions_of``.
+    categories
+        Levels of categorical features, whose columns of ``blocks`` hold codes, or None.
     """
 
     blocks: da.Array | db.Bag
@@ -149,6 +152,7 @@ class Samples:
     weight_field: str | None = None
     cut: Callable[[range], Cut] | None = None
     origin: StoredChunks | StoredFiles | None = None
+    categories: Categories | None = None
 
     @property
     def is_bag(self) -> bool:
@@ -256,6 +260,28 @@ class Samples:
                 f"n_features={n_features}. "
                 "Give samples of the same features."
             )
+
+    def require_categories(self, categories: Categories | None, owner: str) -> None:
+        """Raise InputError unless the rows have the levels of a feature map or a model.
+
+        Samples that were opened without levels are taken to hold codes.
+
+        Parameters
+        ----------
+        categories
+            Its levels, or None.
+        owner
+            Its name for messages.
+        """
+        mine = self.categories
+        if mine is None or mine == categories:
+            return
+        stated = "none" if categories is None else categories.as_dict()
+        raise InputError(
+            f"{self.label} was opened with the categories {mine.as_dict()}; those of {owner} are "
+            f"{stated}. Give the same, or data that was not opened before.",
+            parameter="categories",
+        )
 
 
 def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:

@@ -12,8 +12,10 @@ from dask_sketch.features.distributions import (
     clustering_radius,
     importance_weights,
     sample_frequencies,
+    sample_mixed,
 )
 from dask_sketch.features.kernels.structured_frequencies import split
+from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 # F(R) of the adapted radius distribution, to five digits
@@ -211,3 +213,28 @@ def test_importance_weights_are_those_of_eq_41_and_42():
     omega = sample_frequencies("clustering", np.full(4, 9.0), 50, seed=3)
     w = 1 + 9.0 * np.square(omega).sum(axis=0) / 4
     np.testing.assert_allclose(importance_weights(omega, np.full(4, 9.0)), np.sqrt(4.5) / w)
+
+
+def test_characters_of_categorical_features():
+    levels = Categories((None, tuple("abcde"), None, (False, True)))
+    cycles = sample_mixed("sparse-radius", np.ones(4), levels, 200)
+    used = (cycles != 0).sum(axis=0)
+    assert set(used.tolist()) == {1, 2, 3, 4}
+    # all characters of single columns, up to conjugates
+    single = cycles[:, used == 1]
+    assert sorted(single[1][single[1] != 0]) == pytest.approx([0.2, 0.4])
+    assert 0.5 in single[3]
+    for column, size in ((1, 5), (3, 2)):
+        h = cycles[column] * size
+        np.testing.assert_allclose(h, np.rint(h), atol=1e-12)
+        assert np.abs(cycles[column]).max() <= 0.5
+    assert (used > 1).sum() > 150
+    assert len(np.unique(cycles, axis=1).T) == 200
+
+
+def test_gaussian_frequencies_have_a_product_kernel():
+    levels = Categories((None, ("a", "b", "c")))
+    cycles = sample_mixed("gaussian", [4.0, 1.0], levels, 40_000)
+    half = np.exp(-0.5)
+    for away, expected in (([0, 1], 0.5), ([2, 0], half), ([2, 2], 0.5 * half)):
+        assert abs(np.cos(2 * np.pi * np.array(away) @ cycles).mean() - expected) < 0.02

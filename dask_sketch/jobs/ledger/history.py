@@ -18,6 +18,7 @@ from dask_sketch.jobs.ledger.objects import (
     read_attributes,
     write_group,
 )
+from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.models.open import open_model
 
 if TYPE_CHECKING:
@@ -143,4 +144,5 @@ def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
             for key, content in objects.items()
         }
     )
-    return open_model(store)
+    found: GaussianMixture | Centroids = numeric_model("a job", open_model(store))
+    return found

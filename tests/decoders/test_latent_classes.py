@@ -1,0 +1,138 @@
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from dask_sketch.decoders.product_transform import ProductTransform
+from dask_sketch.errors import DecodeError
+from dask_sketch.models import LatentClassMixture
+from dask_sketch.validation.categories import Categories
+
+LEVELS = Categories((None, ("red", "green", "blue"), tuple("abcd")))
+RNG = np.random.default_rng(5)
+TRUTH = LatentClassMixture(
+    [0.3, 0.7],
+    np.concatenate([RNG.dirichlet(np.ones(n), size=2) for n in (3, 4)], axis=1),
+    LEVELS,
+    means=[[-10.0], [20.0]],
+    variances=[[40.0], [90.0]],
+)
+FRAME = TRUTH.sample(20_000, seed=1).set_axis(["size", "color", "shop"], axis=1)
+
+
+@pytest.fixture(scope="module")
+def feature_map():
+    return ds.design(FRAME, n_components=2, categories={"color": None, "shop": None})
+
+
+@pytest.fixture(scope="module")
+def sketch(feature_map):
+    return ds.sketch(FRAME, feature_map, sample=2000)
+
+
+def distance(model):
+    """Largest difference of probabilities and weights, up to the order of the classes."""
+    orders = [list(order) for order in permutations(range(TRUTH.n_components))]
+    return min(
+        max(
+            np.abs(model.probabilities[order] - TRUTH.probabilities).max(),
+            np.abs(model.weights[order] - TRUTH.weights).max(),
+        )
+        for order in orders
+    )
+
+
+@pytest.fixture(scope="module")
+def transform(feature_map):
+    ones = np.ones(1)
+    return ProductTransform(feature_map.categories, feature_map.frequencies, 1e-3 * ones, ones)
+
+
+def test_transform_is_the_characteristic_function(transform, feature_map):
+    real, imaginary = transform.values(transform.pack(TRUTH.parameters))
+    expected = TRUTH.characteristic(feature_map.frequencies)
+    np.testing.assert_allclose(real + 1j * imaginary, expected, atol=1e-12)
+
+
+def test_derivatives_are_those_of_differences(transform):
+    theta = transform.pack(TRUTH.parameters)
+    found = transform.jacobian(transform.unpack(theta), slice(None))
+    for number, step in enumerate(1e-6 * np.eye(len(theta))):
+        slope = (transform.values(theta + step) - transform.values(theta - step)) / 2e-6
+        np.testing.assert_allclose(found[:, :, number], slope, atol=1e-8)
+
+
+def test_covariance_is_that_of_the_features(transform, feature_map):
+    count = 1e4
+    lower, rank = transform.whitening(TRUTH.parameters, count, np.ones(feature_map.n_frequencies))
+    phases = TRUTH.sample_codes(50_000, seed=2) @ feature_map.frequencies
+    features = np.concatenate([np.cos(phases), -np.sin(phases)], axis=1)
+    np.testing.assert_allclose(count * lower @ lower.T, np.cov(features.T), atol=0.02)
+    # of real characters the imaginary parts do not vary
+    assert rank < 2 * feature_map.n_frequencies - 1
+
+
+@pytest.mark.parametrize("kind", ["rows", "sums", "no pilot"])
+def test_decodes_to_the_classes(sketch, kind):
+    if kind == "sums":
+        sketch = sketch.without_sample()
+    if kind == "no pilot":
+        plain = sketch.feature_map.without_records()
+        sketch = ds.sketch(FRAME, plain, sample=False)
+    model = ds.decode(sketch, 2)
+    assert distance(model) < 0.03
+    assert model.score(FRAME) > TRUTH.score(FRAME.set_axis(range(3), axis=1)) - 5e-4
+    record = model.decoding
+    assert record.cost < 2 * record.noise_level
+    assert record.overidentification < record.freedom + 5 * np.sqrt(2 * record.freedom)
+    assert model.feature_names == ("size", "color", "shop")
+
+
+def test_few_rows_are_fitted_by_maximum_likelihood(feature_map):
+    sketch = ds.sketch(FRAME[:1500], feature_map)
+    model = ds.decode(sketch, 2)
+    assert model.decoding.is_likeliest
+    assert model.score(FRAME[:1500]) > TRUTH.score(FRAME[:1500].set_axis(range(3), axis=1))
+
+
+def test_starts_from_an_earlier_model(sketch):
+    first = ds.decode(sketch, 2)
+    again = ds.decode(sketch, start=first)
+    assert distance(again) == pytest.approx(distance(first), abs=1e-3)
+    with pytest.raises(DecodeError, match="n_components=3"):
+        ds.decode(sketch, 3, start=first)
+    with pytest.raises(DecodeError, match="GaussianMixture"):
+        ds.decode(sketch, start=ds.GaussianMixture([1.0], [[0.0] * 4], [[1.0] * 4]))
+
+
+def test_another_number_of_classes_than_the_pilot_has(sketch):
+    with pytest.warns(UserWarning, match="nats a sample"):  # there are two
+        model = ds.decode(sketch.without_sample(), 1)
+    assert model.n_components == 1
+    np.testing.assert_allclose(
+        model.probabilities[0], TRUTH.weights @ TRUTH.probabilities, atol=0.02
+    )
+
+
+def test_groups_are_decoded_each(feature_map):
+    group = ds.sketch(FRAME, feature_map, groups=np.arange(len(FRAME)) % 2)
+    models = ds.decode(group, 2)
+    assert [distance(model) < 0.05 for model in models.values()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"covariance_type": "full"}, "covariance_type='full'"),
+        ({"model": "dirac"}, "model='dirac'"),
+        ({"method": "cl-ompr"}, "method='cl-ompr'"),
+        ({"bounds": "data"}, "bounds='data'"),
+        ({"refine": "best"}, "refine='best'"),
+        ({"n_components": None}, "n_components=None"),
+        ({"n_components": 300}, "n_components=300"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(sketch, options, text):
+    with pytest.raises(DecodeError, match=text):
+        ds.decode(sketch, **({"n_components": 2} | options))
