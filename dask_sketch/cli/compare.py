@@ -92,6 +92,9 @@ def compare(
     type=click.Choice(["weekday"]),
     help="Compare partitions with those of the same day of the week.",
 )
+@click.option(
+    "--serial", is_flag=True, default=None, help="Successive runs depend on each other; with runs."
+)
 @level_options
 @seed_option
 @storage_option
@@ -104,6 +107,7 @@ def drift(
     reference: str | None,
     unit: str | None,
     strata: str | None,
+    serial: bool | None,
     level: float | None,
     tolerance: float | None,
     seed: int,
@@ -122,6 +126,7 @@ def drift(
         reference=_window(reference),
         unit=unit,
         strata=strata,
+        serial=serial,
         level=level,
         tolerance=tolerance,
     )
@@ -131,7 +136,8 @@ def drift(
         since = None
         if found.is_different:
             unit, same = settings.get("unit", "partition"), settings.get("strata")
-            since = since_when(ledger, unit, same, seed)
+            dependent = settings.get("serial", False)
+            since = since_when(ledger, unit, same, seed, serial=dependent)
     values = {"since": None if since is None else since.as_dict()}
     run.answer(found.as_dict() | values, repr(found) + ("" if since is None else f"\n\n{since}"))
     if found.is_different:

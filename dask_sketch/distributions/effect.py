@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from dask_sketch.distributions.permutations import shifts_of
 from dask_sketch.distributions.units import Units
 
 Array = NDArray[np.float64]
@@ -86,7 +87,7 @@ class Effect:
         return float(max(stats.pearson3.sf(deviations, skewness), student))
 
 
-def effect_of(units: Units) -> Effect:
+def effect_of(units: Units, *, serial: bool = False) -> Effect:
     """Estimate the squared discrepancy of the two sides, with the variance between units.
 
     The difference of the sides is the coefficient of the side in a regression of the units'
@@ -99,6 +100,9 @@ def effect_of(units: Units) -> Effect:
     ----------
     units
         Units of the comparison.
+    serial
+        Whether neighbouring units depend on each other, in the order of time from the second side
+        to the first. Noise is then that of the same difference elsewhere in the sequence.
     """
     design = np.eye(int(units.strata.max()) + 1)[units.strata]
     design = np.column_stack([units.first.astype(np.float64), design])
@@ -111,6 +115,8 @@ def effect_of(units: Units) -> Effect:
     residuals = units.vectors - design @ coefficients
     # a unit alone on its side and in its stratum has no residual
     scale = np.where(free > 1e-9, 1.0 / np.sqrt(np.maximum(free, 1e-9)), 0.0)
+    if serial:
+        return _serial_effect(units, difference)
     noise = (projection[0] * scale)[:, None] * residuals
     gram = noise @ noise.T
     sides = units.first, ~units.first
@@ -129,3 +135,21 @@ def effect_of(units: Units) -> Effect:
     welch = sum(traces) ** 2 / parts if parts > 0 else sum(freedom)
     third = 8.0 * float(np.sum((gram @ gram) * gram))
     return Effect(squared, 2.0 * square, third, along, welch)
+
+
+def _serial_effect(units: Units, difference: Array) -> Effect:
+    """Effect whose noise is that of all parts of the second side as long as the first side."""
+    sides = shifts_of(units.first).sides
+    sides = sides[~(sides & units.first).any(axis=1)]
+    freedom = len(units) / int(units.first.sum()) - 2.0  # parts that do not overlap, less one
+    length = float(difference @ difference)
+    if freedom <= 1.0:
+        return Effect(length, math.nan, math.nan, math.nan, math.nan)
+    mine = sides @ units.masses
+    shares = np.where(sides, 1.0 / mine[:, None], -1.0 / (units.masses.sum() - mine)[:, None])
+    noise = (shares * units.masses) @ units.centred(units.vectors)
+    squares = np.einsum("ij,ij->i", noise, noise)
+    apart = squares - squares.mean()
+    along = float(np.mean((noise @ difference) ** 2)) / length if length > 0 else 0.0
+    moments = float(np.mean(apart**2)), float(np.mean(apart**3))
+    return Effect(length - float(squares.mean()), *moments, along, freedom)

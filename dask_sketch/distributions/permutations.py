@@ -87,6 +87,44 @@ def permutations_of(
     return Permutations(sides, False, max(smallest, 1.0 / (n_permutations + 1)))
 
 
+def shifts_of(first: NDArray[np.bool_]) -> Permutations:
+    """Shift the sides along a sequence of units whose end is joined to its begin.
+
+    Parameters
+    ----------
+    first
+        Whether a unit is on the first side, shape (n_units,), in the order of time.
+
+    Raises
+    ------
+    InputError
+        If the shifts do not fit into the free memory.
+
+    Examples
+    --------
+    >>> shifts_of(np.array([True, False, False])).sides.astype(int)
+    array([[1, 0, 0],
+           [0, 1, 0],
+           [0, 0, 1]])
+    """
+    n = len(first)
+    require_memory("units", n, _BYTES * n + _STATISTICS_BYTES)
+    sides = first[(np.arange(n) - np.arange(n)[:, None]) % n]
+    return Permutations(sides, True, smallest_shifted_p_value(first))
+
+
+def smallest_shifted_p_value(first: NDArray[np.bool_]) -> float:
+    """Smallest p-value that the shifts of :func:`shifts_of` can have.
+
+    Parameters
+    ----------
+    first
+        Whether a unit is on the first side, shape (n_units,).
+    """
+    # a statistic does not change where all units change sides
+    return (2 if 2 * first.sum() == len(first) else 1) / len(first)
+
+
 def default_number(level: float) -> int:
     """Number of permutations or draws, such that p-values near a level have little noise.
 

@@ -147,6 +147,7 @@ def change_points(
     units: SketchGroup,
     *,
     strata: Any = None,
+    serial: bool = False,
     times: Any = None,
     min_units: int = 3,
     level: float = 0.05,
@@ -158,9 +159,10 @@ def change_points(
     The discrepancy of the two sides of each split of many intervals, whose lengths decrease
     geometrically, is compared with its largest value over all of them where the order of the units
     is permuted. So the level holds for all positions and lengths together, however much the rows of
-    one unit depend on each other, as long as the units could have come in any order: units that
-    depend on their neighbours are to be merged first. Of the splits beyond that bound, those of the
-    shortest intervals are taken first, since these have one change at most.
+    one unit depend on each other, as long as the units could have come in any order. Blocks of
+    successive units are permuted if units depend on their neighbours (``serial``). Of the splits
+    beyond that bound, those of the shortest intervals are taken first, since these have one change
+    at most.
 
     Parameters
     ----------
@@ -171,6 +173,10 @@ def change_points(
         Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,). Units
         are compared with the mean of their stratum and permuted within it. By default all are in
         one.
+    serial
+        Whether units depend on their neighbours. Then blocks of as many units as the square root of
+        their number are permuted, across strata; the level holds about if dependence ends after
+        fewer units.
     times
         Time of each unit, such as the number of a night of several units: array-like of numbers,
         shape (n_units,). Units are put in this order, and the distribution changes only between
@@ -228,7 +234,9 @@ def change_points(
     one_side = units_of(units.select(initial), units.select(~initial), strata)
     one_side, labels, can_change = _ordered(units, one_side, kept, times)
     n = len(one_side)
-    n_orders = math.prod(math.factorial(int(k)) for k in np.bincount(one_side.strata))
+    block = math.isqrt(n) if serial else 1
+    sizes = [n // block] if serial else np.bincount(one_side.strata).tolist()
+    n_orders = math.prod(map(math.factorial, sizes))
     if n < 2 * least or n_orders < 1.0 / level:
         raise InputError(
             f"units has {n} sketches of samples: give {max(2 * least, 8)} or more for min_units="
@@ -252,7 +260,7 @@ def change_points(
     require_memory("n_permutations", n_draws, 8 * _KINDS)
     with one_blas_thread():
         vectors = _directions(one_side)
-        null = _permuted(one_side, vectors, splits, n_draws, seed)
+        null = _permuted(one_side, vectors, splits, n_draws, seed, block)
         observed = null.observed(one_side, vectors, splits)
         found = _narrowest(splits, observed, null.largest, level, least)
         found = _refined(found, can_change, least, partial(null.observed, one_side, vectors))
@@ -342,21 +350,35 @@ class _Null:
 
 
 def _permuted(
-    units: Units, vectors: list[Array], splits: NDArray[np.intp], n_draws: int, seed: int
+    units: Units,
+    vectors: list[Array],
+    splits: NDArray[np.intp],
+    n_draws: int,
+    seed: int,
+    block: int,
 ) -> _Null:
-    """Permute the order of the units within their strata."""
+    """Permute the order of the units within their strata, or that of blocks of units."""
     rng = np.random.default_rng(seed)
     members = [np.flatnonzero(units.strata == code) for code in range(units.strata.max() + 1)]
     largest = np.empty((n_draws + 1, len(vectors)))
     order = np.arange(len(units))
     for draw in range(n_draws + 1):
-        for rows in members if draw else []:
+        if block > 1 and draw:
+            order = _blocks(rng, len(units), block)
+        for rows in members if draw and block == 1 else []:
             order[rows] = rng.permutation(rows)
         for k, one in enumerate(vectors):
             largest[draw, k] = _statistics(one[order], units.masses[order], splits).max()
     mean, deviation = largest.mean(axis=0), largest.std(axis=0)
     deviation[deviation == 0.0] = np.inf
     return _Null(mean, deviation, np.max((largest - mean) / deviation, axis=1))
+
+
+def _blocks(rng: np.random.Generator, n: int, block: int) -> NDArray[np.intp]:
+    """Order of ``n`` units in permuted blocks, which begin at random places of the circle."""
+    circle = (np.arange(n) + rng.integers(n)) % n
+    pieces = np.array_split(circle, n // block)
+    return np.concatenate([pieces[k] for k in rng.permutation(len(pieces))])
 
 
 def _statistics(vectors: Array, masses: Array, splits: NDArray[np.intp]) -> Array:

@@ -19,6 +19,7 @@ from dask_sketch.distributions.permutations import (
     default_number,
     p_values,
     permutations_of,
+    shifts_of,
 )
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
 from dask_sketch.distributions.row_covariance import row_covariance
@@ -51,6 +52,7 @@ def compare(
     second: SketchGroup,
     *,
     strata: Any = None,
+    serial: bool = False,
     tolerance: float = 0.0,
     level: float = 0.05,
     n_permutations: int | None = None,
@@ -79,6 +81,12 @@ def compare(
         Stratum of each unit, first those of ``first``, then those of ``second``, in the order of
         their labels: units are permuted within strata only, such as weekdays. By default there is
         one stratum.
+    serial
+        Whether neighbouring units depend on each other, as successive nights do. Then the units of
+        ``second`` precede those of ``first``, both in the order of their labels, and the two sides
+        are compared with those that lie elsewhere in this sequence: the sides are shifted along
+        it, and its end is joined to its begin. This takes ``1 / level`` units. The level is that of
+        units in any order, and close to it if dependence ends after a small part of the sequence.
     tolerance
         Largest discrepancy that does not matter, from 0 to 2. With many rows everything is
         significant: a tolerance asks for differences that matter.
@@ -131,13 +139,17 @@ def compare(
     seed = require_integer("seed", seed, 0)
     with one_blas_thread():
         units = units_of(first, second, strata)
-        permutations = permutations_of(units.first, units.strata, n_permutations, seed)
+        permutations = (
+            shifts_of(units.first)
+            if serial
+            else permutations_of(units.first, units.strata, n_permutations, seed)
+        )
         _require_enough(units, permutations, level, first.dim)
         _warn_of_sizes(units, first.dim)
         signs = contrasts(permutations.sides, units.masses)
         p_value = combined_p_value(_statistics(units, signs))
         features = _feature_differences(units, signs)
-        effect = effect_of(units)
+        effect = effect_of(units, serial=serial)
     return TwoSampleTest(
         p_value=p_value,
         smallest_p_value=permutations.smallest,

@@ -330,6 +330,9 @@ class DriftTable(Table):
     strata
         ``"weekday"`` if days of the week differ: partitions are compared with those of the same
         day.
+    serial
+        Successive runs depend on each other, as nights do whose weather or season lasts. With
+        ``unit = "run"``; there is a test once the ledger has as many runs as one alarm takes.
     states
         Number of states of earlier runs whose distance is reported.
     groups
@@ -343,6 +346,7 @@ class DriftTable(Table):
     reference: Window | None = None
     unit: Literal["partition", "run"] = "partition"
     strata: Literal["weekday"] | None = None
+    serial: bool = False
     states: Annotated[int, Field(ge=1, le=100)] = 7
     groups: bool = True
 
@@ -353,12 +357,14 @@ class DriftTable(Table):
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of :meth:`Ledger.drift`."""
-        names = ("window", "reference", "unit", "strata", "tolerance", "level")
+        names = ("window", "reference", "unit", "strata", "serial", "tolerance", "level")
         return {name: getattr(self, name) for name in names}
 
     def _wrong(self) -> Iterator[tuple[str, str]]:
         if self.level > _MAX_LEVEL:
             yield "false_alarms_per_year", f"should be at most {_MAX_LEVEL:g} of runs_per_year"
+        if self.serial and self.unit != "run":
+            yield "unit", 'should be "run" with serial = true: runs have an order in time'
 
 
 class OutputsTable(Table):

@@ -366,7 +366,9 @@ class Results:
                 raise
             self.untested = str(error)
         if self.alarm:
-            self.since = since_when(self.ledger, table.unit, table.strata, self.job.job.seed)
+            self.since = since_when(
+                self.ledger, table.unit, table.strata, self.job.job.seed, serial=table.serial
+            )
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

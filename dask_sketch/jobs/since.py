@@ -102,7 +102,9 @@ class Since:
         return cls(None if found is None else ChangePoints.from_dict(found), values["reason"])
 
 
-def since_when(ledger: LedgerReader, unit: str, strata: str | None, seed: int) -> Since:
+def since_when(
+    ledger: LedgerReader, unit: str, strata: str | None, seed: int, *, serial: bool = False
+) -> Since:
     """Search the runs of a ledger for the last change of the distribution.
 
     Parameters
@@ -113,13 +115,17 @@ def since_when(ledger: LedgerReader, unit: str, strata: str | None, seed: int) -
         As in the test of drift; see :meth:`Ledger.drift`.
     seed
         Seed of the permutations, ``>= 0``.
+    serial
+        Whether successive runs depend on each other.
 
     Returns
     -------
     since
     """
     try:
-        return Since(ledger.change_points(unit=unit, strata=strata, level=_LEVEL, seed=seed))
+        return Since(
+            ledger.change_points(unit=unit, strata=strata, serial=serial, level=_LEVEL, seed=seed)
+        )
     except InputError as error:  # too few units, or too little memory
         return Since(None, str(error))
     except LedgerError as error:

@@ -73,3 +73,5 @@ def test_drift(make_place: Make) -> None:
     assert told["n_units"] == [4, 12]
     assert "window='soon'" in refusal(1, "drift", ledger, "--window", "soon")
     assert "level" in refusal(1, "drift", ledger, "--unit", "run")
+    assert "unit='partition'" in refusal(1, "drift", ledger, "--serial")
+    assert "1 and 1 units" in refusal(1, "drift", ledger, "--serial", "--unit", "run")

@@ -50,6 +50,28 @@ def test_intervals_cover_a_difference():
     assert 0.8 <= np.mean(covered) <= 0.98
 
 
+def serial_group(rng, n_units, correlation):
+    """Sketches of units whose means are autoregressive, with both sides in one sequence."""
+    offset = rng.normal(size=(n_units, 2))
+    for t in range(1, n_units):
+        new = np.sqrt(1.0 - correlation**2) * offset[t]
+        offset[t] = correlation * offset[t - 1] + new
+    x = 0.3 * offset[:, None] + rng.normal(size=(n_units, 20, 2))
+    group = partial_sketch(x.reshape(-1, 2), MAP, groups=np.repeat(np.arange(n_units), 20))
+    newest = group.labels >= n_units - 20
+    return units_of(group.select(newest), group.select(~newest))
+
+
+def test_neighbouring_units_that_depend_widen_the_interval():
+    rng = np.random.default_rng(0)
+    units = [serial_group(rng, 120, 0.7) for _ in range(100)]
+    excluded = {
+        serial: np.mean([effect_of(one, serial=serial).interval(0.05)[0] > 0 for one in units])
+        for serial in (False, True)
+    }
+    assert excluded[True] <= 0.1 < 0.2 < excluded[False]
+
+
 def test_strata_are_taken_off():
     rng = np.random.default_rng(0)
     shifted = np.arange(8) % 2

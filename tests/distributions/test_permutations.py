@@ -10,6 +10,7 @@ from dask_sketch.distributions.permutations import (
     default_number,
     p_values,
     permutations_of,
+    shifts_of,
 )
 from dask_sketch.errors import InputError
 
@@ -53,6 +54,18 @@ def test_more_permutations_than_the_memory_holds_are_refused(level):
     first, strata = sides_of((40, 40))
     with pytest.raises(InputError, match=r"n_permutations=\d.* GB"):
         permutations_of(first, strata, default_number(level), seed=0)
+
+
+def test_shifts_keep_neighbours_together():
+    first = np.repeat([True, False], [3, 5])
+    found = shifts_of(first)
+    assert found.sides.shape == (8, 8)
+    np.testing.assert_array_equal(found.sides[0], first)
+    assert len({side.tobytes() for side in found.sides}) == 8
+    edges = np.count_nonzero(found.sides != np.roll(found.sides, 1, axis=1), axis=1)
+    assert (edges == 2).all()
+    assert (found.smallest, found.is_complete) == (1 / 8, True)
+    assert shifts_of(np.repeat([True, False], 4)).smallest == 2 / 8
 
 
 def test_contrasts_are_scaled_differences_of_means():

@@ -51,6 +51,23 @@ def test_seasons_are_strata():
     assert [one.position for one in found.points] == [42]
 
 
+def test_nights_that_depend_on_their_neighbours():
+    rng = np.random.default_rng(0)
+    offsets = rng.normal(size=(8, 100))
+    for t in range(1, 100):
+        offsets[:, t] = 0.9 * offsets[:, t - 1] + 0.4 * offsets[:, t]
+    still = {False: 0, True: 0}
+    for k, offset in enumerate(offsets):
+        group = nights(100, offsets=offset.__getitem__, seed=k)
+        for serial in still:
+            found = change_points(group, serial=serial, n_permutations=99, seed=k)
+            still[serial] += bool(found.points)
+    assert still[True] <= 2 < 6 <= still[False]
+    offset = offsets[0] + 4.0 * (np.arange(100) >= 60)
+    found = change_points(nights(100, offsets=offset.__getitem__), serial=True, n_permutations=99)
+    assert any(abs(one.position - 60) <= 2 for one in found.points)
+
+
 def test_changes_lie_between_times():
     group = nights(24, offsets=lambda k: 4.0 * (k >= 13))
     times = np.arange(24) // 4

@@ -32,6 +32,33 @@ def test_the_level_holds_for_dependent_rows():
     assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
 
 
+def test_nights_that_depend_on_their_neighbours():
+    rng, found = np.random.default_rng(0), {False: [], True: []}
+    for _ in range(30):
+        offset = 0.5 * rng.normal(size=(60, 1, 3))
+        for t in range(1, 60):
+            offset[t] = 0.8 * offset[t - 1] + 0.6 * offset[t]
+        x = offset + rng.normal(size=(60, 20, 3))
+        nights = partial_sketch(x.reshape(-1, 3), MAP, groups=np.repeat(np.arange(60), 20))
+        sides = nights.select(nights.labels >= 50), nights.select(nights.labels < 50)
+        for serial, p in found.items():
+            p.append(compare(*sides, serial=serial, n_permutations=99).p_value)
+    rejected = {serial: np.mean(np.array(p) <= 0.1) for serial, p in found.items()}
+    assert rejected[True] <= 0.3 < 0.5 < rejected[False]
+    assert min(found[True]) >= 1 / 60
+
+
+def test_a_change_is_found_among_nights_that_depend():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 20, 3)) + 1.5 * (np.arange(60) >= 50)[:, None, None]
+    nights = partial_sketch(x.reshape(-1, 3), MAP, groups=np.repeat(np.arange(60), 20))
+    sides = nights.select(nights.labels >= 50), nights.select(nights.labels < 50)
+    found = compare(*sides, serial=True, strata=np.arange(60) % 7)
+    assert (found.p_value, found.n_permutations, found.n_strata) == (1 / 60, 60, 7)
+    with pytest.raises(InputError, match=r"level=0\.01 with 10 and 50"):
+        compare(*sides, serial=True, level=0.01)
+
+
 def test_a_wider_feature_is_found_and_named():
     rng = np.random.default_rng(0)
     found = compare(frames(rng, 20), frames(rng, 20, change=lambda x: x * [1.0, 1.0, 2.5]))

@@ -181,10 +181,9 @@ ONE = {
     "drift.threshold = 5.0": ("drift.threshold:", "false_alarms_per_year"),
     "drift.false_alarms_per_year = 200": ("drift.false_alarms_per_year = 200", "runs_per_year"),
     "drift.window = 0": ("drift.window = 0:", "7 days"),
+    "drift.serial = true": ("drift.unit", "serial"),
     "outputs.report = 'report.txt'": ('outputs.report = "report.txt":', ".html"),
-    "outputs.report = 's3://bucket/report.html'": (
-        'outputs.report = "s3://bucket/report.html":', ".html",
-    ),
+    "outputs.report = 's3://b/r.html'": ('outputs.report = "s3://b/r.html":', ".html"),
     "outputs.sketch = 'sketch'": ('outputs.sketch = "sketch":', ".zarr"),
     "outputs.model = 'm.zarr'": ('outputs.model = "m.zarr":', "[[decode]]"),
     "groups = {}": ("groups.pattern:", "by"),

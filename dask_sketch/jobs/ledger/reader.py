@@ -498,6 +498,7 @@ class LedgerReader:
         reference: Window | None = None,
         unit: str = "partition",
         strata: str | Callable[[str], Any] | None = None,
+        serial: bool = False,
         max_units: int = 1000,
         tolerance: float = 0.0,
         level: float = 0.05,
@@ -525,6 +526,9 @@ class LedgerReader:
         strata
             ``"weekday"`` of the start of the run, or a function of the key of a partition; units
             of one stratum are permuted only with each other. Not with functions for runs.
+        serial
+            Whether successive runs depend on each other, as those of nights do whose weather or
+            season lasts. With ``unit="run"``; see :func:`~dask_sketch.distributions.compare`.
         max_units
             Largest number of units of either side; the newest ones are taken.
         tolerance, level, n_permutations, seed
@@ -552,11 +556,13 @@ class LedgerReader:
             strata=strata,
             max_units=max_units,
             level=level,
+            serial=serial,
         )
         return compare_groups(
             self._units(sides.newest, unit),
             self._units(sides.earlier, unit),
             strata=sides.strata,
+            serial=serial,
             tolerance=tolerance,
             level=level,
             n_permutations=n_permutations,
@@ -569,6 +575,7 @@ class LedgerReader:
         *,
         unit: str = "run",
         strata: str | None = None,
+        serial: bool = False,
         **options: Any,
     ) -> ChangePoints:
         """Find the last change of the distribution, and earlier ones.
@@ -584,6 +591,9 @@ class LedgerReader:
             changes of a few runs are found then.
         strata
             ``"weekday"`` of the start of the run, if days of the week differ.
+        serial
+            Whether successive runs depend on each other; see
+            :func:`~dask_sketch.distributions.change_points`.
         options
             Further keyword arguments of :func:`~dask_sketch.distributions.change_points`.
 
@@ -600,8 +610,10 @@ class LedgerReader:
             If there are too few units for the level.
         """
         records = self._records_so_far()
-        keys, codes, runs = choose_units(self.entries, records, window, unit, strata)
-        found = change_points(self._units(keys, unit), strata=codes, times=runs, **options)
+        keys, codes, runs = choose_units(self.entries, records, window, unit, strata, serial)
+        found = change_points(
+            self._units(keys, unit), strata=codes, serial=serial, times=runs, **options
+        )
         started = start_times(records)
         points = tuple(
             replace(one, date=started[one.label].date().isoformat())

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from dask_sketch.distributions.permutations import smallest_p_value
+from dask_sketch.distributions.permutations import smallest_p_value, smallest_shifted_p_value
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry
@@ -42,10 +42,11 @@ class Sides:
     earlier: Mapping[Any, list[str]]
     strata: list[Any] | None
 
-    @property
-    def smallest_p_value(self) -> float:
-        """Smallest p-value of a test of so many units."""
+    def smallest_p_value(self, *, serial: bool = False) -> float:
+        """Smallest p-value of a test of so many units; see :func:`compare`."""
         counts = len(self.newest), len(self.earlier)
+        if serial:
+            return smallest_shifted_p_value(np.repeat([True, False], counts))
         codes = np.zeros(sum(counts), dtype=np.intp)
         if self.strata is not None:
             codes = pd.factorize(np.array(self.strata, dtype=object))[0]
@@ -62,6 +63,7 @@ def choose_sides(
     strata: str | Callable[[str], Any] | None,
     max_units: int,
     level: float,
+    serial: bool = False,
 ) -> Sides:
     """Choose the units of a test of drift.
 
@@ -72,7 +74,7 @@ def choose_sides(
     LedgerError
         If a window holds no partitions, or an argument is not one of those of ``Ledger.drift``.
     """
-    _require_unit(unit)
+    _require_unit(unit, serial)
     if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
         remedy = "a function of the key of a partition" if unit == "partition" else "None"
         raise LedgerError(
@@ -90,7 +92,7 @@ def choose_sides(
             earlier = window_keys(entries, records, reference, "reference", newest)
         first, second = (_units(entries, keys, unit, max_units) for keys in (newest, earlier))
         found = Sides(first, second, _strata(entries, records, (first, second), unit, strata))
-        if found.smallest_p_value <= level:
+        if found.smallest_p_value(serial=serial) <= level:
             break
     return found
 
@@ -101,6 +103,7 @@ def choose_units(
     window: Window | None,
     unit: str,
     strata: str | None,
+    serial: bool = False,
 ) -> tuple[dict[Any, list[str]], list[Any] | None, list[int]]:
     """Choose the units among which change points are searched, with their strata and runs.
 
@@ -110,7 +113,7 @@ def choose_units(
         If the window holds no partitions, or an argument is not one of those of
         ``Ledger.change_points``.
     """
-    _require_unit(unit)
+    _require_unit(unit, serial)
     if strata not in (None, "weekday"):
         raise LedgerError(f"strata={strata!r}: give 'weekday' or None.", parameter="strata")
     if not entries:
@@ -122,9 +125,14 @@ def choose_units(
     return found, _strata(entries, records, [found], unit, strata), runs
 
 
-def _require_unit(unit: str) -> None:
+def _require_unit(unit: str, serial: bool) -> None:
     if unit not in ("partition", "run"):
         raise LedgerError(f"unit={unit!r}: give 'partition' or 'run'.", parameter="unit")
+    if serial and unit != "run":
+        raise LedgerError(
+            f"unit={unit!r} with serial=True: runs have an order in time. Give 'run'.",
+            parameter="unit",
+        )
 
 
 def _units(

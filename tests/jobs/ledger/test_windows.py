@@ -101,6 +101,17 @@ def test_runs_as_units(nights):
     assert nights.drift(5, unit="run", strata="weekday", level=0.2).n_strata == 7
 
 
+def test_runs_that_depend_on_their_neighbours(nights):
+    found = nights.drift(2, unit="run", serial=True, strata="weekday", level=0.1)
+    assert (found.n_permutations, found.p_value) == (21, 1 / 21)
+    assert nights.drift(unit="run", serial=True, level=0.1).n_units == (1, 20)
+    with pytest.raises(InputError, match=r"level=0\.01"):
+        nights.drift(unit="run", serial=True, level=0.01)
+    with pytest.raises(LedgerError, match=r"unit='partition' with serial=True"):
+        nights.drift(2, serial=True)
+    assert nights.change_points(serial=True, level=0.2, n_permutations=99).n_units == 21
+
+
 def test_the_default_window_is_long_enough_for_the_level(nights):
     assert nights.drift(level=0.05).n_units == (2, 40)
     assert nights.drift(level=0.001, n_permutations=2000).n_units == (4, 38)
