@@ -37,6 +37,7 @@ from dask_sketch.validation.choices import COVARIANCE_TYPES
         "decode sketch.zarr -k 64 --method splitting --variance-floor 0.3 -o model.zarr",
         "decode sketch.zarr -k 10 --model dirac -o centroids.zarr",
         "decode sketch.zarr -k 10 --covariance-type full -o model.zarr",
+        "decode directions.zarr -k 10 --model von-mises-fisher -o model.zarr",
         "decode grown.zarr --start model.zarr -o new.zarr",
         "decode speakers.zarr --group ann -k 8 -o ann.zarr",
     )
@@ -85,7 +86,7 @@ def decode(
     storage_options: dict[str, Any] | None,
     **choices: Any,
 ) -> None:
-    """Decode a mixture of Gaussians, or centroids, from SKETCH.
+    """Decode a mixture, or centroids, from SKETCH.
 
     Reads no data, and takes as long for a thousand samples as for a billion.
 
@@ -109,6 +110,8 @@ def decode(
       isotropic  a mean, and one variance
       known      a mean; the variances of all components are those of --covariance
       dirac      a point, for centroids; the default of their methods
+      von-mises-fisher  a direction and a concentration, from a sketch of directions
+      alpha-stable      a location, a scale for each feature and an index of stability: heavy tails
     """  # noqa: D301  (the backslash tells click to keep the line breaks)
     from dask_sketch.cli.open import open_one
     from dask_sketch.decoders.decode import decode as find_model

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import OPTIONAL, START, Method, matrix_row, rows_of
-from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS
+from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture
 from dask_sketch.decoders.problem import Problem
@@ -73,13 +73,15 @@ def check_problem(
     )  # fmt: skip
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
+    if model in TRANSFORMS:
+        given = {"bounds": bounds, "start": start, "covariance": covariance, "device": device}
+        _require_transform(model, n_components, given | {"refine": refine, "merge": merge or None})
     model = _model_of_type(model, covariance_type)
     has_matrices = covariance_type in ("full", "tied")
-    components = None
-    if start is not None:
-        components = _start(start, sketch.feature_map.n_features, has_matrices)
-    optional = (bounds, covariance, device, merge or None)
-    if method is None and start is None and all(value is None for value in optional):
+    d = sketch.feature_map.n_features
+    components = None if start is None else _start(start, d, has_matrices)
+    optional = (start, bounds, covariance, device, merge or None)
+    if method is None and all(value is None for value in optional):
         method = _method_of_sample(sketch, model, n_components)
         if has_matrices and sketch.sample is None:
             method = None  # the mixture of the pilot has no correlations
@@ -104,7 +106,7 @@ def check_problem(
         method=row.name,
         model=model,
         box=box,
-        covariance=covariance_matrix(model, covariance, sketch.feature_map.n_features),
+        covariance=covariance_matrix(model, covariance, d),
         start=components,
         maxima=maxima,
         merge=merge,
@@ -115,11 +117,12 @@ def check_problem(
         device=device,
         covariance_type=covariance_type or "diag",
     )
-    if row.name == "likelihood" and has_matrices:  # the rows may determine what the sketch does not
+    is_solved = has_matrices or model in TRANSFORMS
+    if row.name == "likelihood" and is_solved:  # the rows may determine what the sketch does not
         return problem, row
     _require_refinable(problem)
     _require_enough(problem, problem.count_parameters(row.family))
-    if has_matrices:
+    if is_solved:
         _require_solvable(problem)
     return problem, row
 
@@ -160,6 +163,18 @@ def _model_of_type(model: str | None, covariance_type: str | None) -> str | None
     return implied
 
 
+def _require_transform(model: str, n_components: int | None, given: dict[str, Any]) -> None:
+    """Raise an error for arguments that have no meaning for a model of another family."""
+    for name, value in given.items():
+        if value is not None:
+            raise DecodeError(
+                f"{name} with model={model!r}: leave {name} out, it is for Gaussians and points. "
+                "Fits of this model are refined in any case."
+            )
+    if n_components is None:
+        raise DecodeError(f"n_components=None with model={model!r}: give a number of components.")
+
+
 def _row_of_matrices(
     row: Method,
     covariance_type: str | None,
@@ -190,11 +205,19 @@ def _row_of_matrices(
 
 def _require_suited(model: str, sketch: Sketch) -> None:
     """Raise an error for a model that rows as those of the sketch do not have."""
-    if model != "dirac" and sketch.feature_map.normalize:
+    normalize = sketch.feature_map.normalize
+    if normalize and model not in ("dirac", "von-mises-fisher"):
         raise DecodeError(
             f"model={model!r} with a feature map with normalize=True: the rows are directions, of "
-            "which model='dirac' finds centroids. For a Gaussian mixture, divide the rows by their "
-            "lengths before they are sketched."
+            "which model='dirac' finds centroids, and model='von-mises-fisher' a mixture. For a "
+            "Gaussian mixture, divide the rows by their lengths before they are sketched."
+        )
+    if model == "von-mises-fisher" and sketch.feature_map.n_features < 2:
+        raise DecodeError(f"model={model!r} with 1 feature: directions have at least two.")
+    if model == "von-mises-fisher" and not normalize:
+        raise DecodeError(
+            f"model={model!r} with a feature map with normalize=False: sketch with a feature map "
+            "with normalize=True, which divides rows by their lengths."
         )
     if model == "isotropic":
         _require_alike(sketch)
@@ -224,18 +247,25 @@ def _require_alike(sketch: Sketch) -> None:
 def _require_solvable(problem: Problem) -> None:
     """Raise an error for more parameters than normal equations can have."""
     d, k = problem.n_features, problem.required_size
-    n_parameters = k * (1 + d + d * (d + 1) // 2)
+    if problem.model in TRANSFORMS:
+        n_parameters = k * problem.count_parameters()
+        given, remedy = f"model={problem.model!r}", "components"
+    else:
+        n_parameters = k * (1 + d + d * (d + 1) // 2)
+        given = f"covariance_type={problem.covariance_type!r}"
+        remedy = "components or covariance_type='diag'"
+    if problem.model != "alpha-stable":
+        remedy += ", or sketch with sample=True"
     if n_parameters > MAX_SOLVABLE:
         raise DecodeError(
-            f"covariance_type={problem.covariance_type!r} with n_components={k} of {d} features "
-            f"has {n_parameters:,} parameters, and at most {MAX_SOLVABLE:,} can be fitted to a "
-            "sketch: decode fewer components or covariance_type='diag', or sketch with sample=True."
+            f"{given} with n_components={k} of {d} features has {n_parameters:,} parameters, and "
+            f"at most {MAX_SOLVABLE:,} can be fitted to a sketch: decode fewer {remedy}."
         )
 
 
 def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | None) -> str | None:
     """The method for a sketch with enough rows, or with a pilot; None for any other."""
-    if sketch.privacy is not None or n_components is None or model == "known":
+    if sketch.privacy is not None or n_components is None or model in ("known", "alpha-stable"):
         return None
     if sketch.sample is not None:
         enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
@@ -336,7 +366,7 @@ def _row(
             raise DecodeError(f"method={method!r} and start: give one, a start needs no method.")
         return START, model or ("dirac" if isinstance(start, Centroids) else "gaussian")
     if method is None:
-        method = "density" if model == "dirac" else "cl-ompr"
+        method = "density" if model in ("dirac", "von-mises-fisher") else "cl-ompr"
         if n_components is None:
             method = "cl-omp"
     rows = rows_of(method)

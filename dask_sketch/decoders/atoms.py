@@ -26,13 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.covariances import floored
 from dask_sketch.sketching.sketch import Sketch
 
 Array = npt.NDArray[np.float64]
-FAMILIES = (*MODELS, "scaled", "full", "tied")
+FAMILIES = (*ATOMS, "scaled", "full", "tied")
 
 # Variances are kept above this fraction of the mean component variance of the frequency
 # distribution, or of the variance of the data if that is less. The paper's bound is 1e-15
@@ -194,7 +194,7 @@ class Family:
             If the model is unknown, or the covariance is not what the model needs.
         """
         if model not in FAMILIES:
-            raise DecodeError(f"model={model!r} is unknown: choose one of {', '.join(MODELS)}.")
+            raise DecodeError(f"model={model!r} is unknown: choose one of {', '.join(ATOMS)}.")
         d, m = frequencies.shape
         fixed, log_envelope, diagonal = np.zeros(d), np.zeros(m), True
         matrix = covariance_matrix(model, covariance, d)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, overload
 
@@ -19,25 +20,31 @@ from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.latent_classes import decode_latent_classes
 from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
+from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.errors import DecodeError
+from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.models.open import AnyModel
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
+_FAMILIES: dict[str, Callable[..., VonMisesFisherMixture | AlphaStableMixture]] = {
+    "von-mises-fisher": VonMisesFisherMixture,
+    "alpha-stable": AlphaStableMixture,
+}
 _LONG = 30.0  # expected seconds of CPU time that are logged
 logger = logging.getLogger(__name__)
-Decoded = GaussianMixture | Centroids | LatentClassMixture
 
 
 @overload
@@ -61,7 +68,7 @@ def decode(
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
-) -> Decoded: ...
+) -> AnyModel: ...
 
 
 @overload
@@ -85,7 +92,7 @@ def decode(
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
-) -> dict[Any, Decoded]: ...
+) -> dict[Any, AnyModel]: ...
 
 
 def decode(
@@ -108,7 +115,7 @@ def decode(
     threads: int | None = None,
     executor: Executor | None = None,
     progress: Progress | bool | None = None,
-) -> Decoded | dict[Any, Decoded]:
+) -> AnyModel | dict[Any, AnyModel]:
     """Fit a model to a sketch, or to each sketch of a group.
 
     Time and memory do not depend on the number of samples. The model minimises the distance
@@ -163,6 +170,16 @@ def decode(
         ``"gaussian"``: Gaussian components with diagonal covariance, the default except for methods
         that find centroids; ``"isotropic"``: one variance for all features; ``"known"``: one
         ``covariance`` for all components; ``"dirac"``: points.
+
+        Two models are of other families. They need ``n_components``, take none of the arguments
+        that describe Gaussians, and are fitted with the entries of the sketch weighted by their
+        noise. ``"von-mises-fisher"``: directions, from a feature map with ``normalize=True``; by
+        ``"likelihood"`` (the default where the sketch carries random rows: the fit to the sketch,
+        or maximum likelihood on the calibrated rows if that is likelier) or ``"density"``, which
+        starts from centroids. ``"alpha-stable"``: elliptical stable distributions with heavy
+        tails, by ``"cl-ompr"``, which starts from Gaussians. For heavy tails, design the feature
+        map from rows that are clipped to quantiles of each feature, since a few rows far away
+        mislead the estimate of its scale.
     covariance_type
         Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
         ``"diag"``, the default; ``"spherical"``, as ``model="isotropic"``; ``"tied"``, one matrix
@@ -231,7 +248,9 @@ def decode(
     model
         Components by decreasing weight, in the units of the data, with the record ``decoding``: a
         :class:`GaussianMixture`; with categorical features
-        :class:`~dask_sketch.models.LatentClassMixture`; or :class:`Centroids` for ``model="dirac"``
+        :class:`~dask_sketch.models.LatentClassMixture`; by the name of the model
+        :class:`~dask_sketch.models.VonMisesFisherMixture` or
+        :class:`~dask_sketch.models.AlphaStableMixture`; or :class:`Centroids` for ``model="dirac"``
         and for a ``covariance`` that is not diagonal. For a group, a dictionary of models by label,
         in the order of the labels.
 
@@ -279,7 +298,7 @@ def _decode_sketch(
     threads: int | None,
     executor: Executor | None,
     progress: Progress | bool | None,
-) -> Decoded:
+) -> AnyModel:
     """Check arguments, pick a method, fit replicates, wrap the solution."""
     begun = time.perf_counter()
     if isinstance(sketch, Sketch) and sketch.feature_map.categories is not None:
@@ -305,6 +324,8 @@ def _decode_sketch(
         _, reporter.trace = min(found, key=lambda each: each[0].cost)
         solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
     test = solution.overidentification
+    if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
+        return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     if test is not None and solution.score is None:  # which says more than the rivals without rows
         warn_of_overidentification(sketch, *test)
         return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
@@ -318,7 +339,11 @@ def _decode_sketch(
 
 def _state_long_search(problem: Problem) -> None:
     """Log the expected time of a search before it begins, if it is long."""
-    if problem.method not in _SEARCHES or problem.n_components is None:
+    if (
+        problem.method not in _SEARCHES
+        or problem.n_components is None
+        or (problem.model in TRANSFORMS)
+    ):
         return
     seconds = expected_seconds(problem)
     if seconds > _LONG:
@@ -341,7 +366,7 @@ def _decode_group(
     threads: int | None,
     executor: Executor | None,
     progress: Progress | bool | None,
-) -> dict[Any, Decoded]:
+) -> dict[Any, AnyModel]:
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
     if executor is None:
@@ -366,7 +391,7 @@ def _decode_named(
     options: dict[str, Any],
     threads: int | None,
     progress: Progress | bool | None,
-) -> Decoded:
+) -> AnyModel:
     """Model of one group, whose name is part of the message of an error."""
     try:
         return _decode_sketch(sketch, n_components, options, threads, None, progress)
@@ -374,9 +399,7 @@ def _decode_named(
         raise DecodeError(f"{name}: {error}") from error
 
 
-def _wrapped(
-    problem: Problem, solution: Solution, trace: list[float], seconds: float
-) -> GaussianMixture | Centroids:
+def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: float) -> AnyModel:
     """Model of a solution, with the record of its decoding."""
     has_floor = solution.variances is not None and count_shapes(problem.model, 1) > 0
     test = solution.overidentification
@@ -401,6 +424,9 @@ def _wrapped(
         freedom=test and test[1],
         feature_names=problem.sketch.feature_map.feature_names,
     )
+    if problem.model in TRANSFORMS:
+        made = _FAMILIES[problem.model]
+        return made(solution.weights, solution.means, **solution.parameters or {}, decoding=record)
     if solution.variances is None:
         spherical = problem.sketch.feature_map.normalize
         centers = unit_centers(solution.means) if spherical else solution.means

@@ -14,13 +14,15 @@ import numpy as np
 
 from dask_sketch.decoders import (
     density_clustering,
+    direction_search,
     likelihood,
     matrix_search,
     mixture_reduction,
     sketch_and_shift,
+    stable_search,
 )
 from dask_sketch.decoders.greedy import IHT_ITERATIONS, cl_omp, cl_ompr, hard_thresholding
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.problem import Problem, Report, Solution, lowest_cost
 from dask_sketch.decoders.search import (
     Algorithm,
@@ -83,7 +85,7 @@ def _search(
     """Row of a method that searches for atoms, of any model."""
     return Method(
         name,
-        MODELS,
+        ATOMS,
         partial(search_atoms, algorithm=algorithm, coarse=coarse),
         conclude_search,
         partial(count_reports, n_iterations=n_iterations, coarse=coarse),
@@ -107,6 +109,13 @@ TABLE = (
         likelihood.fit_points,
         likelihood.conclude_points,
         lambda problem: 1,
+    ),
+    Method(
+        "likelihood",
+        ("von-mises-fisher",),
+        direction_search.fit_with_rows,
+        direction_search.conclude_with_rows,
+        lambda problem: 4,
     ),
     _search("cl-ompr", cl_ompr, lambda k: 2 * k),
     _search("cl-omp", cl_omp, lambda k: k, finds_number=True),
@@ -135,11 +144,25 @@ TABLE = (
         mixture_reduction.count_reports,
         family="scaled",
     ),
+    Method(
+        "density",
+        ("von-mises-fisher",),
+        direction_search.fit_replicate,
+        direction_search.conclude,
+        direction_search.count_reports,
+    ),
+    Method(
+        "cl-ompr",
+        ("alpha-stable",),
+        stable_search.fit_replicate,
+        stable_search.conclude,
+        stable_search.count_reports,
+    ),
 )
 # The method of problems with a start, which replaces the name of a method.
 START = Method(
     "start",
-    MODELS,
+    ATOMS,
     search_from_start,
     conclude_search,
     partial(count_reports, n_iterations=lambda k: 1),

@@ -8,11 +8,15 @@ from typing import Literal, get_args
 MethodName = Literal[
     "cl-ompr", "cl-omp", "splitting", "iht", "sketch-shift", "density", "likelihood"
 ]
-ModelName = Literal["gaussian", "isotropic", "known", "dirac"]
+AtomName = Literal["gaussian", "isotropic", "known", "dirac"]
+TransformName = Literal["von-mises-fisher", "alpha-stable"]
+ModelName = AtomName | TransformName
 RefinementName = Literal["efficient"]
 MaximaName = Literal["shift", "discrete", "ascent"]
 
 METHODS: tuple[str, ...] = get_args(MethodName)
-MODELS: tuple[str, ...] = get_args(ModelName)
+ATOMS: tuple[str, ...] = get_args(AtomName)  # models of most methods
+TRANSFORMS: tuple[str, ...] = get_args(TransformName)  # models with a method of their own
+MODELS = (*ATOMS, *TRANSFORMS)
 REFINEMENTS: tuple[str, ...] = get_args(RefinementName)
 MAXIMA: tuple[str, ...] = get_args(MaximaName)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.cuda import DeviceObjective
+from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
@@ -98,6 +99,8 @@ class Problem:
             Family of atoms, by default that of the problem.
         """
         family = family or self.family
+        if family in TRANSFORMS:
+            return 2 + self.n_features if family == "von-mises-fisher" else 2 + 2 * self.n_features
         n_shapes = count_shapes(family, self.n_features)
         if family == "tied":
             n_shapes = -(-n_shapes // (self.size or 1))
@@ -159,6 +162,9 @@ class Solution:
     overidentification
         Overidentification statistic, its mean and its standard deviation for data of such a
         mixture; None unless it was computed.
+    parameters
+        Further arrays of a model that has neither variances nor matrices nor centroids, each with K
+        rows, by their names; None for other models. Its ``means`` are locations or directions.
     """
 
     weights: Array
@@ -175,6 +181,7 @@ class Solution:
     gain: float | None = None
     matrices: Array | None = None
     overidentification: tuple[float, float, float] | None = None
+    parameters: dict[str, Array] | None = None
 
     @property
     def shapes(self) -> Array | None:

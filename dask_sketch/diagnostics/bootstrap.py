@@ -20,7 +20,7 @@ from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import LatentClassMixture, numeric_model
+from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
@@ -298,7 +298,7 @@ def _decoded(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         found = decode(sketch, start=start, **options)
-    assert not isinstance(found, (dict, LatentClassMixture))  # of a group, or of categories
+    assert isinstance(found, (GaussianMixture, Centroids))  # as the start
     return found
 
 

@@ -40,7 +40,8 @@ def require_model(name: str, value: Any) -> None:
     numeric_model("diagnose", value)
     if not isinstance(value, (GaussianMixture, Centroids)):
         raise InputError(
-            f"{name} of type {type(value).__name__}: give a model, as decode and open return it."
+            f"{name} of type {type(value).__name__}: give a GaussianMixture or Centroids, as "
+            "decode and open return them."
         )
 
 

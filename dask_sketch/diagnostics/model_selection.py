@@ -15,6 +15,7 @@ from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
 from dask_sketch.decoders.misfit import SUSPECT, mean_log_likelihood
+from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.diagnostics.fit import require_model, require_sketch
 from dask_sketch.diagnostics.linearization import count_parameters, overidentify
@@ -31,8 +32,9 @@ from dask_sketch.display.plots import SelectionPlots
 from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture, information_criterion
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.latent_class_mixture import numeric_model
+from dask_sketch.models.mixture import information_criterion
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
@@ -495,14 +497,14 @@ def _checked_types(covariance_types: Sequence[str], options: dict[str, Any]) -> 
         )
     if options.get("start") is not None:
         raise InputError("start with a sketch of which a number is selected: leave it out.")
-    _require_mixture(options, options.get("model") != "dirac")
+    _require_mixture(options, options.get("model") not in ("dirac", *TRANSFORMS))
     return types
 
 
 def _require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
     if not is_mixture:
         raise InputError(
-            f"model={options.get('model')!r} with a sketch: numbers of centroids are not tested; "
+            f"model={options.get('model')!r} with a sketch: only numbers of Gaussians are tested; "
             "decode each, and give the models and a held-out sketch.",
             parameter="model",
         )

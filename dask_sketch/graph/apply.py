@@ -13,7 +13,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.chunks import fields_of
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.models.gaussian_mixture import information_criterion
+from dask_sketch.models.mixture import information_criterion
 from dask_sketch.sources.bag import blocks_of_partition
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from dask_sketch.cluster.settings import ClusterSettings
-from dask_sketch.decoders.names import MethodName, ModelName, RefinementName
+from dask_sketch.decoders.names import AtomName, MethodName, RefinementName
 from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.secrets import Secrets, revealed
@@ -263,6 +263,8 @@ class DecodeTable(Table):
     n_components
         Number of components; ``"auto"`` for the number that :func:`dask_sketch.select_model` finds,
         anew in each run that changes the data.
+    model
+        Model of Gaussians or points; jobs decode no other model.
     warm
         Start at the model of the last run, if that was a fit to the sketch and the ledger keeps no
         rows; where the fit is then worse, decode from scratch.
@@ -273,7 +275,7 @@ class DecodeTable(Table):
     name: Name = "model"
     n_components: Components | Literal["auto"] | None = None
     method: MethodName | None = None
-    model: ModelName | None = None
+    model: AtomName | None = None
     covariance_type: CovarianceType | None = None
     refine: RefinementName | None = None
     bounds: Literal["data"] | None = None

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 MIXTURE = "dask-sketch/gaussian-mixture"
 CENTROIDS = "dask-sketch/centroids"
 LATENT_CLASSES = "dask-sketch/latent-class-mixture"
+VON_MISES_FISHER = "dask-sketch/von-mises-fisher-mixture"
+ALPHA_STABLE = "dask-sketch/alpha-stable-mixture"
 VERSION = 1
 STDERR = "_stderr"  # suffix of the names of standard errors
 
@@ -51,6 +53,25 @@ LAYOUTS = {
         },
         "a sample belongs to the nearest centroid, by Euclidean distance. ",
     ),
+    VON_MISES_FISHER: Layout(
+        {
+            "weights": "probability of each component; they sum to one",
+            "directions": "mean direction of each component, of length one",
+            "concentrations": "concentration of each component",
+        },
+        "a sample x is divided by its Euclidean length; the density on the sphere is proportional "
+        "to sum_k weights[k] * c(concentrations[k]) * exp(concentrations[k] directions[k] . x). ",
+    ),
+    ALPHA_STABLE: Layout(
+        {
+            "weights": "probability of each component; they sum to one",
+            "locations": "center of each component, in the units of the data",
+            "scales": "width of each component in each feature, in the units of the data",
+            "alphas": "index of stability of each component, above 0.5 and at most 2",
+        },
+        "characteristic function E exp(-i w . x) = sum_k weights[k] * exp(-i w . locations[k] - "
+        "(sum_l (w[l] scales[k, l])**2 / 2)**(alphas[k] / 2)). ",
+    ),
 }
 # Of mixtures whose covariances are not the variances of each component and feature: dimensions,
 # and stored description.
@@ -83,7 +104,7 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         Object with the arrays of the layout, ``decoding``, ``polishing`` and, for a mixture,
         ``stderr``.
     schema
-        Name of the layout, ``MIXTURE`` or ``CENTROIDS``.
+        Name of the layout, such as ``MIXTURE``.
     """
     import xarray as xr
 

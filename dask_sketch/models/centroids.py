@@ -11,15 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import CENTROIDS
-from dask_sketch.models.model import SHOWN_FEATURES, Model, in_memory, row_blocks, weighted_mean
-from dask_sketch.validation.arrays import unit_rows
+from dask_sketch.models.model import (
+    SHOWN_FEATURES,
+    Model,
+    check_directions,
+    in_memory,
+    row_blocks,
+    unit_blocks,
+    weighted_mean,
+)
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, Polishing
 
 Array = NDArray[np.float64]
-_ROUNDING = 1e-6  # of the lengths of centers on the sphere
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,13 +80,8 @@ class Centroids(Model):
         super().__post_init__()
         if not isinstance(self.normalize, (bool, np.bool_)):
             raise InputError(f"normalize={self.normalize!r}: give True or False.")
-        lengths = np.linalg.norm(self.centers, axis=1)
-        if self.normalize and (np.abs(lengths - 1.0) > _ROUNDING).any():
-            bad = int(np.argmax(np.abs(lengths - 1.0)))
-            raise InputError(
-                f"centers with normalize=True: center {bad} has length {lengths[bad]:.6g}. Divide "
-                "the centers by their lengths."
-            )
+        if self.normalize:
+            check_directions("centers", self.centers)
 
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]:
         """Characteristic function ``E exp(-i omega . x)`` of the weighted centers, as points.
@@ -210,17 +211,8 @@ class Centroids(Model):
 
     def _blocks(self, x: Any) -> Iterator[Array]:
         """Validated blocks of rows, of length one where the model normalizes."""
-        start = 0
-        for block in row_blocks(x, self.n_features, self.n_components, self.feature_names):
-            if self.normalize:
-                if not block.any(axis=1).all():
-                    bad = start + int(np.argmin(block.any(axis=1)))
-                    raise InputError(
-                        f"row {bad} of x is 0 in all features, and has no direction, with "
-                        "normalize=True. Remove the row."
-                    )
-                start, block = start + len(block), unit_rows(block)
-            yield block
+        blocks = unit_blocks if self.normalize else row_blocks
+        return blocks(x, self.n_features, self.n_components, self.feature_names)
 
     def _nearest(self, block: Array) -> NDArray[np.intp]:
         # relative to the mean, which preserves precision for data far from the origin

@@ -1,4 +1,4 @@
-"""Joint log-density of rows and the components of a mixture of Gaussians."""
+"""Joint log-density of rows and the components of a mixture, such as one of Gaussians."""
 
 from __future__ import annotations
 
@@ -13,7 +13,33 @@ Array = NDArray[np.float64]
 _MAX_EXPANDED = 1e6
 
 
-class RowDensity:
+class JointDensity:
+    """Joint log-density of samples and components; a subclass has :meth:`log_joint`."""
+
+    def log_joint(self, block: Array) -> Array:
+        """Log of weight times density, shape (n, n_components)."""
+        raise NotImplementedError
+
+    def log_total(self, block: Array) -> Array:
+        """Log of the mixture's density, shape (n,)."""
+        return self.normalised(block)[1]
+
+    def posterior(self, block: Array) -> Array:
+        """Probability of each component given the sample, shape (n, n_components)."""
+        return self.normalised(block)[0]
+
+    def normalised(self, block: Array) -> tuple[Array, Array]:
+        """Probabilities of the components, and log-densities of the mixture."""
+        joint = self.log_joint(block)
+        largest = joint.max(axis=1)
+        joint -= largest[:, None]
+        np.exp(joint, out=joint)
+        total = joint.sum(axis=1)
+        joint /= total[:, None]
+        return joint, largest + np.log(total)
+
+
+class RowDensity(JointDensity):
     """Joint log-density of samples and components.
 
     With variances, the quadratic form is expanded into two matrix products. To avoid cancellation,
@@ -92,21 +118,3 @@ class RowDensity:
             k = int(far)
             joint[:, k] = self._peaks[k] - 0.5 * ((x - self._means[k]) ** 2 @ self._precisions[k])
         return np.asarray(joint)
-
-    def log_total(self, block: Array) -> Array:
-        """Log of the mixture's density, shape (n,)."""
-        return self._normalise(self.log_joint(block))[1]
-
-    def posterior(self, block: Array) -> Array:
-        """Probability of each component given the sample, shape (n, n_components)."""
-        return self._normalise(self.log_joint(block))[0]
-
-    @staticmethod
-    def _normalise(joint: Array) -> tuple[Array, Array]:
-        """Softmax, in place, and log-sum-exp of each row."""
-        largest = joint.max(axis=1)
-        joint -= largest[:, None]
-        np.exp(joint, out=joint)
-        total = joint.sum(axis=1)
-        joint /= total[:, None]
-        return joint, largest + np.log(total)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import LATENT_CLASSES, VERSION, latent_class_dataset
-from dask_sketch.models.gaussian_mixture import information_criterion
+from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.model import (
     SHOWN_FEATURES,
     Model,

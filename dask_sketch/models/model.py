@@ -16,7 +16,12 @@ from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import Storable
-from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, weighted_sum
+from dask_sketch.validation.arrays import (
+    FrozenDataclass,
+    require_unmasked,
+    unit_rows,
+    weighted_sum,
+)
 from dask_sketch.validation.tables import (
     common_dtype,
     feature_title,
@@ -373,6 +378,7 @@ class Polishing:
 
 
 _BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB
+_ROUNDING = 1e-6  # of the lengths of directions
 _LARGEST = 1e150  # value whose square is a float64
 
 
@@ -443,6 +449,56 @@ def row_blocks(
                 "no float64 holds. Remove the row."
             )
         yield block
+
+
+def unit_blocks(
+    x: Any, n_features: int, n_components: int, names: tuple[str, ...] | None = None
+) -> Iterator[Array]:
+    """Blocks of :func:`row_blocks`, whose rows are divided by their Euclidean lengths.
+
+    Parameters
+    ----------
+    x, n_features, n_components, names
+        Arguments of :func:`row_blocks`.
+
+    Raises
+    ------
+    InputError
+        If ``x`` is invalid, or has a row of zeros.
+    """
+    start = 0
+    for block in row_blocks(x, n_features, n_components, names):
+        if not block.any(axis=1).all():
+            bad = start + int(np.argmin(block.any(axis=1)))
+            raise InputError(
+                f"row {bad} of x is 0 in all features, and has no direction. Remove the row."
+            )
+        start += len(block)
+        yield unit_rows(block)
+
+
+def check_directions(name: str, directions: Array) -> None:
+    """Check that vectors have length one.
+
+    Parameters
+    ----------
+    name
+        Name of the argument, a plural.
+    directions
+        Vectors, shape (n_components, n_features).
+
+    Raises
+    ------
+    InputError
+        If the length of one is not.
+    """
+    lengths = np.linalg.norm(directions, axis=1)
+    if (np.abs(lengths - 1.0) > _ROUNDING).any():
+        bad = int(np.argmax(np.abs(lengths - 1.0)))
+        raise InputError(
+            f"{name} have length one, and {name[:-1]} {bad} has length {lengths[bad]:.6g}. Divide "
+            f"{name} by their lengths."
+        )
 
 
 def weighted_mean(values: Array, weights: Any) -> float:

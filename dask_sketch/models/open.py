@@ -1,4 +1,4 @@
-"""Open stored models: Gaussian mixtures, centroids and latent classes."""
+"""Open stored models: mixtures, centroids and latent classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError
+from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.artifact import (
+    ALPHA_STABLE,
     CENTROIDS,
     LATENT_CLASSES,
     LAYOUTS,
@@ -14,29 +16,34 @@ from dask_sketch.models.artifact import (
     SCHEMAS,
     STDERR,
     VERSION,
+    VON_MISES_FISHER,
 )
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, Polishing, StandardErrors
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.storage.artifact_reader import read_dataset
 from dask_sketch.validation.categories import Categories
 
 if TYPE_CHECKING:
     import xarray as xr
 
-_CLASSES: dict[str, type[GaussianMixture] | type[Centroids]] = {
+AnyModel = (
+    GaussianMixture | Centroids | LatentClassMixture | VonMisesFisherMixture | AlphaStableMixture
+)
+_CLASSES: dict[str, type[AnyModel]] = {
     MIXTURE: GaussianMixture,
     CENTROIDS: Centroids,
+    VON_MISES_FISHER: VonMisesFisherMixture,
+    ALPHA_STABLE: AlphaStableMixture,
 }
 _NUMBERS = ("cost", "noise_level", "seconds")
 _COUNTS = ("seed", "replicates", "n_evaluations")
 _MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
 
 
-def open_model(
-    store: Any, *, storage_options: dict[str, Any] | None = None
-) -> GaussianMixture | Centroids | LatentClassMixture:
+def open_model(store: Any, *, storage_options: dict[str, Any] | None = None) -> AnyModel:
     """Open a model, and refuse other artifacts.
 
     Parameters
@@ -71,7 +78,7 @@ def open_model(
 
 def model_from_dataset(
     dataset: xr.Dataset, schema: str = MIXTURE, store: object = "the dataset"
-) -> GaussianMixture | Centroids | LatentClassMixture:
+) -> AnyModel:
     """Rebuild a model from its stored dataset.
 
     Parameters

@@ -20,10 +20,7 @@ from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.specification import parse_object
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.models.artifact import VERSION as MODEL_VERSION
-from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import LatentClassMixture
-from dask_sketch.models.open import model_from_dataset
+from dask_sketch.models.open import AnyModel, model_from_dataset
 from dask_sketch.sketching.artifact import (
     GROUP,
     MISSING,
@@ -50,8 +47,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # and what the registered readers of :mod:`dask_sketch.storage.registry` return
-Model = GaussianMixture | Centroids | LatentClassMixture
-Artifact = Sketch | SketchGroup | SecondMoments | Model | FeatureMap
+Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
@@ -78,7 +74,7 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     -------
     artifact
         :class:`Sketch`, :class:`SketchGroup`, :class:`SecondMoments`, :class:`GaussianMixture`,
-        :class:`Centroids`, :class:`FeatureMap` or
+        :class:`Centroids`, another model of ``dask_sketch.models``, :class:`FeatureMap` or
         :class:`~dask_sketch.distributions.DistributionRegressor` or ``DistributionClassifier``,
         with the same bits as the one stored. Frequencies are verified against the stored digest.
 

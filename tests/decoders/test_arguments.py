@@ -19,7 +19,7 @@ OFF_DIAGONAL = [[1.0, 0.5], [0.5, 1.0]]
 def test_the_table_has_the_methods_and_models_of_the_names():
     assert {row.name for row in TABLE} == set(METHODS)
     assert {model for row in TABLE for model in row.models} == set(MODELS)
-    assert len(rows_of("density")) == 2
+    assert len(rows_of("density")) == 3
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", True])

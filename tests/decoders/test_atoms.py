@@ -9,7 +9,7 @@ import pytest
 
 from dask_sketch import partial_sketch
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Family, ParameterSpace, count_shapes
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 
@@ -35,7 +35,7 @@ def space(data):
     return space_of(data)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ATOMS)
 def test_shapes_are_counted(data, model):
     assert space_of(data, model).n_shapes == count_shapes(model, 3)
 

@@ -10,7 +10,7 @@ import pytest
 
 from dask_sketch import decode, partial_sketch
 from dask_sketch.decoders.cuda import DeviceObjective
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError, DeviceError
 from dask_sketch.features import FeatureMap
@@ -57,7 +57,7 @@ def xp(request):
         pytest.skip(f"no GPU: {error.__cause__ or error}")
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=ATOMS)
 def pair(request, xp, data, monkeypatch):
     """The objective of one family, and the one of the GPU in several blocks."""
     monkeypatch.setattr(DeviceObjective, "device_block_size", 2000)

@@ -19,7 +19,7 @@ from dask_sketch.decoders.descent import (
     non_negative_weights,
     threshold,
 )
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.features import FeatureMap
@@ -147,7 +147,7 @@ def test_descent_survives_an_atom_of_no_weight(objective, true_theta, descent):
     assert fit.cost < objective.noise_level
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ATOMS)
 def test_the_end_of_a_descent_is_a_minimum(sketch, truth, model):
     covariance = np.array([0.8, 0.8]) if model == "known" else None
     objective = Objective(sketch, model, covariance=covariance)

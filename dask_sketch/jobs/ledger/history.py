@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zarr
 from zarr.buffer import cpu
@@ -18,12 +18,10 @@ from dask_sketch.jobs.ledger.objects import (
     read_attributes,
     write_group,
 )
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.models.open import open_model
-
-if TYPE_CHECKING:
-    from dask_sketch.models.centroids import Centroids
-    from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 RUNS_FOLDER = "runs"
 SEGMENT = 32  # records in one object
@@ -144,5 +142,10 @@ def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
             for key, content in objects.items()
         }
     )
-    found: GaussianMixture | Centroids = numeric_model("a job", open_model(store))
+    found = numeric_model("a job", open_model(store))
+    if not isinstance(found, (GaussianMixture, Centroids)):
+        raise LedgerError(
+            f"{backend.label}/{name} is a {type(found).__name__}, and models of jobs are Gaussian "
+            "mixtures or centroids."
+        )
     return found

@@ -9,6 +9,7 @@ from functools import partial
 from dask_sketch.display.text import text_table
 from tests.benchmarks.paper import (
     cluster_cases,
+    family_cases,
     likelihood_cases,
     matrix_cases,
     missing_cases,
@@ -71,6 +72,18 @@ def _missing(title: str, fraction: float, goal: Goal, *, together: bool = False)
     )
 
 
+def _directions(d: int, n_components: int, widest: float) -> Row:
+    """Row of von Mises-Fisher mixtures, whose loss is compared with that of EM in each draw."""
+    return Row(
+        f"held-out nats lost to the truth, von Mises-Fisher, d={d}, K={n_components}, n=2e5",
+        partial(family_cases.directions, d=d, n_components=n_components, widest=widest),
+        (
+            Goal(family_cases.RATIO, 2.0, statistic="highest"),
+            Goal(family_cases.WITH_ROWS, 0.0, over="EM"),
+        ),
+    )
+
+
 def _number(n_components: int, separation: float, n: int) -> Row:
     """Row of the number of components of an overlapping mixture."""
     return Row(
@@ -129,6 +142,23 @@ ROWS: dict[str, Row] = {
         matrix_cases.speech,
         (Goal(matrix_cases.OURS, least=-0.01, over="EM", statistic="median"),),
         needs="fsdd",
+    ),
+    "directions-3": _directions(3, 5, 10.0),
+    "directions-8": _directions(8, 5, 10.0),
+    "directions-many": _directions(6, 20, 20.0),
+    "directions-images": Row(
+        "held-out log-likelihood of directions, images of MNIST, 20 components, random rows",
+        family_cases.images,
+        (Goal(family_cases.WITH_ROWS, least=-0.01, over="EM", statistic="median"),),
+        needs=cluster_cases.IMAGES,
+    ),
+    "alpha-stable": Row(
+        "largest error of alpha, and held-out nats lost, d=2, K=3, alpha 1.2 to 1.8, n=1e6",
+        family_cases.stable,
+        (
+            Goal(family_cases.ALPHA, 0.05, statistic="highest"),
+            Goal(family_cases.OURS, 0.001, statistic="highest"),
+        ),
     ),
     "missing-10": _missing("10 % missing", 0.1, Goal(missing_cases.RATIO, 2.0)),
     "missing-30": _missing("30 % missing", 0.3, Goal(missing_cases.RATIO, 2.0)),

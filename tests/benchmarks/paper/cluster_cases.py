@@ -73,7 +73,8 @@ def directions(form: str, path: Path) -> list[Job]:
 
 
 def _directions(path: Path, k: int, n_features: int, n: int, seed: int) -> list[Run]:
-    x, lloyd_error, lloyd_seconds = _leading_components(path, k, n_features, n)
+    x = leading_components(path, n_features, n)
+    lloyd_error, lloyd_seconds = _spherical_lloyd(path, k, n_features, n)
     feature_map = design(x, n_components=k, task="clustering", normalize=True, seed=seed)
     summary = sketch(x, feature_map)
     found, seconds = timed(partial(decode, summary, k, model="dirac", seed=seed))
@@ -84,17 +85,22 @@ def _directions(path: Path, k: int, n_features: int, n: int, seed: int) -> list[
 
 
 @cache
-def _leading_components(
-    path: Path, k: int, n_features: int, n: int
-) -> tuple[np.ndarray, float, float]:
-    """Coordinates of images, the error of spherical Lloyd's best start of ten, and its seconds."""
+def leading_components(path: Path, n_features: int, n: int) -> np.ndarray:
+    """Coordinates of images in their first singular vectors."""
     with np.load(path) as archive:
         pixels = archive["images"][:n].reshape(n, -1).astype(np.float32) / 255.0
-    x = TruncatedSVD(n_features, random_state=0).fit_transform(pixels).astype(np.float64)
+    found = TruncatedSVD(n_features, random_state=0).fit_transform(pixels)
+    return np.asarray(found, dtype=np.float64)
+
+
+@cache
+def _spherical_lloyd(path: Path, k: int, n_features: int, n: int) -> tuple[float, float]:
+    """Error of spherical Lloyd's best start of ten, and its seconds."""
+    x = leading_components(path, n_features, n)
     unit = x / np.linalg.norm(x, axis=1)[:, None]
     starts = [kmeans_plusplus(unit, k, random_state=start)[0] for start in range(10)]
     found, seconds = timed(partial(spherical_kmeans, unit, starts=starts))
-    return x, found.inertia, seconds
+    return found.inertia, seconds
 
 
 def _sweep(form: str, name: str, sizes: tuple[int, ...], sigmas: tuple[float, ...]) -> list[Job]:

@@ -1,0 +1,177 @@
+"""Mixtures of elliptical alpha-stable distributions from a sketch.
+
+The search starts from Gaussian mixtures: of the sketch, of the pilot of its feature map, and of its
+random rows without those far away. From each, all parameters descend together, from several tails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.descent import Fit
+from dask_sketch.decoders.greedy import cl_ompr
+from dask_sketch.decoders.pilot_start import pilot_start
+from dask_sketch.decoders.problem import Problem, Report, Solution
+from dask_sketch.decoders.search import search_atoms
+from dask_sketch.decoders.splitting import hierarchical_splitting
+from dask_sketch.decoders.threads import Threads
+from dask_sketch.decoders.transform_fit import (
+    Complex,
+    Target,
+    descend,
+    descend_best,
+    is_suspect,
+    refine,
+    solution,
+    warn_of_fit,
+)
+from dask_sketch.models.alpha_stable import MAX_ALPHA, MIN_ALPHA
+from dask_sketch.models.weighted_em import fit_mixture
+
+_ALPHAS = (1.9, 1.4, 0.9)  # of the starts
+_TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
+_MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
+_MIN_ROWS = 20  # of the sample for each component, so that they are a start
+_RESTARTS = 2  # further searches where the statistic of the refined fit is too large
+_MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
+_MARGIN = 1e-3  # distance of alpha from its excluded bound
+
+
+class StableTransforms:
+    """Characteristic functions ``exp(-i w . t - (|w s|**2 / 2)**(alpha / 2))``.
+
+    Parameters of a component are its location ``t``, the logarithms of its scales ``s``, and
+    ``alpha``.
+    """
+
+    def values(self, theta: Array, frequencies: Array) -> Complex:
+        """Values at the frequencies (n_features, m), shape (K, m)."""
+        location, squares, alpha = self._parts(theta)
+        spread = (squares @ frequencies**2) ** (0.5 * alpha)
+        return np.exp(-1j * (location @ frequencies) - spread)
+
+    def derivatives(self, theta: Array, frequencies: Array) -> tuple[Complex, Complex]:
+        """Values, and derivatives by all parameters, shape (K, 2 n_features + 1, m)."""
+        location, squares, alpha = self._parts(theta)
+        half = np.maximum(squares @ frequencies**2, 1e-300)
+        spread = half ** (0.5 * alpha)
+        values = np.exp(-1j * (location @ frequencies) - spread)
+        by_location = -1j * frequencies * values[:, None]
+        by_half = -alpha * spread / half * values  # derivative of log scales, per square
+        by_scale = by_half[:, None] * (squares[:, :, None] * frequencies**2)
+        by_alpha = -0.5 * np.log(half) * spread * values
+        return values, np.concatenate([by_location, by_scale, by_alpha[:, None]], axis=1)
+
+    def clip(self, theta: Array) -> Array:
+        """Nearest possible parameters."""
+        out, d = theta.copy(), theta.shape[1] // 2
+        np.clip(out[:, d:-1], _MIN_LOG_SCALE, _MAX_LOG_SCALE, out=out[:, d:-1])
+        np.clip(out[:, -1], MIN_ALPHA + _MARGIN, MAX_ALPHA, out=out[:, -1])
+        return out
+
+    def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Locations, halves of the squared scales, and a column of alphas."""
+        d = theta.shape[1] // 2
+        return theta[:, :d], 0.5 * np.exp(2.0 * theta[:, d:-1]), theta[:, -1:]
+
+
+TRANSFORMS = StableTransforms()
+
+
+def _target(problem: Problem) -> Target:
+    """Values of the sketch, relative to the center of its map."""
+    return Target.of(TRANSFORMS, problem.sketch, problem.sketch.feature_map.center)
+
+
+def fit_replicate(
+    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
+) -> Fit:
+    """Fit of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
+    target, k = _target(problem), problem.required_size
+    center = problem.sketch.feature_map.center
+    starts = []
+    for weights, means, variances in _gaussians(problem, rng, report, threads):
+        scales = 0.5 * np.log(np.maximum(variances, 1e-300))
+        for alpha in _ALPHAS:
+            shapes = np.column_stack([means - center, scales, np.full(k, alpha)])
+            starts.append((weights, shapes))
+    return descend_best(target, starts, report)
+
+
+def _gaussians(
+    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
+) -> list[tuple[Array, Array, Array]]:
+    """Weights, means and variances of Gaussian mixtures to start from."""
+    k, sketch = problem.required_size, problem.sketch
+    gaussian = replace(problem, model="gaussian", method="cl-ompr")
+    algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
+    fit = search_atoms(gaussian, rng, report, threads, algorithm=algorithm)
+    found = []
+    if fit.weights.sum() > 0.0 and len(fit.weights) == k:
+        means, variances = gaussian.objective(threads).space.to_data_units(fit.theta)
+        found.append((fit.weights, means, variances))
+    pilot = pilot_start(sketch, k, problem.seed)
+    if pilot is not None:
+        found.append((pilot.weights, pilot.means, pilot.variances))
+    if sketch.sample is not None and len(sketch.sample) >= _MIN_ROWS * k:
+        rows = np.asarray(sketch.sample.rows, dtype=np.float64)
+        low, high = np.quantile(rows, [_TRIMMED, 1.0 - _TRIMMED], axis=0)
+        inside = ((rows >= low) & (rows <= high)).all(axis=1)
+        near = rows[inside]
+        if len(near) >= _MIN_ROWS * k and (np.ptp(near, axis=0) > 0.0).all():
+            seed = int(rng.integers(2**31))
+            weights = sketch.sample.weights[inside]
+            made = fit_mixture(near, weights / weights.sum(), k, seed=seed)
+            found.append((made.weights, made.means, made.covariances))
+    if not found:
+        mean, variance = sketch.extent
+        means = mean + np.sqrt(variance) * rng.standard_normal((k, len(mean)))
+        found.append((np.full(k, 1.0 / k), means, np.tile(variance, (k, 1))))
+    return found
+
+
+def count_reports(problem: Problem) -> int:
+    """Number of reports of one replicate, roughly."""
+    return 2 * problem.required_size + 3 * len(_ALPHAS) + 3
+
+
+def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report) -> Solution:
+    """Solution of the fit of lowest cost, refined; the search starts again where it is suspect.
+
+    Parameters
+    ----------
+    problem
+        Sketch and arguments.
+    fits
+        Fits of all replicates.
+    threads
+        Threads that work on blocks of frequencies.
+    report
+        Function called with the cost after each round of refinement.
+    """
+    target, sketch = _target(problem), problem.sketch
+    fit, test = refine(target, sketch, min(fits, key=lambda each: each.cost), report)
+    for number in range(_RESTARTS if problem.required_size > 1 else 0):
+        if not is_suspect(sketch, test):
+            break
+        rng = np.random.default_rng((problem.seed, problem.replicates + number))
+        other = fit_replicate(problem, rng, report, threads)
+        again, again_test = refine(target, sketch, other, report)
+        if test is not None and again_test is not None and again_test[0] < test[0]:
+            fit, test = again, again_test
+    d, center = problem.n_features, sketch.feature_map.center
+    locations, scales, alphas = fit.theta[:, :d], np.exp(fit.theta[:, d:-1]), fit.theta[:, -1]
+    widest = np.exp(2.0 * fit.theta[:, d:-1]).max(axis=0)
+    start = np.concatenate([fit.weights @ locations, 0.5 * np.log(widest), [1.5]])[None]
+    one = descend(target, np.ones(1), start)
+    warn_of_fit(problem, fit.cost, test, {"a single component": one.cost})
+    return solution(
+        problem,
+        fit,
+        center + locations,
+        {"scales": scales, "alphas": alphas},
+        overidentification=test,
+    )
