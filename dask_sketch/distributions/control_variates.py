@@ -8,6 +8,7 @@ estimated from the rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from scipy import linalg
 from dask_sketch.decoders.calibrated_sample import RowFeatures
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.blas import one_blas_thread
 
@@ -27,6 +29,8 @@ _MAX_FREQUENCIES = 500  # frequencies used at most: two columns each
 _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
 _MAX_LEVERAGE = 0.9
+_MAX_CELLS = 4096  # pairs of levels whose shares are solved for
+_FEATURE_ERROR = 1e-6  # of a moment in float32
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
 
 
@@ -69,7 +73,9 @@ class Nodes:
         return self.chances is not None and bool((self.chances >= 1.0).all())
 
 
-def nodes_of(sketch: Sketch, model: GaussianMixture | None, seed: int) -> Nodes:
+def nodes_of(
+    sketch: Sketch, model: GaussianMixture | LatentClassMixture | None, seed: int
+) -> Nodes:
     """Random rows of a sketch, or draws of a model.
 
     Parameters
@@ -93,15 +99,71 @@ def nodes_of(sketch: Sketch, model: GaussianMixture | None, seed: int) -> Nodes:
         chances = np.minimum(1.0, kept.importance * kept.threshold)
         return Nodes(np.asarray(kept.rows, dtype=np.float64), kept.weights, chances)
     pilot = sketch.feature_map.pilot
-    if model is None and pilot is not None and pilot.mixture is not None:
-        model = GaussianMixture(pilot.mixture.weights, pilot.mixture.means, pilot.mixture.variances)
+    found = None if pilot is None or model is not None else pilot.mixture
+    categories = sketch.feature_map.categories
+    if found is not None and categories is None:
+        model = GaussianMixture(found.weights, found.means, found.variances)
+    elif found is not None and categories is not None and found.probabilities is not None:
+        product = found.product_of(categories)
+        assert product is not None
+        model = LatentClassMixture(
+            product.weights, product.probabilities, categories, product.means, product.variances
+        )
     if model is None:
         raise InputError(
             "model=None: the sketch has no random rows, and its feature map no mixture of pilot "
             "rows. Give a mixture, such as decode(sketch, n_components)."
         )
-    rows = model.sample(_MAX_ROWS, seed=seed)
+    if isinstance(model, LatentClassMixture):
+        rows = model.sample_codes(_MAX_ROWS, seed=seed)
+    else:
+        rows = model.sample(_MAX_ROWS, seed=seed)
     return Nodes(rows, np.full(len(rows), 1.0 / len(rows)), None)
+
+
+def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
+    """Share of the rows with each level, or each pair of levels, by the characters of a sketch.
+
+    The shares are the solution of linear equations: one for each frequency that uses no other
+    features, in the real and in the imaginary part. For one column with all of its characters this
+    is the inverse discrete Fourier transform.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of a feature map with categories.
+    features
+        Numbers of one or two categorical features.
+
+    Returns
+    -------
+    estimate
+        Shares of the rows, shape (n_levels,) or (n_levels, n_other_levels), and errors: those of
+        rounding in the pass, and of noise that was added. None if the frequencies do not determine
+        them, or there are over 4096 pairs.
+    """
+    feature_map = sketch.feature_map
+    assert feature_map.categories is not None
+    shape = tuple(len(feature_map.categories.levels[k] or ()) for k in features)
+    size = math.prod(shape)
+    used = feature_map.frequencies != 0.0
+    own = used[list(features)].any(axis=0) & (used[list(features)].sum(axis=0) == used.sum(axis=0))
+    chosen = np.flatnonzero(own)
+    if size > _MAX_CELLS or 2 * len(chosen) + 1 < size:
+        return None
+    cells = np.indices(shape).reshape(len(shape), -1)
+    waves = np.exp(-1j * (cells.T @ feature_map.frequencies[list(features)][:, chosen])).T
+    values = sketch.characteristic[chosen]
+    matrix = np.concatenate([waves.real, waves.imag, np.ones((1, size))])
+    right = np.concatenate([values.real, values.imag, [1.0]])
+    with one_blas_thread():
+        inverse, rank = linalg.pinv(matrix, rtol=1e-4, return_rank=True)
+    if rank < size:
+        return None
+    deviation = math.sqrt(sketch.added_variance + _FEATURE_ERROR**2)
+    error = deviation * np.linalg.norm(inverse[:, :-1], axis=1)
+    shares = np.clip(inverse @ right, 0.0, 1.0)
+    return Estimate(shares.reshape(shape), error.reshape(shape))
 
 
 class FeatureRegression:

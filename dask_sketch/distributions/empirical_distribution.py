@@ -14,17 +14,24 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows, Whitening, rank_rows
-from dask_sketch.distributions.control_variates import Estimate, FeatureRegression, nodes_of
+from dask_sketch.distributions.control_variates import (
+    Estimate,
+    FeatureRegression,
+    exact_shares,
+    nodes_of,
+)
 from dask_sketch.distributions.local_means import LocalMeans
 from dask_sketch.errors import InputError
 from dask_sketch.graph.apply import apply_per_row
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
 _MAX_BINS = 1_000_000  # of a histogram
@@ -46,7 +53,8 @@ class EmpiricalDistribution:
         Sketch of the data. With a feature map that has ``normalize=True``, the rows are directions:
         functions and densities are of points on the unit sphere.
     model
-        Mixture from which rows are drawn if the sketch carries none, such as a private one; by
+        Mixture from which rows are drawn if the sketch carries none, such as a private one (of
+        latent classes, if there are categorical features, whose rows are of codes); by
         default the mixture of pilot rows that the feature map may have. The errors are then
         estimated from frequencies that are left out, and are too small where the model is wrong in
         ways that no frequency sees, such as far tails. A model that is given is used in place of
@@ -84,15 +92,24 @@ class EmpiricalDistribution:
     True
     """
 
-    def __init__(self, sketch: Sketch, model: GaussianMixture | None = None, *, seed: int = 0):
+    def __init__(
+        self,
+        sketch: Sketch,
+        model: GaussianMixture | LatentClassMixture | None = None,
+        *,
+        seed: int = 0,
+    ):
         if not isinstance(sketch, Sketch):
             raise InputError(
                 f"sketch of type {type(sketch).__name__}: give a Sketch, one of a group by its "
                 "position; call .compute() on a lazy one."
             )
-        if model is not None and not isinstance(model, GaussianMixture):
+        mixed = sketch.feature_map.categories is not None
+        kind = LatentClassMixture if mixed else GaussianMixture
+        if model is not None and not isinstance(model, kind):
             raise InputError(
-                f"model of type {type(model).__name__}: give a GaussianMixture, as decode() returns"
+                f"model of type {type(model).__name__}: give a {kind.__name__}, as decode() "
+                "returns it for such a sketch."
             )
         if model is not None and model.n_features != sketch.feature_map.n_features:
             raise InputError(
@@ -217,15 +234,20 @@ class EmpiricalDistribution:
         feature: int | str = 0,
         bins: int | Sequence[float] = 10,
         range: tuple[float, float] | None = None,
-    ) -> tuple[Estimate, Array]:
+    ) -> tuple[Estimate, NDArray[Any]]:
         """Histogram of one feature, like ``numpy.histogram``.
+
+        Counts of the levels of a categorical feature are exact, up to the rounding of the pass and
+        noise that was added, if the feature map has all of its characters, as maps of ``design``
+        have.
 
         Parameters
         ----------
         feature
             Number or name of the feature.
         bins
-            Number of bins of equal width, or their increasing edges.
+            Number of bins of equal width, or their increasing edges; without effect on a
+            categorical feature.
         range
             Lower and upper end of the bins; by default the bounds of the data.
 
@@ -234,7 +256,8 @@ class EmpiricalDistribution:
         counts
             Total weights of the rows in the bins and standard errors, shape (n_bins,).
         edges
-            Edges of the bins, shape (n_bins + 1,). The last bin includes its upper edge.
+            Edges of the bins, shape (n_bins + 1,). The last bin includes its upper edge. The levels
+            of a categorical feature.
 
         Raises
         ------
@@ -242,6 +265,99 @@ class EmpiricalDistribution:
             If an argument is out of range.
         """
         k = self._features([feature])[0]
+        low, high, edges = self._intervals(k, bins, range)
+        exact = self._exact([k])
+        if exact is not None:
+            return exact, edges
+        return self._shares(*self._boxes([k], low[:, None], high[:, None])), edges
+
+    def histogram2d(
+        self,
+        first: int | str,
+        second: int | str,
+        bins: int | tuple[Any, Any] = 10,
+        range: tuple[Any, Any] | None = None,
+    ) -> tuple[Estimate, NDArray[Any], NDArray[Any]]:
+        """Histogram of two features, like ``numpy.histogram2d``; a table of two categorical ones.
+
+        Parameters
+        ----------
+        first, second
+            Numbers or names of the features.
+        bins
+            Number of bins for both, or a pair of the ``bins`` of :meth:`histogram`; without effect
+            on a categorical feature.
+        range
+            Pair of the ``range`` of :meth:`histogram`.
+
+        Returns
+        -------
+        counts
+            Total weights of the rows in the cells and standard errors, shape (n_bins,
+            n_other_bins).
+        first_edges, second_edges
+            Edges of the bins, or levels.
+
+        Raises
+        ------
+        InputError
+            If an argument is out of range, or both features are the same.
+
+        Examples
+        --------
+        >>> import dask_sketch as ds, pandas as pd
+        >>> sold = [True] * 60 + [False] * 40
+        >>> frame = pd.DataFrame({"color": ["red", "blue"] * 50, "sold": sold})
+        >>> levels = {"color": ["red", "blue"], "sold": [False, True]}
+        >>> feature_map = ds.design(frame, n_frequencies=20, categories=levels)
+        >>> rows = EmpiricalDistribution(ds.sketch(frame, feature_map))
+        >>> rows.histogram2d("color", "sold")[0].value.round(1)
+        array([[20., 30.],
+               [20., 30.]])
+        """
+        features = self._features([first, second])
+        if features[0] == features[1]:
+            raise InputError(f"second={second!r} is the first feature: give another one.")
+        both = bins if isinstance(bins, tuple) else (bins, bins)
+        ranges = (None, None) if range is None else range
+        if len(both) != 2 or len(ranges) != 2:
+            raise InputError(
+                f"bins={bins!r}, range={range!r}: give one, or a pair for two features."
+            )
+        pairs = zip(features, both, ranges, strict=True)
+        (low, high, edges), (left, right, others) = (self._intervals(*one) for one in pairs)
+        shape = len(low), len(left)
+        found = self._exact(features)
+        if found is None:
+            if math.prod(shape) > _MAX_BINS:
+                raise InputError(f"bins={bins!r}: {math.prod(shape):,} cells; give fewer.")
+            lower = np.stack([np.repeat(low, shape[1]), np.tile(left, shape[0])], axis=1)
+            upper = np.stack([np.repeat(high, shape[1]), np.tile(right, shape[0])], axis=1)
+            counts = self._shares(*self._boxes(features, lower, upper))
+            found = Estimate(*(one.reshape(shape) for one in counts))
+        return found, edges, others
+
+    def _exact(self, features: list[int]) -> Estimate | None:
+        """Counts of levels that follow from the sums alone, if they do."""
+        categories = self.sketch.feature_map.categories
+        if categories is None or any(categories.levels[k] is None for k in features):
+            return None
+        found = exact_shares(self.sketch, features)
+        total = self.sketch.total_weight
+        return (
+            None if found is None else Estimate(total * found.value, total * found.standard_error)
+        )
+
+    def _intervals(
+        self, k: int, bins: int | Sequence[float], range: tuple[float, float] | None
+    ) -> tuple[Array, Array, NDArray[Any]]:
+        """Lower and upper ends of the bins of a feature, and their edges, or levels."""
+        categories = self.sketch.feature_map.categories
+        levels = None if categories is None else categories.levels[k]
+        if levels is not None:
+            codes = np.arange(len(levels), dtype=np.float64)
+            texts = any(isinstance(one, str) for one in levels)
+            return codes - 0.5, codes + 0.5, np.array(levels, dtype=object if texts else None)
         if range is None:
             range = float(self.sketch.minimum[k]), float(self.sketch.maximum[k])
         try:
@@ -257,12 +373,29 @@ class EmpiricalDistribution:
                 "range, or increasing edges.",
                 parameter="bins",
             ) from error
+        high = edges[1:].copy()
+        high[-1] = np.nextafter(edges[-1], np.inf)
+        return edges[:-1], high, edges
+
+    def _boxes(self, features: list[int], low: Array, high: Array) -> tuple[Array, Array]:
+        """Corners of boxes in some features, infinite in the others."""
         d = self.sketch.feature_map.n_features
-        low, high = np.full((2, len(edges) - 1, d), np.inf)
-        low = -low
-        low[:, k], high[:, k] = edges[:-1], edges[1:]
-        high[-1, k] = np.nextafter(edges[-1], np.inf)
-        return self._shares(low, high), edges
+        lower, upper = np.full((len(low), d), -np.inf), np.full((len(low), d), np.inf)
+        lower[:, features], upper[:, features] = low, high
+        return lower, upper
+
+    def _refuse_categorical(self, features: Sequence[int], argument: str) -> None:
+        """Raise InputError for features whose codes have no distances."""
+        categories = self.sketch.feature_map.categories
+        chosen = [] if categories is None else [k for k in features if categories.levels[k]]
+        if chosen:
+            names = self.sketch.feature_map.feature_names
+            raise InputError(
+                f"{argument} uses {feature_title(chosen[0], names)}, a categorical feature, whose "
+                "levels have no distances: use histogram or histogram2d, or the densities of "
+                "decode().",
+                parameter=argument,
+            )
 
     def kernel_density(
         self, x: Any, *, bandwidth: float | ArrayLike | None = None, **options: Any
@@ -295,8 +428,9 @@ class EmpiricalDistribution:
         InputError
             If the bandwidth is out of range, or the points have other features.
         """
-        samples = self._opened("kernel_density", x, options)
         d = self.sketch.feature_map.n_features
+        self._refuse_categorical(range(d), "x")
+        samples = self._opened("kernel_density", x, options)
         widths = self._bandwidths(bandwidth, list(range(d)))
         means = LocalMeans(self._regression, np.arange(d), widths)
         return _pairs(means, "density", samples)
@@ -342,6 +476,8 @@ class EmpiricalDistribution:
         if isinstance(given, (str, int, np.integer)):
             given = [given]
         chosen = [k for k in range(d) if k != goal] if given is None else self._features(given)
+        self._refuse_categorical([goal], "target")
+        self._refuse_categorical(chosen, "given")
         points = _numbers("x", x, "give real numbers.")
         if not chosen or points.ndim != 2 or points.shape[1] != len(chosen):
             raise InputError(
@@ -421,9 +557,11 @@ class EmpiricalDistribution:
 
     def _opened(self, method: str, x: Any, options: dict[str, Any]) -> Samples:
         require_options(method, options)
-        samples = open_samples(x, **options)
         feature_map = self.sketch.feature_map
+        options.setdefault("categories", feature_map.categories)
+        samples = open_samples(x, **options)
         samples.require_features(feature_map.n_features, "the sketch", feature_map.feature_names)
+        samples.require_categories(feature_map.categories, "the sketch")
         return samples
 
     def _features(self, chosen: Sequence[int | str]) -> list[int]:

@@ -63,7 +63,8 @@ def design(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default. A warning is issued if there are
+        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default, and with categorical columns 5 to
+        10 for each parameter. A warning is issued if there are
         fewer.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``, but for

@@ -117,7 +117,7 @@ def test_design_takes_levels_from_types_or_asks_for_them():
     typed = FRAME[COLUMNS].astype({"color": pd.CategoricalDtype(LEVELS["color"])})
     found = ds.design(typed, n_components=2, n_pilot=200)
     assert found.categories.as_dict() == {"color": LEVELS["color"]}  # booleans are numbers
-    assert found.n_frequencies == 5 * 2 * (1 + 2 * 2 + 2)
+    assert found.n_frequencies == 10 * 2 * (1 + 2 * 2 + 2)
     both = ds.design(typed, n_frequencies=50, categories=["color", "sold"])
     assert both.categories.as_dict() == LEVELS
     unknown = dd.from_pandas(FRAME[COLUMNS], npartitions=2)

@@ -20,12 +20,15 @@ from dask_sketch import (
     sketch,
 )
 from dask_sketch.diagnostics import bootstrap
-from dask_sketch.models import random_mixture
+from dask_sketch.models import LatentClassMixture, random_mixture
+from dask_sketch.models.product_em import ProductMixture, ProductRows, fit_product, normalise
+from dask_sketch.validation.categories import Categories
 from tests.benchmarks.paper.anisotropy import stretched
 from tests.benchmarks.paper.mixtures import EFFICIENT, decoded, measure_kl, references
 from tests.benchmarks.paper.records import Job, Run, timed
 from tests.benchmarks.speech.recordings import run_recordings
 
+LATENT = "latent classes"
 SLIDE, WARM = "slide", "warm decode"
 BOOTSTRAP = "bootstrap of groups"
 _NAMES = ("weights", "means", "covariances")
@@ -249,3 +252,66 @@ def _windows(k: int, d: int, m: int, n_parts: int, n: int, seed: int) -> list[Ru
         Run(setting, WARM, seed, again.score(heldout) - warm.score(heldout), seconds),
         Run(setting, "cold", seed, best - again.score(heldout), cold),
     ]
+
+
+def latent_classes(form: str) -> list[Job]:
+    """Largest difference of probabilities from those of EM on all rows, in standard errors."""
+    n_draws, divisor = FORMS[form]
+    columns, levels, k = (6, 4, 4) if form != "toy" else (3, 2, 2)
+    return [
+        partial(_latent_classes, columns, levels, k, 1_000_000 // divisor, seed)
+        for seed in range(n_draws)
+    ]
+
+
+def _latent_classes(columns: int, levels: int, k: int, n: int, seed: int) -> list[Run]:
+    rng = np.random.default_rng(seed)
+    categories = Categories((tuple(map(str, range(levels))),) * columns)
+    probabilities = rng.dirichlet(np.ones(levels), size=(k, columns)).reshape(k, -1)
+    truth = LatentClassMixture(rng.dirichlet(np.full(k, 5.0)), probabilities, categories)
+    x = truth.sample_codes(n, seed=seed + 1000)
+    feature_map = design(x, n_components=k, categories=categories, seed=seed)
+    summary = sketch(x, feature_map, sample=False)
+    model, seconds = timed(partial(decode, summary, k, seed=seed))
+    # EM needs the number of rows of each kind only
+    cells = np.indices((levels,) * columns).reshape(columns, -1).T.astype(float)
+    counts = np.bincount(
+        np.ravel_multi_index(x.T.astype(int), (levels,) * columns), None, len(cells)
+    )
+    start = partial(
+        fit_product, cells, counts.astype(float), k, categories, starts=[truth.parameters],
+        n_starts=0, n_iterations=5000, tolerance=1e-12,
+    )  # fmt: skip
+    fitted, slow = timed(start)
+    errors = _probability_errors(fitted.mixture, cells, categories, n)
+    setting = {"columns": columns, "levels": levels, "K": k, "m": feature_map.n_frequencies}
+    runs = []
+    for name, found, spent in ((LATENT, model, seconds), ("truth", truth, slow)):
+        other = fitted.mixture.probabilities
+        gaps = np.linalg.norm(found.probabilities[:, None] - other[None], axis=2)
+        mine, its = linear_sum_assignment(gaps)
+        away = np.abs(found.probabilities[mine] - other[its]) / errors[its]
+        runs.append(Run(setting, name, seed, float(away.max()), spent))
+    return runs
+
+
+def _probability_errors(
+    mixture: ProductMixture, cells: np.ndarray, categories: Categories, n: int
+) -> np.ndarray:
+    """Standard errors of the probabilities by maximum likelihood, from the Fisher information."""
+    rows = ProductRows(cells, categories, np.zeros(0))
+    shares, log_total = normalise(rows.log_joint(mixture))
+    k, size = mixture.probabilities.shape
+    free = [shares[:, :-1] / mixture.weights[:-1] - shares[:, -1:] / mixture.weights[-1]]
+    slopes = shares[:, :, None] * rows.indicators.toarray()[:, None] / mixture.probabilities
+    # each column's last probability is one less the others
+    basis = np.zeros((size, size - len(categories.sizes)))
+    for number, part in enumerate(categories.slices):
+        columns = np.arange(part.start, part.stop - 1)
+        basis[columns, columns - number] = 1.0
+        basis[part.stop - 1, columns - number] = -1.0
+    free.append((slopes @ basis).reshape(len(cells), -1))
+    scores = np.concatenate(free, axis=1)
+    covariance = np.linalg.inv(n * (scores.T * np.exp(log_total)) @ scores)[k - 1 :, k - 1 :]
+    blocks = covariance.reshape(k, basis.shape[1], k, basis.shape[1])
+    return np.sqrt([np.einsum("ij,jl,il->i", basis, blocks[j, :, j], basis) for j in range(k)])
