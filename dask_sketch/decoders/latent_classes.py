@@ -326,7 +326,7 @@ def _random_starts(sketch: Sketch, k: int, rng: np.random.Generator) -> list[Pro
     """Components with random probabilities, around random points."""
     categories = sketch.feature_map.categories
     assert categories is not None
-    mean, variance = sketch.mean[categories.numeric], sketch.variance[categories.numeric]
+    mean, variance = (part[categories.numeric] for part in sketch.extent)
     shape = (k, len(mean))
     return [
         ProductMixture(

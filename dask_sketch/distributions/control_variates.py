@@ -30,7 +30,7 @@ _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
 _MAX_LEVERAGE = 0.9
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
-_FEATURE_ERROR = 1e-6  # of a moment in float32
+_FEATURE_ERROR = 1e-7  # of a moment in float32, times the number of levels, as phases grow with it
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
 
 
@@ -160,7 +160,8 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
         inverse, rank = linalg.pinv(matrix, rtol=1e-4, return_rank=True)
     if rank < size:
         return None
-    deviation = math.sqrt(sketch.added_variance + _FEATURE_ERROR**2)
+    rounding = _FEATURE_ERROR * max(10, *shape)
+    deviation = math.sqrt(sketch.added_variance + rounding**2)
     error = deviation * np.linalg.norm(inverse[:, :-1], axis=1)
     shares = np.clip(inverse @ right, 0.0, 1.0)
     return Estimate(shares.reshape(shape), error.reshape(shape))

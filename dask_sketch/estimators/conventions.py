@@ -9,6 +9,7 @@ from typing import Any
 
 from dask.base import is_dask_collection
 
+from dask_sketch.errors import InputError
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.device import on_device
 from dask_sketch.validation.warn import warn_user
@@ -20,6 +21,33 @@ def is_lazy(x: Any) -> bool:
     """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
     outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
     return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
+
+
+def require_numbers(x: Any, name: str) -> None:
+    """Refuse a table in memory with columns of categories or text, with the way to fit them.
+
+    Parameters
+    ----------
+    x
+        Samples in memory.
+    name
+        Name of the estimator.
+
+    Raises
+    ------
+    InputError
+        If a column is of a categorical type, or of a type of text.
+    """
+    if not hasattr(x, "dtypes") or not hasattr(x, "columns"):
+        return
+    kinds = [str(dtype).lower().partition("[")[0] for dtype in x.dtypes]
+    if any(kind in ("category", "categorical", "enum", "str", "string") for kind in kinds):
+        raise InputError(
+            f"X has columns of categories or text, which {name} does not take: choose numeric ones "
+            "by columns=[...]; or decode latent classes, by decode(sketch(X, feature_map), K) with "
+            "feature_map = design(X, n_components=K, categories={column: [...]}).",
+            parameter="X",
+        )
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
 from dask_sketch.errors import InputError
-from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy
+from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy, require_numbers
 from dask_sketch.estimators.sketch_estimators import chosen_columns
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
@@ -261,6 +261,7 @@ class SketchPCA(
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         if self.columns is not None and (reset or hasattr(x, "columns")):
             x = chosen_columns(x, list(self.columns))
+        require_numbers(x, type(self).__name__)
         return validate_data(
             self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
         )

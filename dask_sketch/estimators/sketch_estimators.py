@@ -26,7 +26,7 @@ from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
-from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy
+from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy, require_numbers
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
@@ -58,17 +58,6 @@ def number(value: Any) -> float:
 def _as_int32(labels: Any) -> Any:
     """Convert labels to the type of scikit-learn; lazy labels stay lazy."""
     return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
-
-
-def _require_numbers(frame: Any, name: str) -> None:
-    """Refuse frames with a categorical column, with the way to fit them."""
-    if any(str(dtype) in ("category", "Categorical", "Enum") for dtype in frame.dtypes):
-        raise InputError(
-            f"X has categorical columns, which {name} does not take: choose numeric ones by "
-            "columns=[...]; or decode latent classes, by decode(sketch(X, feature_map), K) with "
-            "feature_map = design(X, n_components=K, categories={column: [...]}).",
-            parameter="X",
-        )
 
 
 def chosen_columns(x: Any, columns: list[str]) -> Any:
@@ -228,8 +217,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
         if self.columns is not None and (reset or hasattr(x, "columns")):
             x = chosen_columns(x, list(self.columns))
-        if reset and hasattr(x, "dtypes") and hasattr(x, "columns"):
-            _require_numbers(x, type(self).__name__)
+        require_numbers(x, type(self).__name__)
         rows: NDArray[np.floating] = validate_data(
             self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
         )

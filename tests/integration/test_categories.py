@@ -147,6 +147,15 @@ def test_predictions_of_lazy_frames():
 
 def test_estimators_name_the_way_out():
     typed = FRAME[COLUMNS].astype({"color": "category"})
-    for x in (typed, dd.from_pandas(typed, npartitions=2)):
-        with pytest.raises(ValueError, match="decode"):
-            ds.SketchGaussianMixture(2).fit(x)
+    for x in (typed, FRAME[COLUMNS].astype({"color": "string"}), dd.from_pandas(typed, 2)):
+        for estimator in (ds.SketchGaussianMixture(2), ds.SketchPCA(1)):
+            with pytest.raises(InputError, match="decode"):
+                estimator.fit(x)
+
+
+def test_private_sketches_are_decoded():
+    rows = pd.concat([FRAME[COLUMNS]] * 20)
+    bounds = [[-5, 0, 0], [5, 2, 1]]
+    sketch = ds.privatise(ds.sketch(rows, MAP), 5.0, 1e-6, bounds=bounds, seed=0)
+    model = ds.decode(sketch, 1)
+    np.testing.assert_allclose(model.level_probabilities["sold"][0], [0.7, 0.3], atol=0.08)
