@@ -20,11 +20,13 @@ from dask_sketch.diagnostics.mmd import (
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.validation.blas import one_blas_thread
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
+
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,10 @@ def drift(
     it is in the first sketch only, ``-w_i / W_b`` if in the second only, and their sum if in both.
     The noise is therefore much smaller for a data set that has grown by a few samples than for two
     independent data sets of that size.
+
+    With missing values (``nan_policy="available"``), each frequency is compared on the rows that
+    observe it, with its weight times the root of their fraction of both data sets. Samples in both
+    are assumed to miss values as often as those of ``before``.
 
     Parameters
     ----------
@@ -179,8 +185,6 @@ def drifts_between(
 
 def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Drift:
     before.feature_map.require_same(after.feature_map)
-    refuse_missing("before", before)
-    refuse_missing("after", after)
     for sketch in (before, after):
         if not sketch.total_weight > 0:
             raise InputError("a sketch is empty: there is nothing to compare.")
@@ -190,22 +194,36 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
             f"shared={shared!r}: give the sum of the squared weights in both, at most "
             f"{min(a, b):g} here."
         )
-    own, new = 1.0 / before.total_weight, 1.0 / after.total_weight
-    factor = shared * (own - new) ** 2 + max(a - shared, 0.0) * own**2
-    factor += max(b - shared, 0.0) * new**2
-    weights = feature_weights(before.feature_map)
+    (own, seen), (new, seen_after) = _observed(before), _observed(after)
+    factor = shared * seen * (own - new) ** 2 + max(a - shared, 0.0) * seen * own**2
+    factor = factor + max(b - shared, 0.0) * seen_after * new**2
     first, second = before.characteristic, after.characteristic
-    difference = weights * (first - second)
     # pooled distribution; its own noise increases |z|
     total = before.total_weight + after.total_weight
-    pooled = (before.total_weight * first + after.total_weight * second) / total
+    masses = before.total_weight * seen, after.total_weight * seen_after
+    both = masses[0] + masses[1]
+    pooled = (masses[0] * first + masses[1] * second) / np.where(both > 0.0, both, 1.0)
+    known = np.sqrt(both / total) * ((seen > 0.0) & (seen_after > 0.0))
+    weights = feature_weights(before.feature_map) * known
+    difference = weights * (first - second)
     n = total**2 / (a + b)
-    energy = float(np.mean(weights**2 * (1.0 - np.abs(pooled) ** 2)))
+    typical = float(np.mean(factor * known**2))
+    energy = float(np.mean(weights**2 * (factor / (typical or 1.0)) * (1.0 - np.abs(pooled) ** 2)))
     return Drift(
         cost=float(np.vdot(difference, difference).real) / len(difference),
-        noise_level=factor * max(energy, 0.0) * n / max(n - 1.0, 1.0),
-        deviation=factor * spread,
+        noise_level=typical * max(energy, 0.0) * n / max(n - 1.0, 1.0),
+        deviation=typical * spread,
     )
+
+
+def _observed(sketch: Sketch) -> tuple[Array, Array]:
+    """Inverse of the weight of the rows that observe each frequency, and their fraction.
+
+    Zero at frequencies that no row observes; of shape () without missing values.
+    """
+    if sketch.missing is None:
+        return np.array(1.0 / sketch.total_weight), np.ones(())
+    return sketch.observed.noise_factors / sketch.total_weight, sketch.observed.fractions
 
 
 def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int) -> float:
@@ -224,9 +242,6 @@ def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int
             products += noise @ noise.T
     np.fill_diagonal(products, 0.0)
     return float(np.sqrt(2.0 * np.sum(products**2) / (N_POINTS * (N_POINTS - 1))))
-
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -401,17 +401,22 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
     out = np.empty((n, n))
     count = group.effective_count
     energy, noise = np.empty(n), np.full(n, np.nan)
+    spread = np.empty(n)  # of single samples
     with one_blas_thread():
         for k, block in enumerate(blocks):
             mine = group_vectors(group, block)
             energy[block] = np.einsum("ij,ij->i", mine, mine)
+            spread[block] = float(unit @ unit) - energy[block]
+            if group.missing is not None:
+                rest = unit**2 - mine[:, :m] ** 2 - mine[:, m:] ** 2
+                observed = group.observed_weight(block)
+                spread[block] = (rest / observed).sum(axis=1) * group.total_weight[block]
             for other in blocks[: k + 1]:
                 theirs = mine if other == block else group_vectors(group, other)
                 out[block, other] = mine @ theirs.T
                 out[other, block] = out[block, other].T
     enough = count > 1.0 + 1e-9
-    spread = float(unit @ unit) - energy[enough]
-    noise[enough] = np.maximum(spread, 0.0) / (count[enough] - 1.0)
+    noise[enough] = np.maximum(spread[enough], 0.0) / (count[enough] - 1.0)
     for block in blocks:
         cost = (energy[block, None] + energy) - 2.0 * out[block]
         out[block] = cost - (noise[block, None] + noise)

@@ -17,6 +17,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.sketch import sketch
 from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
@@ -50,7 +51,7 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
     Raises
     ------
     InputError
-        If there are no sketches of groups, or a group has no samples.
+        If there are no sketches of groups, a group has no samples, or rows have missing values.
 
     References
     ----------
@@ -75,6 +76,7 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
             f"groups of type {type(groups).__name__}: give sketches of groups, of "
             "sketch(x, feature_map, groups=labels)."
         )
+    refuse_missing("groups", group)
     empty = ~(group.total_weight > 0)
     if empty.any():
         label = group.labels[int(np.argmax(empty))]

@@ -22,6 +22,7 @@ from dask_sketch.distributions.permutations import (
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 
@@ -282,6 +283,7 @@ def _same_units(*groups: SketchGroup) -> list[SketchGroup]:
                 "independent unit such as a day; call .compute() on a lazy one.",
                 parameter=name,
             )
+        refuse_missing(name, group)
     both = groups[0]
     _require_plain(both.feature_map)
     for name, group in zip(_NAMES[1:], groups[1:], strict=True):

@@ -23,6 +23,7 @@ from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
@@ -429,6 +430,8 @@ def mean_map_kernel(
 def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> xr.DataArray:
     other = first if second is None else second
     first.feature_map.require_same(other.feature_map)
+    refuse_missing("first", first)
+    refuse_missing("second", other)
     m = first.feature_map.n_frequencies
     n_bytes = 8 * (len(first) * len(other) + 2 * m * (len(first) + len(other)))
     if n_bytes > psutil.virtual_memory().available // 2:

@@ -89,7 +89,8 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     ----------
     first, second
         Groups of one feature map; each of their sketches is a unit. Sketches without samples are
-        left out.
+        left out. With missing values, the vector of a unit has the mean over the rows that observe
+        each frequency.
     strata
         Stratum of each unit, first those of ``first``: array-like of any labels, shape
         (n_units,); by default all units are in one stratum.
@@ -97,7 +98,8 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     Raises
     ------
     InputError
-        If a side has no samples, or the number of strata differs from that of the units.
+        If a side has no samples, no row of a unit observes a frequency, or the number of strata
+        differs from that of the units.
     MergeError
         If the feature maps differ.
     """
@@ -123,6 +125,8 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
             f"first and second have {int(kept.sum()):,} units of {m:,} frequencies, which take "
             f"{n_bytes / 1e9:.3g} GB of memory to compare. Merge units with merge_by()."
         )
+    for name, side in zip(("first", "second"), sides, strict=True):
+        _require_observed(name, side)
     masses = np.concatenate([side.total_weight for side in sides])
     return Units(
         feature_map=first.feature_map,
@@ -133,6 +137,19 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
         first=np.repeat([True, False], [len(side) for side in sides]),
         strata=np.unique(codes[kept], return_inverse=True)[1],
     )
+
+
+def _require_observed(name: str, side: SketchGroup) -> None:
+    """Refuse units of which no row observes a frequency."""
+    if side.missing is None:
+        return
+    unseen = (side.observed_weight() <= 0.0).any(axis=1) | np.isnan(side.mean).any(axis=1)
+    if unseen.any():
+        raise InputError(
+            f"{name}: no row of {side.dim}={side.labels[int(np.argmax(unseen))]!s} observes all "
+            f"features of some frequency; {int(unseen.sum()):,} of {len(side):,} units are so. "
+            "Merge units with merge_by(), or sketch with nan_policy='omit'."
+        )
 
 
 def _codes(strata: Any, n_units: int) -> NDArray[np.intp]:

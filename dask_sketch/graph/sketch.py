@@ -29,7 +29,6 @@ from dask_sketch.sketching.group_partial import prepare_groups
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.partial import (
-    WITHOUT_GROUPS,
     add_sample,
     partial_sketch,
     prepare,
@@ -86,8 +85,8 @@ def sketch(
         four with ``distribution="sparse-sums"``, and its mean is over these rows. That is valid
         where values are missing completely at random, independently of all values; otherwise the
         sketch is biased (:func:`diagnose` looks for signs of that). Random rows are chosen among
-        complete rows only, and rows without any finite value are omitted and counted. Neither
-        with groups, nor on a GPU.
+        complete rows only, and rows without any finite value, or without a group, are omitted and
+        counted. Not on a GPU.
     device
         Device of the computation. With ``"cuda"`` every task copies its chunk to the GPU of its
         worker and sketches it there. When not given, chunks are sketched where they are stored, so
@@ -133,7 +132,7 @@ def sketch(
     >>> by_sign.labels, by_sign.merged().identical(sketch(x, feature_map))
     (array([False,  True]), True)
     """
-    require_nan_policy(nan_policy, without=None if groups is None else WITHOUT_GROUPS)
+    require_nan_policy(nan_policy)
     require_device(device)
     if device is not None and groups is not None:
         raise InputError(

@@ -30,10 +30,12 @@ SKETCH = "dask-sketch/sketch"
 GROUP = "dask-sketch/sketch-group"
 MOMENTS = "dask-sketch/second-moments"
 VERSIONS = {SKETCH: 2, GROUP: 1, MOMENTS: 1}
-# versions of sketches with missing values, and of rounded ones: earlier software would not see it
-_WITH_MISSING, _ROUNDED = 3, 4
+# versions of sketches and groups with missing values, and of rounded sketches: earlier software
+# would not see it
+_WITH_MISSING, _ROUNDED, _GROUP_WITH_MISSING = 3, 4, 2
 READABLE: dict[str, int | tuple[int, ...]] = VERSIONS | {
-    SKETCH: (VERSIONS[SKETCH], _WITH_MISSING, _ROUNDED)
+    SKETCH: (VERSIONS[SKETCH], _WITH_MISSING, _ROUNDED),
+    GROUP: (VERSIONS[GROUP], _GROUP_WITH_MISSING),
 }
 # stored name, dimensions and attribute of the sums of a sketch
 SUMS = {
@@ -56,6 +58,11 @@ STACKS = {
     "first_steps": "first_quanta",
     "second_steps": "second_quanta",
     **WEIGHTS,
+}
+# and those of its counters of missing values
+MISSING_STACKS = {
+    **{f"{name}_steps": attribute for attribute, (name, _) in MISSING.items()},
+    "missing_weight_steps": "weight_quanta",
 }
 ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
 _LARGEST = 2**31 - 1  # bytes of one array: the limit of a codec
@@ -111,6 +118,11 @@ _GROUP_CONVENTION = (
     "sketch. Sums are whole numbers, sum over words k of words[k] * 2**(56 k + shift), with the "
     "shifts in the attribute shifts. labels are numbers; text as its code points, times as whole "
     "numbers of the unit in label_type."
+)
+_GROUP_MISSING_CONVENTION = (
+    " The stacks missing_frequency_steps, missing_pair_steps, missing_first_steps, "
+    "missing_second_steps and missing_weight_steps have what dask-sketch/sketch version 3 has of "
+    "one sketch with missing values; all are zero for a group without."
 )
 _MOMENTS_CONVENTION = (
     "y = (x - center) / unit. Sums are integers (high * 2**56 + low, 0 <= low < 2**56) in "
@@ -216,6 +228,11 @@ def sketch_version(sketch: Any) -> int:
     return VERSIONS[SKETCH] if sketch.missing is None else _WITH_MISSING
 
 
+def group_version(group: Any) -> int:
+    """Version of the stored layout of a group."""
+    return VERSIONS[GROUP] if group.missing is None else _GROUP_WITH_MISSING
+
+
 def group_dataset(group: Any) -> xr.Dataset:
     """Return the averages of a group of sketches in float64, for reading."""
     import xarray as xr
@@ -257,6 +274,12 @@ def stored_group(group: Any) -> xr.Dataset:
     import xarray as xr
 
     stacks = {name: getattr(group, attribute) for name, attribute in STACKS.items()}
+    convention = _GROUP_CONVENTION
+    if group.missing is not None:
+        convention += _GROUP_MISSING_CONVENTION
+        stacks |= {
+            name: getattr(group.missing, attribute) for name, attribute in MISSING_STACKS.items()
+        }
     numbers, label_type = encode_labels(group.labels)
     variables: dict[str, NDArray[Any]] = {
         "frequencies": group.feature_map.frequencies,
@@ -277,7 +300,7 @@ def stored_group(group: Any) -> xr.Dataset:
             for name, values in variables.items()
         },
         attrs={
-            "convention": _GROUP_CONVENTION,
+            "convention": convention,
             "feature_map": group.feature_map.spec,
             "digest": group.feature_map.digest,
             "shifts": json.dumps({name: stack.shift for name, stack in stacks.items()}),

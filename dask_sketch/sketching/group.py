@@ -20,9 +20,11 @@ from dask_sketch.features.kernels.fixed_point import (
     SQUARED_FRACTION,
     WEIGHT_FRACTION,
 )
+from dask_sketch.features.kernels.incomplete import pairs_of
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import STACKS, SUMS, WEIGHTS, add_groups, merge
+from dask_sketch.sketching.missing import StackedMissing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
@@ -62,6 +64,10 @@ class SketchGroup(FrozenDataclass, Storable):
         Number of rows left out because they had no label.
     dim
         Name of the dimension of groups.
+    missing
+        Weights of the rows that lack features, if the pass had ``nan_policy="available"`` and there
+        were such rows in any group, else None; see
+        :class:`~dask_sketch.sketching.missing.StackedMissing`.
 
     Examples
     --------
@@ -92,6 +98,7 @@ class SketchGroup(FrozenDataclass, Storable):
     tight_bounds: NDArray[np.bool_]
     unlabelled: int = 0
     dim: str = "group"
+    missing: StackedMissing | None = None
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
@@ -205,8 +212,10 @@ class SketchGroup(FrozenDataclass, Storable):
             for name in WEIGHTS
         }
         arrays = {name: np.array([getattr(part, name) for part in parts]) for name in artifact.ROWS}
+        feature_map = parts[0].feature_map
+        missing = StackedMissing.stack([part.missing for part in parts], feature_map)
         fields: Any = stacks | weights | arrays
-        return cls(feature_map=parts[0].feature_map, labels=labels, dim=dim, **fields)
+        return cls(feature_map=feature_map, labels=labels, dim=dim, missing=missing, **fields)
 
     # -- averages in float64 ----------------------------------------------------------------
 
@@ -240,14 +249,31 @@ class SketchGroup(FrozenDataclass, Storable):
         Returns
         -------
         values
-            Shape (n_groups, n_frequencies); NaN for a group without weight.
+            Shape (n_groups, n_frequencies); NaN for a group without weight, and at frequencies
+            that no row of a group observes.
         """
         parts = self.moment_quanta.fixed_point(rows).to_float(FRACTION)
-        weight = self.total_weight[rows]
         sums: NDArray[np.complex128] = parts[:, 0] + 1j * parts[:, 1]
         with np.errstate(invalid="ignore"):  # 0 / 0 without weight
-            means = sums / weight[:, None]
+            means = sums / self.observed_weight(rows)
         return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
+
+    def observed_weight(self, rows: slice = slice(None)) -> NDArray[np.float64]:
+        """Total weight of the rows of each group that observe each frequency.
+
+        Parameters
+        ----------
+        rows
+            Positions of the groups.
+
+        Returns
+        -------
+        weights
+            Shape (n_groups, n_frequencies), or (n_groups, 1) without missing values.
+        """
+        if self.missing is None:
+            return self.total_weight[rows][:, None]
+        return self.missing.observed(self.weight_quanta, rows)[0]
 
     @property
     def z(self) -> NDArray[np.complex128]:
@@ -256,7 +282,10 @@ class SketchGroup(FrozenDataclass, Storable):
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Mean of each group, shape (n_groups, n_features); NaN for a group without weight."""
+        """Mean of each group, shape (n_groups, n_features); NaN for a group without weight.
+
+        With missing values it is that of the observed ones; NaN for a feature without any.
+        """
         return self.feature_map.center + self._average(self.first_quanta)
 
     @property
@@ -267,8 +296,12 @@ class SketchGroup(FrozenDataclass, Storable):
 
     def _average(self, quanta: StackedFixedPoint) -> NDArray[np.float64]:
         sums = quanta.fixed_point(slice(None)).to_float(FEATURE_FRACTION)
+        weights = self.total_weight[:, None]
+        if self.missing is not None:
+            first, second = pairs_of(self.feature_map.n_features)
+            weights = self.missing.observed(self.weight_quanta, slice(None))[1][:, first == second]
         with np.errstate(invalid="ignore"):  # 0 / 0 without weight
-            return sums * moment_units(self.feature_map) / self.total_weight[:, None]
+            return sums * moment_units(self.feature_map) / weights
 
     # -- sketches of single groups ----------------------------------------------------------
 
@@ -321,6 +354,7 @@ class SketchGroup(FrozenDataclass, Storable):
             minimum=self.minimum[row].copy(),
             maximum=self.maximum[row].copy(),
             tight_bounds=bool(self.tight_bounds[row]),
+            missing=None if self.missing is None else self.missing.of(row),
             **{name: getattr(self, name).fixed_point(row) for name in SUMS},
         )
 
@@ -370,7 +404,8 @@ class SketchGroup(FrozenDataclass, Storable):
     def _in_order(self, rows: Codes) -> SketchGroup:
         arrays: Any = {name: getattr(self, name)[rows] for name in _ARRAYS}
         stacks: Any = {name: getattr(self, name).rows(rows) for name in STACKS}
-        return replace(self, **arrays, **stacks)
+        missing = None if self.missing is None else self.missing.rows(rows)
+        return replace(self, missing=missing, **arrays, **stacks)
 
     def _rows(self, chosen: Any) -> Codes:
         if callable(chosen):
@@ -474,6 +509,7 @@ class SketchGroup(FrozenDataclass, Storable):
             and self.unlabelled == other.unlabelled
             and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in _ARRAYS)
             and all(getattr(self, name) == getattr(other, name) for name in STACKS)
+            and self.missing == other.missing
         )
 
     # -- storage and description ------------------------------------------------------------
@@ -483,12 +519,13 @@ class SketchGroup(FrozenDataclass, Storable):
         return artifact.group_dataset(self)
 
     def _stored(self) -> tuple[xr.Dataset, str, int]:
-        return artifact.stored_group(self), artifact.GROUP, artifact.VERSIONS[artifact.GROUP]
+        return artifact.stored_group(self), artifact.GROUP, artifact.group_version(self)
 
     @property
     def nbytes(self) -> int:
-        """Size of all sums, bounds, counts and labels in bytes."""
-        return sum(getattr(self, name).nbytes for name in (*STACKS, *_ARRAYS))
+        """Size of all sums, counters, bounds, counts and labels in bytes."""
+        counters = 0 if self.missing is None else self.missing.nbytes
+        return counters + sum(getattr(self, name).nbytes for name in (*STACKS, *_ARRAYS))
 
     def __sizeof__(self) -> int:
         # Dask's memory accounting calls this
@@ -503,6 +540,7 @@ class SketchGroup(FrozenDataclass, Storable):
             "count": int(self.count.sum()),
             "omitted": int(self.omitted.sum()),
             "unlabelled": self.unlabelled,
+            "observed_features": self.missing and self.merged().observed.feature_fractions,
             "bytes": self.nbytes,
             "feature_map": self.feature_map.as_dict(),
         }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import MergeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
+from dask_sketch.sketching.missing import StackedMissing
 from dask_sketch.validation.labels import Codes
 
 # names of the attributes of a group that are stacks of exact sums
@@ -107,7 +108,7 @@ def add_groups(parts: Sequence[Any], positions: Sequence[Codes], n_groups: int) 
     Returns
     -------
     arrays
-        Stacks, counts and bounds of the result by the name of the attribute.
+        Stacks, counters, counts and bounds of the result by the name of the attribute.
     """
     n, d = n_groups, parts[0].feature_map.n_features
     count, omitted = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -131,7 +132,9 @@ def add_groups(parts: Sequence[Any], positions: Sequence[Codes], n_groups: int) 
         )
         for name in STACKS
     }
+    missing = StackedMissing.sum([part.missing for part in parts], list(positions), n)
     return stacks | {
+        "missing": missing,
         "count": count,
         "omitted": omitted,
         "minimum": low,

@@ -25,11 +25,13 @@ from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, FixedPoint
 from dask_sketch.features.kernels.incomplete import pairs_of, used_features
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.validation.arrays import FrozenDataclass
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 ARRAYS = ("frequencies", "pairs", "first", "second")  # attributes of the counters
+STACKED = (*ARRAYS, "weight_quanta")
 _BLOCK = 256  # sets of features whose overlaps with all others are computed together
 # Bound of the probabilities of the tree: values that were never missing may be missing.
 _LEAST = 1e-12
@@ -104,15 +106,16 @@ class MissingWeights(FrozenDataclass):
             )
         left = {name: getattr(whole, name) - getattr(part, name) for name in ARRAYS}
         weight = whole.weight_quanta - part.weight_quanta
-        return cls(**left, weight_quanta=weight)._or_none()
+        return cls(**left, weight_quanta=weight).or_none()
 
     def times(self, factor: float) -> MissingWeights | None:
         """Counters of rows whose weights are multiplied by a factor, each rounded once."""
         arrays = {name: getattr(self, name).times(factor) for name in ARRAYS}
         weight = round(Fraction(self.weight_quanta) * Fraction(factor))
-        return MissingWeights(**arrays, weight_quanta=weight)._or_none()
+        return MissingWeights(**arrays, weight_quanta=weight).or_none()
 
-    def _or_none(self) -> MissingWeights | None:
+    def or_none(self) -> MissingWeights | None:
+        """The counters; None if all are zero."""
         some = self.weight_quanta or any(getattr(self, name).any() for name in ARRAYS)
         return self if some else None
 
@@ -149,10 +152,157 @@ class MissingWeights(FrozenDataclass):
         """Whether all counters are equal."""
         if not isinstance(other, MissingWeights):
             return NotImplemented
-        names = (*ARRAYS, "weight_quanta")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        return all(getattr(self, name) == getattr(other, name) for name in STACKED)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class StackedMissing(FrozenDataclass):
+    """Counters of several groups: the attributes of :class:`MissingWeights`, one row for each.
+
+    A group without missing values has zeros.
+
+    Attributes
+    ----------
+    frequencies, pairs, first, second, weight_quanta
+        Counters and moments, with a leading axis of groups.
+    """
+
+    frequencies: StackedFixedPoint
+    pairs: StackedFixedPoint
+    first: StackedFixedPoint
+    second: StackedFixedPoint
+    weight_quanta: StackedFixedPoint
+
+    @classmethod
+    def stack(
+        cls, parts: Sequence[MissingWeights | None], feature_map: FeatureMap
+    ) -> StackedMissing | None:
+        """Stack the counters of groups; None if no group has any.
+
+        Parameters
+        ----------
+        parts
+            Counters of each group, or None.
+        feature_map
+            Their feature map.
+        """
+        if all(part is None for part in parts):
+            return None
+        zeros = {name: FixedPoint.zeros(n) for name, n in counter_sizes(feature_map).items()}
+        none = MissingWeights(**zeros, weight_quanta=0)
+        given = [none if part is None else part for part in parts]
+        stacks = {
+            name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in given])
+            for name in ARRAYS
+        }
+        weights = StackedFixedPoint.from_integers([part.weight_quanta for part in given])
+        return cls(**stacks, weight_quanta=weights)
+
+    @classmethod
+    def sum(
+        cls,
+        parts: Sequence[StackedMissing | None],
+        positions: Sequence[NDArray[np.intp]],
+        n_groups: int,
+    ) -> StackedMissing | None:
+        """Add the counters of groups row by row; None if no part has any.
+
+        Parameters
+        ----------
+        parts
+            Counters of one feature map, or None.
+        positions
+            Row of the result for each row of a part, ascending.
+        n_groups
+            Number of rows of the result.
+        """
+        found = [
+            (part, position)
+            for part, position in zip(parts, positions, strict=True)
+            if part is not None
+        ]
+        if not found:
+            return None
+        places = [position for _, position in found]
+        sums = {
+            name: StackedFixedPoint.sum(
+                [getattr(part, name) for part, _ in found],
+                places,
+                n_groups,
+                max_bits=None if name == "weight_quanta" else 118,
+            )
+            for name in STACKED
+        }
+        return cls(**sums)
+
+    def rows(self, chosen: NDArray[np.intp]) -> StackedMissing | None:
+        """Counters of some groups, in the given order; None if none of them has any."""
+        return StackedMissing(
+            **{name: getattr(self, name).rows(chosen) for name in STACKED}
+        ).or_none()
+
+    def or_none(self) -> StackedMissing | None:
+        """The counters; None if all are zero."""
+        return self if any(getattr(self, name).words.any() for name in STACKED) else None
+
+    def of(self, row: int) -> MissingWeights | None:
+        """Counters of one group; None if all are zero."""
+        arrays = {name: getattr(self, name).fixed_point(row) for name in ARRAYS}
+        return MissingWeights(**arrays, weight_quanta=self.weight_quanta.integers(row)).or_none()
+
+    def observed(self, weight_quanta: StackedFixedPoint, rows: slice) -> tuple[Array, Array]:
+        """Weights of the rows of each group that observe each frequency, and each pair.
+
+        Parameters
+        ----------
+        weight_quanta
+            Total weight of each group, in quanta of a sketch.
+        rows
+            Positions of the groups.
+
+        Returns
+        -------
+        frequencies, pairs
+            Shapes (n_groups, n_frequencies) and (n_groups, n_pairs).
+        """
+        totals = np.array(weight_quanta.integers(rows), dtype=object)
+        total = FixedPoint.from_integers((totals >> (WEIGHT_FRACTION - FRACTION))[:, None])
+        frequencies, pairs = (
+            (total - stack.fixed_point(rows)).to_float(FRACTION)
+            for stack in (self.frequencies, self.pairs)
+        )
+        return frequencies, pairs
+
+    def is_possible(self, weight_quanta: StackedFixedPoint) -> bool:
+        """Whether the counters of each group are possible for its total weight."""
+        totals = weight_quanta.integers()
+        parts = map(self.of, range(len(totals)))
+        return all(
+            part is None or part.is_possible(total)
+            for part, total in zip(parts, totals, strict=True)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the counters in bytes."""
+        return sum(getattr(self, name).nbytes for name in STACKED)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all counters are equal."""
+        if not isinstance(other, StackedMissing):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in STACKED)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def counter_sizes(feature_map: FeatureMap) -> dict[str, int]:
+    """Number of counters of each kind, by the attribute of :class:`MissingWeights`."""
+    d = feature_map.n_features
+    sizes = feature_map.n_frequencies, len(pairs_of(d)[0]), d, d
+    return dict(zip(ARRAYS, sizes, strict=True))
 
 
 def require_sparse(feature_map: FeatureMap) -> None:
@@ -184,19 +334,19 @@ def require_sparse(feature_map: FeatureMap) -> None:
 
 
 def refuse_missing(name: str, sketch: Any) -> None:
-    """Raise InputError for a sketch of rows with missing values.
+    """Raise InputError for a sketch, or a group of sketches, of rows with missing values.
 
     Parameters
     ----------
     name
         Name of the argument.
     sketch
-        Sketch, with an attribute ``missing``.
+        Sketch or group, with an attribute ``missing``.
     """
     if sketch.missing is not None:
         raise InputError(
-            f"{name} is a sketch of rows with missing values, whose noise this comparison does "
-            "not know: sketch with nan_policy='omit', or compare the models of decode().",
+            f"{name} has rows with missing values, whose noise this method does not know: sketch "
+            "with nan_policy='omit', or use the models of decode().",
             parameter=name,
         )
 

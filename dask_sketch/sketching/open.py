@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from dask_sketch.errors import ArtifactError, SketchError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
-from dask_sketch.features.kernels.incomplete import pairs_of
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.specification import parse_object
@@ -24,17 +24,17 @@ from dask_sketch.models.open import AnyModel, model_from_dataset
 from dask_sketch.sketching.artifact import (
     GROUP,
     MISSING,
+    MISSING_STACKS,
     MOMENTS,
     READABLE,
     SAMPLE,
     SKETCH,
     STACKS,
     SUMS,
-    VERSIONS,
     WEIGHTS,
 )
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.sketching.missing import MissingWeights
+from dask_sketch.sketching.missing import MissingWeights, StackedMissing, counter_sizes
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.rounding import unpack
 from dask_sketch.sketching.row_sample import RowSample
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 # and what the registered readers of :mod:`dask_sketch.storage.registry` return
 Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
-_MAX_BITS = {"weight_steps": 240, "squared_weight_steps": 240}  # of a sum; 118 for others
+# of a sum; 118 for others
+_MAX_BITS = dict.fromkeys(("weight_steps", "squared_weight_steps", "missing_weight_steps"), 240)
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
 
@@ -128,7 +129,7 @@ def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) ->
 
 def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:
     """Open a group of sketches, and refuse other artifacts; arguments as of :func:`open`."""
-    versions = {GROUP: VERSIONS[GROUP]}
+    versions = {GROUP: READABLE[GROUP]}
     return _group(read_dataset(store, versions, storage_options=storage_options), store)
 
 
@@ -211,15 +212,11 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
 def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | None:
     if not any(name.startswith("missing_") for name in map(str, dataset)):
         return None
-    sizes = {
-        "frequency": feature_map.n_frequencies,
-        "pair": len(pairs_of(feature_map.n_features)[0]),
-        "feature": feature_map.n_features,
-    }
+    sizes = counter_sizes(feature_map)
     found = {}
-    for attribute, (name, dimension) in MISSING.items():
+    for attribute, (name, _) in MISSING.items():
         words = [
-            stored_array(dataset, f"{name}_{word}", (sizes[dimension],), (np.int64,))
+            stored_array(dataset, f"{name}_{word}", (sizes[attribute],), (np.int64,))
             for word in ("high", "low")
         ]
         found[attribute] = FixedPoint(*words)
@@ -306,17 +303,16 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
     }
     shifts = json.loads(attrs["shifts"])
     shapes = {"moment_steps": (2, m), "first_steps": (d,), "second_steps": (d,)}
-    stacks: dict[str, Any] = {}
-    for name, attribute in STACKS.items():
-        words = dataset[name].values
-        words = stored_array(
-            dataset, name, (len(words), n, *shapes.get(name, ())), (np.int32, np.int64)
-        )
-        stack = _stack(name, words, int(shifts[name]))
-        negative = name in WEIGHTS and words[-1].min(initial=0) < 0
-        if negative or (stack.largest << stack.shift).bit_length() > _MAX_BITS.get(name, 118):
-            raise _damaged(name)
-        stacks[attribute] = stack
+    stacks = _stacks(dataset, STACKS, shapes, shifts, n)
+    missing = None
+    if any(name in dataset for name in MISSING_STACKS):
+        sizes = counter_sizes(feature_map)
+        shapes = {
+            name: (sizes[attribute],)
+            for name, attribute in MISSING_STACKS.items()
+            if attribute in sizes
+        }
+        missing = StackedMissing(**_stacks(dataset, MISSING_STACKS, shapes, shifts, n))
     unlabelled = int(attrs["unlabelled"])
     if min(unlabelled, *(rows[name].min(initial=0) for name in ("count", "omitted"))) < 0:
         raise _damaged("count")
@@ -327,12 +323,37 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
         labels=labels,
         unlabelled=unlabelled,
         dim=str(attrs["dim"]),
+        missing=missing,
         **rows,
         **stacks,
     )
+    if missing is not None and not missing.is_possible(group.weight_quanta):
+        raise _damaged("missing_frequency_steps")
     if ((group.total_weight > 0) & (group.squared_weight == 0)).any():
         raise _damaged("squared_weight_steps")
     return group
+
+
+def _stacks(
+    dataset: xr.Dataset,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    shifts: Mapping[str, Any],
+    n_groups: int,
+) -> dict[str, Any]:
+    """Stacks of a stored group by attribute, whose names are given by the stored one."""
+    found = {}
+    for name, attribute in names.items():
+        words = dataset[name].values
+        words = stored_array(
+            dataset, name, (len(words), n_groups, *shapes.get(name, ())), (np.int32, np.int64)
+        )
+        stack = _stack(name, words, int(shifts[name]))
+        negative = name in _MAX_BITS and words[-1].min(initial=0) < 0
+        if negative or (stack.largest << stack.shift).bit_length() > _MAX_BITS.get(name, 118):
+            raise _damaged(name)
+        found[attribute] = stack
+    return found
 
 
 def feature_map_of(dataset: xr.Dataset) -> FeatureMap:

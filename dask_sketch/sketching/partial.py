@@ -22,6 +22,7 @@ from dask_sketch.sketching.arguments import (
     refuse_phases,
     refuse_row,
     require_device,
+    require_feature_map,
     require_nan_policy,
     require_position,
 )
@@ -35,10 +36,6 @@ from dask_sketch.validation.device import on_device, on_host
 
 # Blocks of rows with weights that are gathered at most, so that there are more of each exponent.
 GATHERED = 2
-WITHOUT_GROUPS = (
-    "with groups: sketches of groups count complete rows only. Sketch each group by itself, or "
-    "pass nan_policy='omit'."
-)
 
 
 def prepare(feature_map: FeatureMap, dtype: Any = np.float32, device: str | None = None) -> None:
@@ -140,8 +137,8 @@ def partial_sketch(
         takes NaN and infinite values as missing: each frequency, and each moment, is summed over
         the rows that observe the features it uses, and only rows without any finite value are left
         out. That is valid where values are missing completely at random, independently of all
-        values. It needs frequencies of few features (``distribution="sparse-sums"``), and has
-        neither groups nor rows on a GPU.
+        values. It needs frequencies of few features (``distribution="sparse-sums"``), and rows
+        that are not on a GPU. Rows without a label are left out and counted, too.
     label
         Name of the chunk for messages.
     device
@@ -185,8 +182,11 @@ def partial_sketch(
     >>> group.labels, group.count, group.mean
     (array([3, 7]), array([1, 2]), array([[2., 1.], [2., 1.]]))
     """
-    require_nan_policy(nan_policy, without=None if groups is None else WITHOUT_GROUPS)
+    require_nan_policy(nan_policy)
     require_device(device)
+    require_feature_map(feature_map)
+    if nan_policy == "available":
+        require_sparse(feature_map)
     if groups is not None:
         if device is not None:
             raise InputError(
@@ -198,8 +198,6 @@ def partial_sketch(
             )
         return sketch_groups(samples, feature_map, groups, weights, nan_policy, label, dim)
     x, w = checked_rows(samples, weights, feature_map, label)
-    if nan_policy == "available":
-        require_sparse(feature_map)
     if feature_map.normalize and device is not None:
         raise InputError(
             f"device={device!r} with a feature map with normalize=True: such rows are summed on "

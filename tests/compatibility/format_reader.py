@@ -153,11 +153,14 @@ def add(a: tuple[dict, ...], b: tuple[dict, ...]) -> tuple[dict, dict]:
 
 def group_z(attrs: dict, arrays: dict) -> np.ndarray:
     """Complex sketch of every group, one in a row."""
-    sums = []
-    for name in ("moment_steps", "weight_steps"):
-        shift, words = json.loads(attrs["shifts"])[name], arrays[name].astype(object)
-        sums.append(sum(word * 2 ** (56 * k + shift) for k, word in enumerate(words)))
-    return shifted(sums[0], sums[1][:, None, None], attrs["feature_map"])
+    sums, shifts = {}, json.loads(attrs["shifts"])
+    for name in ("moment_steps", "weight_steps", "missing_frequency_steps"):
+        words = arrays[name].astype(object) if name in arrays else []
+        sums[name] = sum(word * 2 ** (56 * k + shifts[name]) for k, word in enumerate(words))
+    weight = sums["weight_steps"][:, None, None]
+    if "missing_frequency_steps" in arrays:
+        weight = weight - 512 * sums["missing_frequency_steps"][:, None]
+    return shifted(sums["moment_steps"], weight, attrs["feature_map"])
 
 
 def labels(attrs: dict, arrays: dict) -> np.ndarray:

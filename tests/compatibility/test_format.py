@@ -77,6 +77,15 @@ def test_values_of_today(missing):
     np.testing.assert_allclose(reader.sketch_z(attrs, arrays), whole.z, rtol=0, atol=1e-15)
 
 
+def test_groups_with_missing_values():
+    found = feature_map("sparse-sums", 7, 50, "plain")
+    x = np.where(X > 4.5, np.nan, X)
+    group = ds.partial_sketch(x, found, groups=np.arange(300) % 3, nan_policy="available")
+    attrs, arrays, _ = reader.read(group.to_bytes())
+    assert attrs["schema_version"] == 2
+    np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
+
+
 def test_random_rows_and_models():
     found = feature_map("adapted-radius", 7, 64, "plain")
     attrs, arrays, dims = reader.read(ds.sketch(X, found, sample=20).to_bytes())

@@ -18,10 +18,18 @@ from dask_sketch.models import random_mixture
 
 MIXTURE = random_mixture(5, 3, seed=1)
 MAP = FeatureMap(3, 150, scale=1.0, seed=2)
+SPARSE = FeatureMap(3, 150, scale=1.0, seed=2, distribution="sparse-sums")
 
 
 def sketch_of(n: int, seed: int, shift: float = 0.0, weights: object = None) -> Sketch:
     return partial_sketch(MIXTURE.sample(n, seed=seed) + shift, MAP, weights)
+
+
+def lacking(n: int, seed: int) -> Sketch:
+    """A sketch of rows with missing values: more of them in small data sets."""
+    x = MIXTURE.sample(n, seed=seed)
+    x[np.random.default_rng(seed).random(x.shape) < (0.1 if n > 500 else 0.3)] = np.nan
+    return partial_sketch(x, SPARSE, nan_policy="available")
 
 
 def null(kind: str, n_draws: int = 80) -> list[Drift]:
@@ -35,6 +43,10 @@ def null(kind: str, n_draws: int = 80) -> list[Drift]:
         elif kind == "state of which a part was replaced":
             kept = sketch_of(400, 1000 + i)
             a, b, shared = kept + a, kept + b, kept.squared_weight
+        elif kind == "missing values":
+            a, b = (lacking(n, seed) for n, seed in ((1000, 2 * i), (150, 2 * i + 1)))
+            if i % 2:
+                b, shared = a + b, a.squared_weight
         elif kind == "weights":
             w = np.random.default_rng(i).uniform(0.2, 3.0, size=150)
             b = partial_sketch(MIXTURE.sample(150, seed=2 * i + 1), MAP, w)
@@ -43,7 +55,14 @@ def null(kind: str, n_draws: int = 80) -> list[Drift]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["batches", "state that has grown", "state of which a part was replaced", "weights"]
+    "kind",
+    [
+        "batches",
+        "state that has grown",
+        "state of which a part was replaced",
+        "weights",
+        "missing values",
+    ],
 )
 def test_noise_is_as_large_as_it_says(kind: str) -> None:
     found = null(kind)

@@ -9,9 +9,14 @@ import pytest
 import zarr
 
 import dask_sketch as ds
-from dask_sketch.diagnostics.drift import drift
 from dask_sketch.diagnostics.missingness import compare_incomplete
-from dask_sketch.distributions import compare_rows
+from dask_sketch.distributions import (
+    compare,
+    compare_columns,
+    compare_rows,
+    mean_embedding,
+    mean_map_kernel,
+)
 from dask_sketch.errors import ArtifactError, DecodeError, InputError
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.models import random_mixture
@@ -33,6 +38,10 @@ def with_missing(kind, fraction=0.3, n=N):
 
 Y = with_missing("independent")
 MAP = ds.design(Y, n_components=K, nan_policy="available")
+
+
+DAY = np.arange(N) % 20
+GROUPS = ds.sketch(Y, MAP, groups=DAY, nan_policy="available")
 
 
 def lost(model):
@@ -153,14 +162,51 @@ def test_what_is_not_supported_says_so():
     samples, sketch = ds.open_samples(Y), ds.sketch(Y, MAP, nan_policy="available")
     for refused in (
         lambda: ds.polish(model, Y, 1, nan_policy="available"),
-        lambda: ds.sketch(Y, MAP, groups=np.zeros(N), nan_policy="available"),
+        lambda: mean_embedding(GROUPS),
+        lambda: mean_map_kernel(GROUPS),
+        lambda: compare_columns(GROUPS, GROUPS, GROUPS),
         lambda: list(sketch_partitions(samples, [0], MAP, nan_policy="available")),
-        lambda: drift(sketch, sketch),
         lambda: compare_rows(sketch, sketch),
         lambda: ds.privatise(ds.sketch(Y, MAP, nan_policy="available"), 1.0),
     ):
         with pytest.raises(InputError, match="omit"):
             refused()
+
+
+def test_lazy_groups_have_the_bits_of_groups_in_memory():
+    lazy = ds.sketch(
+        da.from_array(Y, chunks=(3000, D)), MAP, groups=DAY, nan_policy="available", split_every=2
+    )
+    assert lazy.compute().identical(GROUPS)
+
+
+def test_models_of_groups_are_those_of_their_sketches():
+    some = GROUPS.select([3, 4])
+    for label, model in ds.decode(some, 1).items():
+        np.testing.assert_array_equal(model.means, ds.decode(some[label], 1).means)
+
+
+def test_discrepancies_of_groups_are_those_of_their_sketches():
+    some = GROUPS.select([3, 4, 5])
+    expected = [[ds.mmd(a, b, squared=True) for _, b in some.items()] for _, a in some.items()]
+    found = ds.mmd(some, squared=True).values
+    away = ~np.eye(3, dtype=bool)
+    np.testing.assert_allclose(found[away], np.array(expected)[away], rtol=1e-9, atol=1e-12)
+
+
+def test_groups_that_miss_more_values_are_no_other_distribution():
+    rng, more = np.random.default_rng(8), Y.copy()
+    more[(rng.random(Y.shape) < 0.3) & (DAY % 2 == 1)[:, None]] = np.nan
+    group = ds.sketch(more, MAP, groups=DAY, nan_policy="available")
+    odd = group.labels % 2 == 1
+    assert not compare(group.select(odd), group.select(~odd)).is_different
+    moved = ds.sketch(more + 0.1 * X.std(axis=0), MAP, groups=DAY, nan_policy="available")
+    assert compare(group.select(odd), moved.select(~odd)).is_different
+    rare = Y.copy()
+    rare[DAY == 3, :2] = np.nan
+    group = ds.sketch(rare, MAP, groups=DAY, nan_policy="available")
+    with pytest.raises(InputError, match="=3 .*merge_by"):
+        compare(group.select(odd), group.select(~odd))
 
 
 def test_values_that_are_missing_completely_at_random_are_no_finding():

@@ -37,14 +37,79 @@ def weights_of(kind, n, rng):
     }[kind]()
 
 
-def assert_bits(group, x, labels, fm, w=None):
+def assert_bits(group, x, labels, fm, w=None, nan_policy="omit"):
     """Every group has the bits of the sketch of its rows alone."""
     labels = np.asarray(labels)
     assert list(group) == list(np.unique(labels))
     for label in group:
         rows = labels == label
-        alone = partial_sketch(x[rows], fm, None if w is None else w[rows], nan_policy="omit")
+        weights = None if w is None else w[rows]
+        alone = partial_sketch(x[rows], fm, weights, nan_policy=nan_policy)
         assert group[label].identical(alone), label
+
+
+def with_missing(rng, n=3000, d=5):
+    x = rng.normal(size=(n, d))
+    x[rng.random((n, d)) < 0.2], x[5], x[9, 0] = np.nan, np.nan, np.inf
+    labels = rng.integers(0, 7, n)
+    x[labels == 3] = 0.5  # without missing values
+    return x, labels
+
+
+def missing_map(**options):
+    return FeatureMap(5, 40, scale=1.0, distribution="sparse-sums", center=[0.3] * 5, **options)
+
+
+@pytest.mark.parametrize("kind", ["none", "mild", "wild"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_with_missing_values_have_the_bits_of_separate_sketches(dtype, kind, rng):
+    fm = missing_map(dtype=dtype)
+    x, labels = with_missing(rng)
+    x, w = x.astype(dtype), weights_of(kind, len(x), rng)
+
+    def part(rows):
+        weights = None if w is None else w[rows]
+        return partial_sketch(x[rows], fm, weights, groups=labels[rows], nan_policy="available")
+
+    group = part(slice(None))
+    assert_bits(group, x, labels, fm, w, "available")
+    parts = [part(slice(*ends)) for ends in ((0, 1), (1, 900), (900, None))]
+    assert ds.merge(parts[::-1]).identical(group)
+    assert part(rng.permutation(len(x))).identical(group)
+    assert group.merged().identical(partial_sketch(x, fm, w, nan_policy="available"))
+    assert group.select([3]).missing is None
+    assert ds.open(group.to_bytes()).identical(group)
+    assert SketchGroup.from_sketches(dict(group.items())).identical(group)
+
+
+def test_averages_of_groups_are_over_the_values_that_are_observed(rng):
+    x, labels = with_missing(rng)
+    group = partial_sketch(x, missing_map(), groups=labels, nan_policy="available")
+    for name in ("z", "mean", "variance"):
+        alone = [getattr(sketch, name) for _, sketch in group.items()]
+        np.testing.assert_allclose(getattr(group, name), alone, rtol=1e-12)
+    seen = np.isfinite(x)
+    expected = seen.mean(axis=0) * len(x) / seen.any(axis=1).sum()
+    np.testing.assert_allclose(group.as_dict()["observed_features"], expected, rtol=1e-12)
+
+
+def test_rows_of_groups_with_missing_values_can_be_refused(rng):
+    x, labels = with_missing(rng)
+    x[2000] = [np.nan, 0.0, 1e12, 0.0, 0.0]
+    with pytest.raises(ChunkError, match="row 2000 .* 1000000000000.0 in feature 2"):
+        partial_sketch(x, missing_map(), groups=labels, nan_policy="available")
+    x[2000, 2], w = 0.0, np.ones(len(x))
+    w[2000] = -1.0
+    with pytest.raises(ChunkError, match="row 2000 has weight=-1"):
+        partial_sketch(x, missing_map(), w, groups=labels, nan_policy="available")
+
+
+def test_rows_without_a_label_are_left_out_where_values_may_be_missing():
+    x, labels = np.array([[0.0] * 5, [np.nan, *[1.0] * 4], [1.0] * 5]), ["a", None, "a"]
+    group = partial_sketch(x, missing_map(), groups=labels, nan_policy="available")
+    assert (group.unlabelled, group["a"].count, group.missing) == (1, 2, None)
+    with pytest.raises(InputError, match="nan_policy='available'.*sparse-sums"):
+        partial_sketch(x, FeatureMap(5, 40, scale=1.0), groups=labels, nan_policy="available")
 
 
 @pytest.mark.parametrize("kind", ["none", "mild", "wild"])

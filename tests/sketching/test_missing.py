@@ -153,11 +153,6 @@ def test_frequencies_of_all_features_are_refused(feature_map):
         available(np.zeros((2, 3)), feature_map)
 
 
-def test_groups_are_refused():
-    with pytest.raises(InputError, match="nan_policy='available' with groups.*omit"):
-        available(np.zeros((2, 5)), sparse_map(), groups=[0, 1])
-
-
 def test_the_noise_level_is_that_of_simulated_sketches(rng):
     fm = sparse_map(m=60)
     found, expected = [], []
