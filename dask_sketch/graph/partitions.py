@@ -26,6 +26,7 @@ from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threa
 from dask_sketch.graph.reduction import Reduction, reduce_blocks
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.row_sample import Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import Block
@@ -96,11 +97,9 @@ def sketch_partitions(
     [(2, 100), (5, 100)]
     """
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
-    require_nan_policy(
-        nan_policy,
-        without="with partitions: ledgers hold sketches of complete rows only. Pass 'omit', or "
-        "compute a sketch() of each part of the data, which merge() adds.",
-    )
+    require_nan_policy(nan_policy)
+    if nan_policy == "available":
+        require_sparse(feature_map)
     return stream(
         samples,
         sketch_reduction(samples, feature_map, nan_policy, sampling=sampling, allow_empty=True),

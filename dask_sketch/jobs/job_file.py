@@ -42,6 +42,7 @@ from dask_sketch.jobs.values import (
     Variances,
     Window,
 )
+from dask_sketch.sketching.arguments import NanPolicy
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.validation.choices import CovarianceType, Distribution, Task
 
@@ -192,14 +193,14 @@ class SourceTable(DataTable):
     name
         Beginning of the keys of the partitions.
     nan_policy
-        ``"raise"`` or ``"omit"``.
+        ``"raise"``, ``"omit"`` or ``"available"``, as in :func:`~dask_sketch.sketch`.
     fingerprint
         Method by which changes are noticed: ``"auto"`` compares size and time or ETag,
         ``"checksum"`` compares the bytes, which are then read twice.
     """
 
     name: Name = "data"
-    nan_policy: Literal["raise", "omit"] = "raise"
+    nan_policy: NanPolicy = "raise"
     fingerprint: Literal["auto", "checksum"] = "auto"
 
 

@@ -20,6 +20,7 @@ from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
+from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import is_parquet, open_samples
 from dask_sketch.sources.samples import Samples
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.jobs.job_file import DataTable, GroupsTable, Job, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
+    from dask_sketch.sketching.arguments import NanPolicy
     from dask_sketch.sketching.sketch import Sketch
 
 logger = logging.getLogger(__name__)
@@ -297,6 +299,7 @@ def _group(table: GroupsTable, key: str) -> str | None:
 def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     """Open the feature map of a job file, or design one from a few chunks of the largest source."""
     given = job.feature_map
+    available = any(source.table.nan_policy == "available" for source in sources)
     if given.file is not None:
         found = open_feature_map(job.place(given.file))
         if found.categories is not None:
@@ -304,7 +307,16 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
                 f"feature_map.file = {given.file!r} has categories: jobs take numeric columns. "
                 "Design a map of these, or sketch the table with dask_sketch.sketch."
             )
-        return found
+    else:
+        found = _designed(job, sources, "available" if available else "omit")
+    if available:
+        require_sparse(found)
+    return found
+
+
+def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> FeatureMap:
+    """Design a feature map from a few chunks of the largest source."""
+    given = job.feature_map
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     options = {
         name: value
@@ -316,6 +328,7 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
         n_frequencies=given.n_frequencies,
         n_components=given.n_components,
         seed=job.job.seed,
+        nan_policy=nan_policy,
         **options,
     )
 

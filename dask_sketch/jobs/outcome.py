@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
@@ -18,6 +20,7 @@ from dask_sketch.storage.overwrite import local_path, require_writable, require_
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
+    from dask_sketch.sketching.sketch import Sketch
 
 DONE, INCOMPLETE = "done", "incomplete"
 _NAMED = 3
@@ -44,6 +47,9 @@ class Outcome:
         Numbers of samples and of stored bytes that this run read; ``None`` if unknown.
     omitted
         Number of rows that this run read and omitted, because they are not finite.
+    missing, missing_read
+        Fraction of missing values of each feature that has any, by its name: of all samples in the
+        ledger, and of those that this run read, with ``nan_policy = "available"``.
     seconds
         Duration of each step in seconds, by name.
     rows
@@ -90,6 +96,8 @@ class Outcome:
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
     omitted: int = 0
+    missing: Mapping[str, float] = field(default_factory=dict)
+    missing_read: Mapping[str, float] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     damage: str | None = None
@@ -130,6 +138,9 @@ class Outcome:
             "bytes read": describe_bytes(self.bytes_read),
             "seconds": ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.items()),
         }
+        if self.missing:
+            now, always = map(missing_text, (self.missing_read, self.missing))
+            fields["missing values"] = f"{now} in this run; {always} in all"
         if self.quarantined:
             named = ", ".join(sorted(self.quarantined)[:_NAMED])
             more = ", ..." if len(self.quarantined) > _NAMED else ""
@@ -187,6 +198,36 @@ def drift_text(drift: Drift) -> str:
     '0.2 (noise of independent rows: 0.1)'
     """
     return f"{drift.discrepancy:.2g} (noise of independent rows: {drift.noise_level**0.5:.2g})"
+
+
+def missing_shares(sketch: Sketch | None, names: Sequence[str] | None) -> dict[str, float]:
+    """Fraction of missing values of each feature that has any, by its name.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the samples; None for no samples.
+    names
+        Names of the features.
+    """
+    if sketch is None or sketch.missing is None:
+        return {}
+    fractions = 1.0 - sketch.observed.feature_fractions
+    titles = [f"feature {k}" for k in range(len(fractions))] if names is None else names
+    return {str(titles[int(k)]): float(fractions[k]) for k in np.flatnonzero(fractions > 0.0)}
+
+
+def missing_text(shares: Mapping[str, float]) -> str:
+    """Describe the features with the most missing values.
+
+    Examples
+    --------
+    >>> missing_text({"a": 0.02, "b": 0.25})
+    '25 % of b, 2 % of a'
+    """
+    most = sorted(shares.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in most[:_NAMED])
+    return (named or "none") + (", ..." if len(most) > _NAMED else "")
 
 
 def model_text(model: Mapping[str, Any]) -> str:

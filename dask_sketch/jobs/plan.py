@@ -200,6 +200,7 @@ def plan_run(
     kept_bytes = sample_bytes(sum(fewer), feature_map.n_features, itemsize)
     sizes = [part.n_bytes for part in todo]
     rows = [part.rows for part in todo]
+    with_missing = any(table.nan_policy == "available" for table in job.sources)
     plan = JobPlan(
         name=job.job.name,
         ledger=job.place(job.job.ledger),
@@ -223,7 +224,8 @@ def plan_run(
         rows_per_partition=n_kept,
         rows_bytes=kept_bytes,
         ledger_bytes=kept_bytes
-        + row_bytes(feature_map) * (len(todo) + 2),  # and the old and the new total
+        # and the old and the new total
+        + row_bytes(feature_map, with_missing=with_missing) * (len(todo) + 2),
         ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=largest.memory_per_thread,

@@ -81,6 +81,7 @@ def write_page(
             *_components(results, first),
             *group_sections(outcome),
             _run(outcome),
+            *_missing(outcome),
             *_past(results, outcome),
             *_plan(outcome, planned),
         ],
@@ -252,6 +253,22 @@ def _run(outcome: Outcome) -> Section:
     )
     rows = [(name, model_text(model)) for name, model in outcome.models.items()]
     return Section("This run", counts, ("model", "result"), rows)
+
+
+def _missing(outcome: Outcome) -> list[Section]:
+    """Table of the missing values of each feature."""
+    if not outcome.missing:
+        return []
+    most = sorted(outcome.missing.items(), key=lambda item: -item[1])[:MAX_ROWS]
+    rows = [
+        (name, f"{100 * outcome.missing_read.get(name, 0.0):.3g} %", f"{100 * share:.3g} %")
+        for name, share in most
+    ]
+    text = (
+        "Fraction of the samples that lack a feature. They are in the result with their other "
+        "features, which is valid where values are missing completely at random."
+    )
+    return [Section("Missing values", text, ("feature", "this run", "all samples"), rows)]
 
 
 def _quarantine(outcome: Outcome) -> list[Section]:
@@ -438,6 +455,8 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         breaches=tuple(stored.get("breaches", ())),
         refused=tuple(stored.get("refused", {}).values()),
         damage=stored.get("damage"),
+        missing=stored.get("missing", {}),
+        missing_read=stored.get("missing_read", {}),
         ledger=ledger.label,
         report=path,
         **numbers,

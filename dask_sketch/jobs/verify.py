@@ -15,6 +15,7 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
+from dask_sketch.jobs.outcome import missing_text
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -201,17 +202,20 @@ def records_text(
         "new", "changed", "deleted", "quarantined", "samples_read", "omitted", "partitions",
         "samples",
     )  # fmt: skip
+    missing = any(record.results.get("missing_read") for record in records)
     rows = [
         (
             str(record.number),
             record.started,
             status_text(record),
             *(f"{record.counts.get(name, 0):,}" for name in columns),
+            *([missing_text(record.results.get("missing_read", {}))] if missing else []),
             _quality(record),
         )
         for record in records
     ]
-    names = (name.replace("samples_read", "read") for name in columns)
+    names = [name.replace("samples_read", "read") for name in columns]
+    names += ["missing values"] * missing
     text = text_table(rows, header=("run", "started", "status", *names, "cost in noise levels"))
     if quarantined:
         text += f"\n\nin quarantine: {', '.join(sorted(quarantined))}"

@@ -92,9 +92,10 @@ def sketch_groups(
         for low, high, group in zip(sums.minimum, sums.maximum, labels, strict=True):
             if not has_phases(feature_map, low, high):
                 refuse_phases(feature_map, low, high, f"{label}, {dim}={group!s},")
-    left_out = np.empty(0, np.int64) if bad is None else codes[bad & (codes >= 0)]
-    available = nan_policy == "available" and len(left_out) > 0
-    omitted = np.bincount(left_out[:0] if available else left_out, minlength=len(labels))
+    available = nan_policy == "available"
+    omitted = np.zeros(len(labels), np.int64)
+    if bad is not None and not available:
+        omitted += np.bincount(codes[bad & (codes >= 0)], minlength=len(labels))
     found = SketchGroup(
         feature_map=feature_map,
         labels=labels,
@@ -111,7 +112,7 @@ def sketch_groups(
         unlabelled=unlabelled,
         dim=dim,
     )
-    if not available:
+    if bad is None or not available or not (bad & (codes >= 0)).any():
         return found
     return merge(
         [found, _incomplete(x, feature_map, np.where(bad, codes, MISSING), found, w, label)]

@@ -53,7 +53,7 @@ def write_rows(path: Path, rows: np.ndarray) -> zarr.Array:
     store = zarr.create_array(
         str(path),
         shape=rows.shape,
-        chunks=(ROWS, N_FEATURES),
+        chunks=(ROWS, rows.shape[1]),
         dtype="float32",
         compressors=None,  # so that a change need not change the size
         overwrite=True,

@@ -14,6 +14,7 @@ import zarr
 from jobs.places import ROWS, Place, answers_in, rows_of, write_rows
 
 import dask_sketch as ds
+from dask_sketch import partial_sketch
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import (
     ArtifactError,
@@ -25,9 +26,10 @@ from dask_sketch.errors import (
 )
 from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
+from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.results import CAME, STATE
 from dask_sketch.jobs.run import plan_job, run_job
-from dask_sketch.jobs.verify import verify_job
+from dask_sketch.jobs.verify import records_text, verify_job
 
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
@@ -56,6 +58,42 @@ def test_from_nothing_to_a_model_and_its_files(make_place: Make) -> None:
     assert "no earlier data to compare with" in page
     assert any("10 partitions" in line for line in lines)
     assert "cold start" in str(outcome)
+
+
+def test_missing_values(make_place: Make) -> None:
+    """Counters from the sources to the record, the report and the history."""
+    policy = '[[sources]]\npath = "x.zarr"\nchunk_size = 240\nnan_policy = "available"\n'
+    page = '[outputs]\nreport = "out/r.html"\n'
+    place = make_place(10, sample=0)
+    place.write(DECODE + page, sources=policy)
+    rows = np.concatenate([rows_of(ROWS * 14), rows_of(ROWS * 14, seed=1)[:, :1]], axis=1)
+    rows[: ROWS * 10 : 4, 1] = np.nan
+    write_rows(place.store, rows[: ROWS * 10])
+    first = place.run()
+    assert first.missing == first.missing_read == {"feature 1": 0.25}
+    total = place.ledger().total()
+    expected = partial_sketch(rows[: ROWS * 10], total.feature_map, nan_policy="available")
+    assert total.identical(expected)
+    place.append(rows[ROWS * 10 :])
+    second = place.run()
+    assert second.missing == {"feature 1": pytest.approx(50 / 280)}
+    assert second.missing_read == {}
+    assert {CAME, STATE} == set(second.drifts)
+    assert second.drift is not None
+    assert "none in this run; 18 % of feature 1 in all" in str(second)
+    assert "17.9 %" in (place.folder / "out/r.html").read_text()
+    assert verify_job(place.file, 1.0).is_sound
+    assert "25 % of feature 1" in records_text(place.ledger().history(), (), {})
+    report_last_run(place.file, place.folder / "again.html")
+    assert "17.9 %" in (place.folder / "again.html").read_text()
+
+
+def test_a_map_of_all_features_is_refused_where_values_are_missing(make_place: Make) -> None:
+    policy = '[[sources]]\npath = "x.zarr"\nnan_policy = "available"\n'
+    place = make_place(2, sample=0)
+    place.write(DECODE, sources=policy, map_='n_components = 2\ndistribution = "gaussian"')
+    with pytest.raises(InputError, match="nan_policy='available'.*sparse-sums"):
+        place.run()
 
 
 def test_a_second_run_reads_only_what_is_new(make_place: Make, read: list[int]) -> None:

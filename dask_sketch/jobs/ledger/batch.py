@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,10 +23,11 @@ from dask_sketch.jobs.ledger.objects import (
     write_group,
 )
 from dask_sketch.jobs.ledger.partitions import Entry
+from dask_sketch.sketching.missing import ARRAYS, MissingWeights, counter_sizes
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 
-WORDS, BOUNDS = "words", "bounds"  # names of the arrays
+WORDS, BOUNDS, MISSING = "words", "bounds", "missing"  # names of the arrays
 _LONG = 24  # bytes of the sum of the weights, and of the sum of their squares
 _HEAD = 3 + 2 * _LONG // 8
 LAYOUT = (
@@ -34,6 +36,12 @@ LAYOUT = (
     "moment_steps, of first_steps and of second_steps, as dask-sketch/sketch version 2 has them. "
     "bounds: minimum and maximum of each feature."
 )
+MISSING_LAYOUT = (
+    "missing: a row for each partition, of int64: missing_weight_steps of 24 bytes, the least "
+    "first; then the high and the low words of missing_frequency, missing_pair, missing_first and "
+    "missing_second, as dask-sketch/sketch version 3 has them, and zeros for a partition without "
+    "missing values."
+)
 
 
 def _sizes(feature_map: FeatureMap) -> tuple[int, ...]:
@@ -41,15 +49,23 @@ def _sizes(feature_map: FeatureMap) -> tuple[int, ...]:
     return (2 * m, 2 * m, d, d, d, d)
 
 
-def shapes(n: int, feature_map: FeatureMap) -> dict[str, tuple[tuple[int, ...], str]]:
+def shapes(
+    n: int, feature_map: FeatureMap, *, with_missing: bool = False
+) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shapes and types of the arrays of ``n`` sketches."""
-    return {
+    found: dict[str, tuple[tuple[int, ...], str]] = {
         WORDS: ((n, _HEAD + sum(_sizes(feature_map))), "int64"),
         BOUNDS: ((n, 2, feature_map.n_features), "float64"),
     }
+    if with_missing:
+        width = _LONG // 8 + 2 * sum(counter_sizes(feature_map).values())
+        found[MISSING] = (n, width), "int64"
+    return found
 
 
-def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None) -> int:
+def row_bytes(
+    feature_map: FeatureMap, sampling: Sampling | None = None, *, with_missing: bool = False
+) -> int:
     """Largest number of bytes of one sketch in memory.
 
     Parameters
@@ -58,10 +74,12 @@ def row_bytes(feature_map: FeatureMap, sampling: Sampling | None = None) -> int:
         Feature map of the sketch.
     sampling
         Choice of its random rows; None for none.
+    with_missing
+        Whether it has counters of missing values.
     """
-    d = feature_map.n_features
-    size = 0 if sampling is None else sample_bytes(sampling.size, d)
-    return 8 * (_HEAD + sum(_sizes(feature_map)) + 2 * d) + size
+    size = 0 if sampling is None else sample_bytes(sampling.size, feature_map.n_features)
+    arrays = shapes(1, feature_map, with_missing=with_missing).values()
+    return 8 * sum(math.prod(shape) for shape, _ in arrays) + size
 
 
 def stack(
@@ -88,8 +106,10 @@ def stack(
         )
     if any(sketch.rounding_error for sketch in sketches):
         raise LedgerError("a ledger holds no rounded sketches: add the exact sketch of the data.")
-    described = shapes(len(sketches), feature_map)
-    words, bounds = (np.empty(shape, kind) for shape, kind in described.values())
+    with_missing = any(sketch.missing is not None for sketch in sketches)
+    described = shapes(len(sketches), feature_map, with_missing=with_missing)
+    found = {name: np.zeros(shape, kind) for name, (shape, kind) in described.items()}
+    words, bounds = found[WORDS], found[BOUNDS]
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
         long = b"".join(
             steps.to_bytes(_LONG, "little")
@@ -101,7 +121,12 @@ def stack(
         parts = [word.ravel() for both in steps for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
-    found = {WORDS: words, BOUNDS: bounds}
+    for row, sketch in zip(found.get(MISSING, ()), sketches, strict=False):
+        if sketch.missing is not None:
+            counters = [getattr(sketch.missing, name) for name in ARRAYS]
+            long = sketch.missing.weight_quanta.to_bytes(_LONG, "little")
+            parts = [word for each in counters for word in (each.high, each.low)]
+            np.concatenate([np.frombuffer(long, dtype="<i8"), *parts], out=row)
     if with_rows:
         found |= partition_rows.stack(
             [sketch.sample for sketch in sketches], feature_map.n_features
@@ -127,6 +152,11 @@ def unstack(
     moments = [part.reshape(2, -1) for part in parts[:2]]
     steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
     sound = all(each.is_canonical() for each in steps) and min(count, omitted) >= 0
+    missing = _missing_of(arrays[MISSING][row], feature_map) if MISSING in arrays else None
+    sound &= missing is None or (
+        all(getattr(missing, name).is_canonical() for name in ARRAYS)
+        and missing.is_possible(weight)
+    )
     if not sound or tight not in (0, 1):
         raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
     try:
@@ -142,9 +172,19 @@ def unstack(
             first_quanta=steps[1],
             second_quanta=steps[2],
             tight_bounds=bool(tight),
+            missing=missing,
         )
     except SketchError as error:
         raise LedgerError(f"{label} holds impossible sums: {error}") from error
+
+
+def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWeights | None:
+    """Counters of one row; None if all are zero."""
+    head, sizes = _LONG // 8, counter_sizes(feature_map)
+    parts = np.split(words[head:].copy(), np.cumsum(np.repeat(list(sizes.values()), 2))[:-1])
+    arrays = {name: FixedPoint(*parts[2 * i : 2 * i + 2]) for i, name in enumerate(sizes)}
+    weight = int.from_bytes(words[:head].astype("<i8").tobytes(), "little")
+    return MissingWeights(**arrays, weight_quanta=weight).or_none()
 
 
 FOLDER = "batches"
@@ -196,9 +236,16 @@ class Batch:
         return batch
 
 
-def batch_rows(feature_map: FeatureMap, sampling: Sampling | None = None) -> int:
+def batch_rows(
+    feature_map: FeatureMap, sampling: Sampling | None = None, with_missing: bool = False
+) -> int:
     """Largest number of members of a batch, at least one."""
-    return max(1, BATCH_BYTES // row_bytes(feature_map, sampling))
+    return max(1, BATCH_BYTES // row_bytes(feature_map, sampling, with_missing=with_missing))
+
+
+def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Attributes of a group of arrays that has counters of missing values; empty without."""
+    return {"missing": True, "missing_layout": MISSING_LAYOUT} if MISSING in arrays else {}
 
 
 def write_batch(
@@ -233,7 +280,8 @@ def write_batch(
     }
     attributes = {"schema": SCHEMA, "digest": digest, "layout": LAYOUT, "members": columns}
     filled = {key: values for key, values in arrays.items() if values.size}
-    stored = write_group(backend, name, filled, attributes | partition_rows.stated(arrays))
+    attributes |= stated(arrays) | partition_rows.stated(arrays)
+    stored = write_group(backend, name, filled, attributes)
     return Batch(stored, len(members))
 
 
@@ -309,7 +357,8 @@ def read_rows(
     (attributes,) = read_attributes(backend, [batch.reference])
     if attributes.get("digest") != feature_map.digest:
         raise LedgerError(f"{label} holds sketches of another feature map than the ledger.")
-    expected = shapes(batch.n_members, feature_map)
+    with_missing = attributes.get("missing") is True
+    expected = shapes(batch.n_members, feature_map, with_missing=with_missing)
     wanted = {name: expected[name] for name in (expected if names is None else names)}
     if sampling is not None:
         d = feature_map.n_features
@@ -364,10 +413,9 @@ def _samples_of(
 def write_total(backend: Backend, number: int, total: Sketch) -> Reference:
     """Store the sums of all partitions, without their random rows."""
     feature_map = total.feature_map
-    return write_group(
-        backend, fresh_name(TOTALS, number), stack([total], feature_map),
-        {"schema": SCHEMA, "digest": feature_map.digest, "layout": LAYOUT},
-    )  # fmt: skip
+    arrays = stack([total], feature_map)
+    attributes = {"schema": SCHEMA, "digest": feature_map.digest, "layout": LAYOUT}
+    return write_group(backend, fresh_name(TOTALS, number), arrays, attributes | stated(arrays))
 
 
 def read_total(backend: Backend, reference: Reference, feature_map: FeatureMap) -> Sketch:

@@ -18,6 +18,7 @@ from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
     BOUNDS,
     FOLDER,
+    MISSING,
     Batch,
     Member,
     batch_rows,
@@ -188,6 +189,8 @@ class Change:
             quarantined=kept | dict(quarantined),
             gone=gone,
             fingerprints={**state.fingerprints, **marks},
+            with_missing=state.with_missing
+            or any(sketch.missing is not None for _, sketch in self._added),
         )
 
     def _with_rows(self, key: str, sketch: Sketch) -> Sketch:
@@ -354,10 +357,13 @@ class Change:
             tight_bounds=True,
         )
 
+    def _batch_rows(self) -> int:
+        return batch_rows(self._map, self._sampling, self._state.with_missing)
+
     def _write_added(self, batches: list[Batch]) -> list[Batch]:
         run = self._before.last_run + 1
         entries, gone = self._index.entries, self._before.gone
-        size = batch_rows(self._map, self._sampling)
+        size = self._batch_rows()
         for start in range(0, len(self._added), size):
             part = self._added[start : start + size]
             members: list[Member] = []
@@ -388,7 +394,7 @@ class Change:
 
         Sums of removed partitions may stay in a batch, but their random rows are data.
         """
-        groups = mergeable(batches, batch_rows(self._map, self._sampling))
+        groups = mergeable(batches, self._batch_rows())
         merged = {batch for group in groups for batch in group}
         if self._sampling is not None and self._record is not None:
             groups += [[batch] for batch in batches if batch.dead and batch not in merged]
@@ -405,6 +411,10 @@ class Change:
             members += [self._index.members[batch.reference.name][row] for row in alive]
             arrays = read_rows(self._backend, batch, self._map, sampling=self._sampling)
             parts.append(partition_rows.select(arrays, alive))
+        width = max(part[MISSING].shape[1] if MISSING in part else 0 for part in parts)
+        if width:  # zeros for partitions without missing values
+            for part in parts:
+                part.setdefault(MISSING, np.zeros((len(part[BOUNDS]), width), np.int64))
         return self._write(
             members, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         )

@@ -31,7 +31,7 @@ from dask_sketch.storage.artifact_reader import MAX_BYTES
 
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
-VERSION = 1
+VERSIONS = (1, 2)  # without and with missing values, which earlier software would not see
 ROOT_SCHEMA = "dask-sketch/ledger"
 ROOT_VERSIONS = (1, 2)  # without and with random rows, which earlier software would drop
 FEATURE_MAP_FOLDER = "feature_map"
@@ -74,6 +74,8 @@ class Manifest:
         was forgotten since, whose rows may be among them.
     with_rows
         Whether partitions have random rows, if the root states a choice of them.
+    with_missing
+        Whether partitions have counters of missing values, or had some.
     """
 
     number: int = 0
@@ -89,6 +91,7 @@ class Manifest:
     oldest: int = 0
     pilot: Reference | None = None
     with_rows: bool = True
+    with_missing: bool = False
 
     @property
     def erased(self) -> dict[str, tuple[str, ...]]:
@@ -118,7 +121,7 @@ class Manifest:
             "oldest": self.oldest,
             "pilot": self.pilot and self.pilot.to_json(),
             "with_rows": self.with_rows,
-        }
+        } | ({"with_missing": True} if self.with_missing else {})
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], label: str) -> Manifest:
@@ -145,6 +148,7 @@ class Manifest:
                 oldest=int(found["oldest"]),
                 pilot=Reference.from_json(found["pilot"]) if found.get("pilot") else None,
                 with_rows=bool(found.get("with_rows", True)),
+                with_missing=bool(found.get("with_missing", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LedgerError(f"{label} is not the manifest of a ledger: {error!r}.") from error
@@ -173,7 +177,7 @@ def read_commit(backend: Backend, number: int) -> Manifest:
     name = commit_name(number)
     label = f"{backend.label}/{name}"
     content = backend.read(f"{name}/{ROOT}", MAX_METADATA)
-    manifest = Manifest.from_json(checked_content(content, SCHEMA, (VERSION,), label), label)
+    manifest = Manifest.from_json(checked_content(content, SCHEMA, VERSIONS, label), label)
     if manifest.number != number:
         raise LedgerError(f"{label} is a copy of commit {manifest.number}.")
     return manifest
@@ -231,7 +235,7 @@ def publish(backend: Backend, manifest: Manifest) -> None:
     LedgerLocked
         If another process has published a commit of this number.
     """
-    content = with_checksum(SCHEMA, VERSION, manifest.to_json())
+    content = with_checksum(SCHEMA, VERSIONS[manifest.with_missing], manifest.to_json())
     if len(content) > MAX_METADATA:
         raise LedgerError(
             f"the manifest of {backend.label} would take {len(content):,} bytes, over the limit of "

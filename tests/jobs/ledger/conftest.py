@@ -16,6 +16,12 @@ def feature_map():
     return FeatureMap(2, 20, scale=1.0, seed=3)
 
 
+@pytest.fixture(scope="session")
+def sparse_map():
+    """A map for rows with missing values."""
+    return FeatureMap(5, 20, scale=1.0, seed=3, distribution="sparse-sums")
+
+
 @pytest.fixture
 def world(feature_map):
     return World(feature_map)

@@ -10,11 +10,11 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs.ledger.world import World, record, same
+from jobs.ledger.world import Nights, World, record, same
 
 from dask_sketch import FeatureMap, Sketch, create_ledger, open_ledger, partial_sketch
 from dask_sketch.errors import InputError, LedgerError
-from dask_sketch.jobs.ledger import Partition, change
+from dask_sketch.jobs.ledger import Partition, change, manifest
 
 
 def test_a_ledger_needs_a_feature_map(tmp_path):
@@ -262,6 +262,42 @@ def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
     assert again.total(live).identical(world.total(live))
     assert again.entries["27-0"].batch == in_memory.entries["27-0"].batch
     assert dict(again.entries) == dict(in_memory.entries)
+
+
+@pytest.mark.parametrize("sample", [0, 5])
+def test_partitions_with_missing_values(tmp_path, sparse_map, sample):
+    world = World(sparse_map, sample, missing=0.3)
+    ledger = create_ledger(tmp_path / "ledger.zarr", sparse_map, sample=sample)
+    Nights(world, 6).run(ledger)
+    again = open_ledger(tmp_path / "ledger.zarr")
+    versions = Nights(world, 6).expected(6)
+    assert any(world.sketch(key, v).missing is None for key, v in versions.items())
+    assert same(again.total(), world.total(versions))
+    assert again.total(sample=False).missing is not None
+    for key, version in versions.items():
+        assert again.sketch_of(key).same_sums(world.sketch(key, version))
+    found = again.verify(1, 0, lambda keys: {key: world.sketch(key, versions[key]) for key in keys})
+    assert found.is_sound
+    last = [key for key, entry in again.entries.items() if entry.run == 6]
+    rest = again.total(sample=False) - again.total(last, sample=False)
+    assert rest.same_sums(again.total(set(versions).difference(last), sample=False))
+    part = again.window(1, half_life="1 day", sample=False)
+    assert part.identical(again.total(last, sample=False))
+    with again.lock():
+        again.forget([key for key in versions if world.sketch(key, versions[key]).missing])
+        left = set(again.entries)
+    assert again.total(sample=False).missing is None
+    assert same(again.total(), world.total({key: versions[key] for key in left}))
+
+
+def test_earlier_software_refuses_missing_values(tmp_path, sparse_map, monkeypatch):
+    world = World(sparse_map, missing=0.3)
+    ledger = create_ledger(tmp_path / "ledger.zarr", sparse_map)
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b"))
+    monkeypatch.setattr(manifest, "VERSIONS", (1,))
+    with pytest.raises(LedgerError, match="schema version 2"):
+        open_ledger(tmp_path / "ledger.zarr")
 
 
 def test_what_is_no_longer_needed_is_gone(local, world):

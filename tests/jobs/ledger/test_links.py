@@ -13,7 +13,7 @@ from jobs.ledger.world import record
 from dask_sketch import Centroids, open_ledger
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.backends import open_backend
-from dask_sketch.jobs.ledger.manifest import SCHEMA, VERSION
+from dask_sketch.jobs.ledger.manifest import SCHEMA, VERSIONS
 from dask_sketch.jobs.ledger.objects import with_checksum
 
 FOLDERS = ["batches", "totals", "runs", "models", "commits", "feature_map", "lock"]
@@ -113,6 +113,6 @@ def test_references_have_names_of_the_ledger(place, name):
     document = json.loads(commit.read_text())
     inner = document["attributes"]["content"]
     inner["batches"][0][0] = name
-    commit.write_bytes(with_checksum(SCHEMA, VERSION, inner))
+    commit.write_bytes(with_checksum(SCHEMA, VERSIONS[0], inner))
     with pytest.raises(LedgerError, match="not the name"):
         open_ledger(place)

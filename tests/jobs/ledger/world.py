@@ -18,12 +18,14 @@ from dask_sketch.sketching.partial import add_sample
 class World:
     """Partitions, their versions, and the sketches that a run would make of them.
 
-    With ``sample``, these carry as many random rows at most, chosen as a job chooses them.
+    With ``sample``, these carry as many random rows at most, chosen as a job chooses them. With
+    ``missing``, so many of the values of every second partition are missing.
     """
 
-    def __init__(self, feature_map, sample=0):
+    def __init__(self, feature_map, sample=0, missing=0.0):
         self.feature_map = feature_map
         self.sample = sample
+        self.missing = missing
         self.sampling = sampling_of(feature_map, sample)
         self.made: dict[tuple[str, int], Sketch] = {}
 
@@ -32,12 +34,17 @@ class World:
 
     def rows(self, key, version=0):
         rng = np.random.default_rng([*key.encode(), version])
-        return rng.normal(size=(int(rng.integers(1, 30)), 2)) + rng.normal(size=2)
+        d = self.feature_map.n_features
+        x = rng.normal(size=(int(rng.integers(1, 30)), d)) + rng.normal(size=d)
+        if self.missing and sum(key.encode()) % 2:
+            x[rng.random(x.shape) < self.missing] = np.nan
+        return x
 
     def sketch(self, key, version=0):
         if (key, version) not in self.made:
             rows = self.rows(key, version)
-            found = partial_sketch(rows, self.feature_map)
+            policy = "available" if self.missing else "raise"
+            found = partial_sketch(rows, self.feature_map, nan_policy=policy)
             if self.sampling is not None:
                 found = add_sample(found, rows, None, self.sampling, stream=identity_of(key))
             self.made[key, version] = found
