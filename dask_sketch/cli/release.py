@@ -42,6 +42,10 @@ from dask_sketch.display.text import describe
               help="Largest weight of a sample, known without the data; 1 by default.")  # fmt: skip
 @click.option("--group-size", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Largest number of samples of one individual.")  # fmt: skip
+@click.option("--nan-policy", type=click.Choice(["raise", "omit", "available"]),
+              default="raise", show_default=True,
+              help="That of the sketch; available releases counters of missing values, with "
+              "noise, whether there are any or not.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="Seed of the noise, for tests only: it reveals the noise.")  # fmt: skip
 @group_option

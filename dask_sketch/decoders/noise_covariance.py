@@ -189,15 +189,17 @@ def expected_cost(
         away = sampled * np.sqrt(shapes)[labels]
     x = theta[labels, :d] + away
     noise = objective.points(x)
+    if objective.patterns is not None:  # of rows that do not observe all frequencies
+        noise -= noise.mean(axis=0)
+        factors = objective.patterns.simulate(_POINTS, rng)[:, objective.chosen]
+        noise *= np.tile(factors, 2)
     if objective.added_variance:
         # the added noise is nearly white; each sample carries the same part of it
         deviation = np.sqrt(objective.effective_count * objective.added_variance)
         amplitude = np.tile(objective.feature_weights / np.sqrt(objective.n_frequencies), 2)
         noise += deviation * amplitude * rng.standard_normal(noise.shape)
-    noise -= noise.mean(axis=0)
-    if objective.patterns is not None:  # of rows that do not observe all frequencies
-        factors = objective.patterns.simulate(_POINTS, rng)[:, objective.chosen]
-        noise *= np.tile(factors, 2)
+    if objective.patterns is None:
+        noise -= noise.mean(axis=0)
     halves = noise.reshape(_POINTS, 2, -1)
 
     gram = objective.gram(weights, theta)

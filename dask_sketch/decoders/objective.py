@@ -165,6 +165,8 @@ class Objective:
         added = 2.0 * self.added_variance * energy
         squares = self.target[0] ** 2 + self.target[1] ** 2
         energy -= float(np.sum(squares / self.fractions)) - added
+        if self.patterns is not None:  # that of entries is weighted by their fractions
+            added = 2.0 * self.added_variance * float(np.sum(self._point_amplitude**2))
         self.noise_level = max(energy / self.effective_count, 0.0) + added
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 

@@ -237,9 +237,9 @@ def noise_blocks(
         block = slice(start, start + width)
         omega = features.frequencies[:, block]
         noise = np.exp(-1j * (points @ omega)) - distribution.characteristic(omega)
-        noise += added_noise(sketch, noise.shape, seed, start)
         if factors is not None:
             noise *= factors[:, block]
+        noise += added_noise(sketch, noise.shape, seed, start)
         yield block, halves(unit[block] * noise)
 
 

@@ -357,6 +357,22 @@ def supports(feature_map: FeatureMap) -> Mask:
     return used_features(feature_map.cycles_per_unit, feature_map.distribution == "sparse-sums")
 
 
+def equal_supports(feature_map: FeatureMap) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number of the set of features that each frequency uses, and the frequencies of each set.
+
+    Returns
+    -------
+    sets
+        Number of the set, shape (n_frequencies,).
+    counts
+        Number of frequencies of each set, shape (n_sets,).
+    """
+    _, sets, counts = np.unique(
+        supports(feature_map), axis=0, return_inverse=True, return_counts=True
+    )
+    return sets.reshape(-1), counts
+
+
 class ObservedWeights:
     """Weights of the rows that observe each frequency and each feature of a sketch.
 

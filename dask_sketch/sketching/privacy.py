@@ -9,6 +9,17 @@ at most twice the epsilon.) The total weight is one number beside ``2 m`` and di
 It is therefore given less noise, as if ``a`` times it were released; the ``a`` that makes the
 averages most precise depends on ``m`` alone.
 
+With missing values, the weight of the rows that do not observe each frequency is released too, and
+that of the rows that do not observe both features of each of ``p`` pairs. A sample adds either to
+the sum of a frequency or to its counter. Where the samples of an individual of the weight ``b``
+observe it and others of the weight ``W - b`` do not, the real part, the imaginary part and the
+counter move by at most ``sqrt(b**2 + (W - b)**2) <= W`` in the Euclidean norm, and by at most
+``sqrt(2) b + W - b <= W sqrt(2)`` in the L1 norm. So the counters of frequencies, with the noise of
+the sums, are within the sensitivity of the sums. The counters of pairs change by at most ``W``
+each; as if ``c`` times them were released, with a ``c`` for which they are a tenth of the squared
+sensitivity of the sums, or of the sensitivity in the L1 norm. All of these are released whether
+values are missing or not, because that may depend on one individual.
+
 The noise lies on a grid of spacing ``2**-q`` and is 2**46 to 2**47 grid points wide. The exact sums
 are rounded to that grid before. Rounding can add one grid spacing to a difference of two sums, and
 the modulus of a computed feature may exceed one in its last digits: the sensitivity includes both.
@@ -19,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, special
@@ -30,6 +42,7 @@ from dask_sketch.validation.arrays import require_integer
 MODULUS = 1.0 + 2.0**-16
 """Largest modulus of a computed feature of weight one, for float32 and every distribution."""
 _SCALE_BITS = 46  # binary digits of the scale of the noise, in units of its grid
+_PAIRS = 0.1  # of the squared sensitivity of the sums, which the counters of pairs may have
 _MIN_EPSILON, _MAX_EPSILON = 1e-6, 1e3  # outside, the result is only noise, or has none
 _MIN_WEIGHT, _MAX_WEIGHT = 2.0**-10, 2.0**32  # weight of an individual
 
@@ -50,10 +63,12 @@ class Privacy:
     max_weight
         Largest total weight of the samples of one individual; heavier ones are not protected.
     sensitivity
-        Sensitivity of (sums, a times the total weight) to one individual; in the L1 norm for
-        Laplace noise, in the L2 norm for Gaussian noise.
+        Sensitivity of (sums, a times the total weight) to one individual, with missing values of
+        (sums and counters of frequencies, a times the total weight, c times counters of pairs); in
+        the L1 norm for Laplace noise, in the L2 norm for Gaussian noise.
     moment_deviation
-        Standard deviation of the noise in the real and the imaginary part of each sum.
+        Standard deviation of the noise in the real and the imaginary part of each sum, and in each
+        counter of a frequency before counters of the same features are averaged.
     weight_deviation
         Standard deviation of the noise in the total weight.
     parts
@@ -280,9 +295,28 @@ class Noise:
         return math.ldexp(self.scale, -self.digits)
 
 
+class Calibration(NamedTuple):
+    """Scales of the noise for a guarantee.
+
+    Attributes
+    ----------
+    sums
+        Noise of each real number of the sums, and of each counter of a frequency.
+    weight, pairs
+        Noise of the total weight, and of each counter of a pair.
+    sensitivity
+        Sensitivity of all released values.
+    """
+
+    sums: Noise
+    weight: Noise
+    pairs: Noise
+    sensitivity: float
+
+
 def calibrated(
-    epsilon: float, delta: float, n_frequencies: int, max_weight: float
-) -> tuple[Noise, Noise, float]:
+    epsilon: float, delta: float, n_frequencies: int, max_weight: float, n_pairs: int = 0
+) -> Calibration:
     """Scales of the noise for a guarantee.
 
     Parameters
@@ -293,13 +327,8 @@ def calibrated(
         Number ``m`` of complex sums.
     max_weight
         Weight ``W`` of one individual.
-
-    Returns
-    -------
-    sums, weight
-        Noise of each real number of the sums, and of the total weight.
-    sensitivity
-        Sensitivity of (sums, a times the total weight).
+    n_pairs
+        Number ``p`` of counters of pairs; none and no counters of frequencies if zero.
 
     Raises
     ------
@@ -308,11 +337,12 @@ def calibrated(
         the Gaussian.
     """
     m, w = n_frequencies, max_weight * MODULUS
+    n_sums = 3 * m if n_pairs else 2 * m  # with the counters of frequencies
     shift = epsilon
     if delta:
         # The distance of a discrete Gaussian from a rounded Gaussian is at most 1 / (20 sigma**2).
         # Balle and Wang apply to the rounded one: its rounding comes after the noise.
-        apart = (2 * m + 1) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
+        apart = (n_sums + 1 + n_pairs) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
         if apart > delta / 1024:
             raise InputError(
                 f"delta={delta!r} is too small for epsilon={epsilon!r}: give at least "
@@ -320,26 +350,31 @@ def calibrated(
             )
         shift = gaussian_shift(epsilon, delta - apart)
 
-    def sensitivities(spacing: float, weight_spacing: float) -> tuple[float, float]:
-        """Sensitivities of the sums and of the total weight, rounded to grids of some spacing."""
+    def sensitivities(spacing: float, weight: float, pair: float) -> tuple[float, float, float]:
+        """Sensitivities of the sums, the total weight and pairs, rounded to grids of a spacing."""
         if delta:
-            return w * math.sqrt(m) + spacing * math.sqrt(2 * m), w + weight_spacing
-        return w * math.sqrt(2) * m + spacing * 2 * m, w + weight_spacing
+            pairs = math.sqrt(n_pairs) * (w + pair)
+            return w * math.sqrt(m) + spacing * math.sqrt(n_sums), w + weight, pairs
+        return w * math.sqrt(2) * m + spacing * n_sums, w + weight, n_pairs * (w + pair)
 
     # The variance of an average, var(sums) / n**2 + |z|**2 var(weight) / n**2 with |z| <= 1, is
     # smallest for this a.
     a = (m / 2) ** 0.25 if delta else (m / math.sqrt(2)) ** (1 / 3)
+    c = 1.0
+    if n_pairs:
+        c = math.sqrt(_PAIRS * m / n_pairs) if delta else _PAIRS * math.sqrt(2) * m / n_pairs
 
-    def scales(spacing: float, weight_spacing: float) -> tuple[float, float, float]:
-        moment, weight = sensitivities(spacing, weight_spacing)
-        both = math.hypot(moment, a * weight) if delta else moment + a * weight
-        return both / shift, both / shift / a, both
+    def scales(*spacings: float) -> tuple[float, float, float, float]:
+        moment, weight, pairs = sensitivities(*spacings)
+        parts = moment, a * weight, c * pairs
+        both = math.hypot(*parts) if delta else sum(parts)
+        return both / shift, both / shift / a, both / shift / c, both
 
-    rough = scales(0.0, 0.0)
-    digits = [_SCALE_BITS + 1 - math.frexp(scale)[1] for scale in rough[:2]]
-    exact = scales(2.0 ** -digits[0], 2.0 ** -digits[1])
-    sums, weight = (
+    rough = scales(0.0, 0.0, 0.0)
+    digits = [_SCALE_BITS + 1 - math.frexp(scale)[1] for scale in rough[:3]]
+    exact = scales(*(2.0**-bits for bits in digits))
+    sums, weight, pairs = (
         Noise(math.ceil(math.ldexp(scale, bits)), bits)
-        for scale, bits in zip(exact[:2], digits, strict=True)
+        for scale, bits in zip(exact[:3], digits, strict=True)
     )
-    return sums, weight, exact[2]
+    return Calibration(sums, weight, pairs, exact[3])

@@ -137,33 +137,82 @@ def test_no_sample_moves_more_than_it_is_said_to(distribution, dtype, weight, rn
     assert largest_l2 >= 0.9999 * w * np.sqrt(m)  # and the bound is no larger than needed
 
 
+SPARSE = ds.FeatureMap(4, 200, scale=1.0, seed=1, distribution="sparse-sums")
+N_PAIRS = 10
+
+
+def counters_of(sketch):
+    """Counters of missing values in quanta; zeros without."""
+    if sketch.missing is None:
+        return np.zeros(SPARSE.n_frequencies, dtype=object), np.zeros(N_PAIRS, dtype=object)
+    return sketch.missing.frequencies.integers(), sketch.missing.pairs.integers()
+
+
+@pytest.mark.parametrize("weight", [None, 0.3, 700.0])
+def test_no_sample_with_missing_values_moves_more(weight, rng):
+    """Either the sum of a frequency or its counter moves, also for several rows together."""
+    w, m = weight or 1.0, SPARSE.n_frequencies
+    for n_rows in (1, 3):
+        for _ in range(30):
+            x = rng.normal(size=(n_rows, 4))
+            x[rng.random(x.shape) < rng.random()] = np.nan
+            x[np.isnan(x).all(axis=1), 0] = 0.0
+            weights = None if weight is None else np.full(n_rows, weight)
+            sketch = ds.partial_sketch(x, SPARSE, weights, nan_policy="available")
+            moments = sketch.moment_quanta.integers().astype(float) / 2.0**FRACTION
+            counters, pairs = (each.astype(float) / 2.0**FRACTION for each in counters_of(sketch))
+            largest = n_rows * w * privacy.MODULUS
+            assert (np.linalg.norm([*moments, counters], axis=0) <= largest).all()
+            assert (np.abs([*moments, counters]).sum(axis=0) <= math.sqrt(2) * largest).all()
+            assert (pairs <= largest).all()
+            assert len(counters) == m
+
+
+@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize(("weight", "group"), [(None, 1), (0.37, 1), (None, 4)])
-def test_neighbours_on_the_grid_of_the_noise(delta, weight, group, rng):
+def test_neighbours_on_the_grid_of_the_noise(delta, weight, group, missing, rng):
     """Sums of neighbours after rounding, in the norm that the noise hides, by brute force."""
-    epsilon, m, w = 0.7, MAP.n_frequencies, (weight or 1.0) * group
-    sums, total, sensitivity = calibrated(epsilon, delta, m, w)
+    feature_map, n_pairs = (SPARSE, N_PAIRS) if missing else (MAP, 0)
+    epsilon, m, w = 0.7, feature_map.n_frequencies, (weight or 1.0) * group
+    sums, total, of_pairs, sensitivity = calibrated(epsilon, delta, m, w, n_pairs)
     if delta:
         assert sensitivity >= w * math.sqrt(m + math.sqrt(m / 2))
+        assert sensitivity <= math.sqrt(1.1 if missing else 1.001) * w * math.sqrt(m + 10)
     assert sums.scale >= 2**46
-    x = rng.normal(size=(300, 2))
+    x = rng.normal(size=(300, feature_map.n_features))
+    if missing:
+        x[rng.random(x.shape) < 0.3] = np.nan
+        x[:, 0] = np.nan_to_num(x[:, 0])
     weights = None if weight is None else np.full(300, weight)
-    base = ds.partial_sketch(x, MAP, weights)
+    policy = "available" if missing else "raise"
+    base = ds.partial_sketch(x, feature_map, weights, nan_policy=policy)
 
     def rounded(sketch):
-        moments = _noisy(sketch.moment_quanta.integers(), FRACTION, sums, 0)
-        weight_quanta = _noisy(sketch.weight_quanta, WEIGHT_FRACTION, total, 0)
-        return moments >> FRACTION - sums.digits, weight_quanta >> WEIGHT_FRACTION - total.digits
+        numbers = [(sketch.moment_quanta.integers(), FRACTION, sums)]
+        numbers += [(sketch.weight_quanta, WEIGHT_FRACTION, total)]
+        if missing:
+            numbers += zip(counters_of(sketch), [FRACTION] * 2, (sums, of_pairs), strict=True)
+        return [
+            np.asarray(_noisy(exact, fraction, noise, 0) >> fraction - noise.digits)
+            for exact, fraction, noise in numbers
+        ]
 
-    moments, weight_quanta = rounded(base)
+    before = rounded(base)
     largest = 0.0
     for first in range(0, 300, 5 * group):
         without = base - ds.partial_sketch(
-            x[first : first + group], MAP, None if weights is None else weights[:group]
+            x[first : first + group], feature_map, None if weights is None else weights[:group],
+            nan_policy=policy,
+        )  # fmt: skip
+        moved, by_weight, *others = (
+            (one - other).astype(float) / noise.scale
+            for one, other, noise in zip(
+                before, rounded(without), (sums, total, sums, of_pairs), strict=False
+            )
         )
-        other, other_weight = rounded(without)
-        moved = (moments - other).astype(float) / sums.scale
-        by_weight = float(weight_quanta - other_weight) / total.scale
+        moved = np.concatenate([moved.ravel(), *others])
+        by_weight = float(by_weight)
         if delta:
             loss = math.hypot(np.linalg.norm(moved), by_weight)
             assert loss <= gaussian_shift(epsilon, delta)
@@ -173,13 +222,13 @@ def test_neighbours_on_the_grid_of_the_noise(delta, weight, group, rng):
             assert loss <= epsilon
             loss /= epsilon
         largest = max(largest, loss)
-    assert largest > (0.99 if delta and group == 1 else 0.3)
+    assert largest > (0.99 if delta and group == 1 and not missing else 0.3)
 
 
 def test_the_weight_has_its_share_of_the_noise():
     """The share is the one that makes averages most precise."""
     for delta in (0.0, 1e-6):
-        sums, total, _ = calibrated(1.0, delta, 1000, 1.0)
+        sums, total, *_ = calibrated(1.0, delta, 1000, 1.0)
         moved = 1.0 / gaussian_shift(1.0, delta) if delta else 1.0
 
         def loss(a, delta=delta, moved=moved):

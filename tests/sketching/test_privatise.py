@@ -13,6 +13,7 @@ from dask_sketch.errors import ArtifactError, DecodeError, InputError, LedgerErr
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching.artifact import stored_sketch
+from dask_sketch.sketching.missing import equal_supports
 from dask_sketch.sketching.privacy import calibrated
 from dask_sketch.storage.artifact import write_dataset
 
@@ -86,7 +87,7 @@ def test_nothing_else_of_the_data_remains():
     assert private.tight_bounds is False
     assert not private.__dict__.keys() & {"moment_sum", "first_moment"}  # no view of the exact sums
     steps = private.moment_quanta.integers()
-    sums, weight, _ = calibrated(1.0, 0.0, MAP.n_frequencies, 1.0)
+    sums, weight, *_ = calibrated(1.0, 0.0, MAP.n_frequencies, 1.0)
     assert not (steps % 2 ** (FRACTION - sums.digits)).any()  # on the grid of the noise
     assert not private.weight_quanta % 2 ** (WEIGHT_FRACTION - weight.digits)
     for name in ("mean", "variance"):
@@ -337,6 +338,80 @@ def test_standard_errors_know_of_the_noise():
         nearest = np.linalg.norm(model.means[:, None] - truth, axis=2).argmin(axis=1)
         errors.append((model.means - truth[nearest]) / model.stderr.means)
     assert 0.7 < np.sqrt(np.mean(np.square(errors))) < 1.4
+
+
+def lacking(n, seed, fraction=0.2):
+    x = WIDE.sample(n, seed=seed)
+    x[np.random.default_rng(seed).random(x.shape) < fraction] = np.nan
+    return ds.partial_sketch(x, SPARSE, nan_policy="available")
+
+
+WIDE = random_mixture(3, 4, seed=5)
+SPARSE = ds.FeatureMap(4, 200, scale=1.0, seed=1, distribution="sparse-sums")
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_counters_of_missing_values_are_released_with_noise(delta):
+    sketch = lacking(20_000, 1)
+    sets, counts = equal_supports(SPARSE)
+    weights, errors = [], []
+    for seed in range(20):
+        private = ds.privatise(sketch, 1.0, delta, nan_policy="available", seed=seed)
+        record, missing = private.privacy, private.missing
+        apart = private.observed.frequencies - sketch.observed.frequencies
+        apart -= private.total_weight - sketch.total_weight
+        errors.append(apart / record.moment_deviation * np.sqrt(counts[sets]))
+        weights.append(missing.weight_quanta)
+        assert not missing.first.any()
+        assert ds.open(private.to_bytes()).identical(private)
+    assert np.std(errors) == pytest.approx(1.0, rel=0.15)
+    assert not any(weights)
+    same = private.missing.frequencies.integers()
+    assert all(len(set(same[sets == k])) == 1 for k in range(len(counts)))
+
+
+def test_the_variance_of_the_noise_with_missing_values():
+    sketch, squares, stated = lacking(20_000, 1), [], []
+    fractions = sketch.observed.fractions
+    for seed in range(30):
+        private = ds.privatise(sketch, 1.0, 1e-6, nan_policy="available", seed=seed)
+        apart = np.abs(private.characteristic - sketch.characteristic) ** 2 / 2
+        squares.append(np.average(apart, weights=fractions))
+        stated.append(private.private_variance)
+    assert np.mean(squares) == pytest.approx(np.mean(stated), rel=0.15)
+
+
+def test_decoding_with_missing_values():
+    private = ds.privatise(lacking(50_000, 3), 0.3, 1e-6, nan_policy="available", seed=3)
+    model, heldout = ds.decode(private, 3), WIDE.sample(20_000, seed=9)
+    assert WIDE.score(heldout) - model.score(heldout) < 0.01
+    fit, how = ds.diagnose(model, private), model.decoding
+    assert fit.noise_level == pytest.approx(how.noise_level, rel=0.05)
+    assert 0.5 < fit.cost / fit.noise_level < 1.5
+
+
+def test_counters_are_released_whether_there_are_any_or_not():
+    complete = ds.partial_sketch(WIDE.sample(500, seed=1), SPARSE)
+    private = ds.privatise(complete, 1.0, nan_policy="available", seed=1)
+    assert private.missing is not None  # noise
+    assert private.privacy.sensitivity > ds.privatise(complete, 1.0).privacy.sensitivity
+    few = ds.privatise(lacking(50, 1), 1e-3, nan_policy="available", seed=1)
+    assert not few.observed.fractions.any()  # less than the noise
+    with pytest.raises(InputError, match="nan_policy='raise'.*available"):
+        ds.privatise(lacking(50, 1), 1.0)
+    with pytest.raises(InputError, match="nan_policy='available'.*sparse-sums"):
+        ds.privatise(ds.partial_sketch(np.zeros((5, 2)), MAP), 1.0, nan_policy="available")
+
+
+def test_private_sketches_with_missing_values_are_merged():
+    parts = [
+        ds.privatise(lacking(20_000, k), 1.0, 1e-6, nan_policy="available", seed=k)
+        for k in range(2)
+    ]
+    both = ds.merge(parts)
+    assert both.privacy.parts == 2
+    expected = ds.merge([lacking(20_000, k) for k in range(2)]).observed.fractions
+    np.testing.assert_allclose(both.observed.fractions, expected, atol=0.05)
 
 
 def test_a_delta_near_one_over_the_number_of_individuals_is_warned_of(sketch):
