@@ -306,7 +306,12 @@ def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
     (1.0, 4.0, 3.0)
     """
     first, second = before.variance, after.variance
-    error = np.sqrt(first / before.effective_count + second / after.effective_count)
+    counts = [
+        one.effective_count * (1.0 if one.missing is None else one.observed.feature_fractions)
+        for one in (before, after)
+    ]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.sqrt(first / counts[0] + second / counts[1])
     difference = after.mean - before.mean
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.where(difference == 0.0, 0.0, difference / error)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 SIZE = (5.0, 3.75)  # inches
 _WIDE_RANGE = 1000.0  # of a criterion, in nats, from which its axis is logarithmic
+_MAX_LEGEND = 8  # lines that a legend names
 _MAX_POINTS = 5000  # of a scatter plot: more make a picture larger, not clearer
 
 
@@ -424,6 +425,59 @@ def plot_discrepancies(
     return ax
 
 
+def plot_history(
+    numbers: Sequence[int],
+    values: ArrayLike,
+    label: str,
+    weights: ArrayLike | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Values of components over runs, one line for each component.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of the runs, increasing.
+    values
+        Values by run and component, shape (n_runs, n_components); NaN where there is none.
+    label
+        Label of the axis of values.
+    weights
+        Weights of the same shape, which the areas of the markers show; equal markers by default.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+
+    Examples
+    --------
+    >>> ax = plot_history([1, 2, 3], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], "weight")
+    >>> len(ax.lines), ax.get_ylabel()
+    (2, 'weight')
+    """
+    ax = new_axes(ax)
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    y = np.asarray(values, dtype=np.float64)
+    sizes = np.full(y.shape, 12.0)
+    if weights is not None:
+        given = np.nan_to_num(np.asarray(weights, dtype=np.float64))
+        sizes = 4.0 + 80.0 * given / max(given.max(initial=0.0), np.finfo(float).tiny)
+    for k, line in enumerate(y.T):
+        color = colormaps["viridis"](0.85 * k / max(y.shape[1] - 1, 1))
+        ax.plot(numbers, line, color=color, lw=1.2, label=f"component {k}")
+        ax.scatter(numbers, line, sizes[:, k], color=[color])
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="run", ylabel=label)
+    if y.shape[1] <= _MAX_LEGEND:
+        ax.legend()
+    return ax
+
+
 def new_axes(ax: Axes | None) -> Axes:
     """Given axes, or those of a new figure."""
     if ax is not None:
@@ -637,6 +691,60 @@ def notebook_axes(ax: Axes | None) -> Axes | None:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=SIZE, layout="constrained")[1]
+
+
+@dataclass(frozen=True)
+class HistoryPlots:
+    """Plots of the models of successive runs.
+
+    Attributes
+    ----------
+    numbers
+        Numbers of the runs.
+    weights_by_run, means_by_run
+        Weights and means of the components, shapes (n_runs, n_components) and (n_runs,
+        n_components, n_features); NaN where there is none.
+    names
+        Names of the features; None if there are none.
+    """
+
+    numbers: Sequence[int]
+    weights_by_run: Array
+    means_by_run: Array
+    names: Sequence[str] | None
+
+    def weights(self, ax: Axes | None = None) -> Axes:
+        """Plot the weights over time: :func:`~dask_sketch.display.plots.plot_history`."""
+        return plot_history(self.numbers, self.weights_by_run, "weight", ax=notebook_axes(ax))
+
+    def means(self, feature: int | str = 0, ax: Axes | None = None) -> Axes:
+        """Plot the means of a feature over time, with areas of markers by the weights.
+
+        Parameters
+        ----------
+        feature
+            Number or name of the feature.
+        ax
+            Axes to draw into.
+
+        Raises
+        ------
+        InputError
+            If there is no such feature.
+        """
+        names = list(self.names or [])
+        k = names.index(feature) if feature in names else feature
+        n = self.means_by_run.shape[2]
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k < n:
+            raise InputError(
+                f"feature={feature!r}: give a number from 0 to {n - 1}"
+                + (f", or one of {names}." if names else "."),
+                parameter="feature",
+            )
+        label = f"mean of {names[k] if names else f'feature {k}'}"
+        return plot_history(
+            self.numbers, self.means_by_run[:, :, k], label, self.weights_by_run, notebook_axes(ax)
+        )
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.past_drift import drift_history
+    from dask_sketch.jobs.past_models import model_history
     from dask_sketch.jobs.run import plan_job, run_job
     from dask_sketch.jobs.verify import verify_job
 
-__all__ = ["drift_history", "plan_job", "run_job", "verify_job"]
+__all__ = ["drift_history", "model_history", "plan_job", "run_job", "verify_job"]
 # loaded when first used, so that the command line prints its help without the numerics
 _HOME = {
     "drift_history": "past_drift",
+    "model_history": "past_models",
     "plan_job": "run",
     "run_job": "run",
     "verify_job": "verify",

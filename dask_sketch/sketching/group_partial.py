@@ -31,6 +31,7 @@ from dask_sketch.sketching.missing import StackedMissing
 from dask_sketch.validation.device import on_device, on_host
 from dask_sketch.validation.labels import MISSING, Codes, codes_of
 
+_BLOCKS = 8  # of rows with missing values that are sorted together
 _BLOCK = 2**16  # numbers of a block of rows that is tested at once
 
 
@@ -128,11 +129,9 @@ def _incomplete(
     label: str,
 ) -> SketchGroup:
     """Sketches of the rows with missing values; other rows have the code MISSING."""
-    rows = np.argsort(codes, kind="stable")[np.count_nonzero(codes == MISSING) :]
-    step = min(
-        block_rows(feature_map.n_features, feature_map.dtype),
-        kernel_of(feature_map).kernel.capacity,
-    )
+    rows = np.flatnonzero(codes != MISSING)
+    rows = rows[np.argsort(codes[rows], kind="stable")]
+    step = _BLOCKS * block_rows(feature_map.n_features, feature_map.dtype)
     parts = []
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
@@ -147,7 +146,9 @@ def _incomplete(
 
 
 def _refuse_incomplete(block: _IncompleteBlock, rows: Codes, refused: int, label: str) -> NoReturn:
-    """Raise the error of a row with missing values."""
+    """Raise the error of a row with missing values, or of sums that overflow."""
+    if refused == OVERFLOW:
+        _refuse(block.filled, None, OVERFLOW, block.feature_map, label)
     start = int(rows[block.taken[refused]]) - refused
     refuse_row(block.filled[refused], block.weights, refused, start, label, block.feature_map)
 
@@ -257,34 +258,37 @@ class _IncompleteBlock:
         """Moments of each group, and its counters of frequencies and of pairs."""
         feature_map = self.feature_map
         kernel, own = kernel_of(feature_map).kernel, incomplete_kernel_of(feature_map)
+        step = min(block_rows(feature_map.n_features, feature_map.dtype), kernel.capacity)
         reader = RowReader(
             feature_map.center,
             moment_units(feature_map),
             kernel.fraction,
-            np.empty(self.filled.shape, feature_map.dtype),
-            np.empty(len(self.filled), feature_map.dtype),
+            np.empty((step, feature_map.n_features), feature_map.dtype),
+            np.empty(step, feature_map.dtype),
         )
-        refused = reader.take(self.filled, self.weights, False) if len(self.filled) else -1
-        if refused >= 0:
-            raise RowError(refused)
         moments = [_nothing((n_groups, 2, feature_map.n_frequencies))]
         counters = [_nothing((n_groups, len(own.sets)))]
         places = [np.arange(n_groups)]
-        for exponent, rows in reader.groups:
-            order = np.arange(rows.start, rows.stop)
-            if self.weights is not None:
-                order = reader.order[rows].astype(np.intp)
-            found, starts = np.unique(codes[order], return_index=True)
-            weights = None if self.weights is None else reader.weights[rows]
-            quanta, missing = _sums_of(
-                own, reader.rows[rows], self.observed[order], weights, starts, feature_map
-            )
-            moments.append(StackedFixedPoint.of(quanta, FRACTION - kernel.fraction + exponent))
-            shift = FRACTION - WEIGHT_BITS + exponent
-            # the last bits are zero: mantissas have at most 24 bits there
-            missing, shift = (missing >> -shift, 0) if shift < 0 else (missing, shift)
-            counters.append(StackedFixedPoint.of(missing, shift))
-            places.append(found)
+        for start in range(0, len(self.filled), step):
+            part = slice(start, start + step)
+            used = None if self.weights is None else self.weights[part]
+            refused = reader.take(self.filled[part], used, False)
+            if refused >= 0:
+                raise RowError(start + refused)
+            for exponent, rows in reader.groups:
+                order = np.arange(rows.start, rows.stop) if used is None else reader.order[rows]
+                order = start + order.astype(np.intp)
+                found, starts = np.unique(codes[order], return_index=True)
+                weights = None if used is None else reader.weights[rows]
+                quanta, missing = _sums_of(
+                    own, reader.rows[rows], self.observed[order], weights, starts, feature_map
+                )
+                moments.append(StackedFixedPoint.of(quanta, FRACTION - kernel.fraction + exponent))
+                shift = FRACTION - WEIGHT_BITS + exponent
+                # the last bits are zero: mantissas have at most 24 bits there
+                missing, shift = (missing >> -shift, 0) if shift < 0 else (missing, shift)
+                counters.append(StackedFixedPoint.of(missing, shift))
+                places.append(found)
         missed = StackedFixedPoint.sum(counters, places, n_groups)
         n_sets = len(own.sets) - own.n_pairs
         return (
