@@ -44,7 +44,7 @@ from dask_sketch.display.text import describe
               help="Largest number of samples of one individual.")  # fmt: skip
 @click.option("--nan-policy", type=click.Choice(["raise", "omit", "available"]),
               default="raise", show_default=True,
-              help="That of the sketch; available releases counters of missing values, with "
+              help="Policy of the sketch; available releases counters of missing values, with "
               "noise, whether there are any or not.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N",
               help="Seed of the noise, for tests only: it reveals the noise.")  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.decoders.decode import decode
+from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.diagnostics.drift import component_changes
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.plots import HistoryPlots
@@ -17,17 +18,16 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.ledger import open_ledger
 from dask_sketch.jobs.ledger.reader import LedgerReader
 from dask_sketch.jobs.ledger.windows import RunTotals, Window, start_times, window_keys
+from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
     import os
 
-    from dask_sketch.models.centroids import Centroids
     from dask_sketch.sketching.sketch import Sketch
 
-    Model = GaussianMixture | Centroids
-
+Model = GaussianMixture | Centroids
 Array = NDArray[np.float64]
 
 
@@ -130,7 +130,7 @@ def model_history(
         Number of components, ``>= 1``.
     window
         Length of the windows: a number of runs, or a span of time such as ``"30 days"``, as in
-        :meth:`~dask_sketch.jobs.ledger.LedgerReader.window`.
+        ``ledger.window``.
     max_windows
         Largest number of windows, the newest ones, ``>= 1``.
     options
@@ -144,7 +144,8 @@ def model_history(
     Raises
     ------
     LedgerError
-        If there is no ledger, it holds no partitions, or an argument is out of range.
+        If there is no ledger, it holds no partitions, an argument is out of range, or the models
+        are neither Gaussian mixtures nor centroids.
 
     References
     ----------
@@ -173,6 +174,12 @@ def model_history(
     """
     max_windows = require_integer("max_windows", max_windows, 1, LedgerError)
     opened = ledger if isinstance(ledger, LedgerReader) else open_ledger(ledger)
+    if options.get("model") in TRANSFORMS or opened.feature_map.categories is not None:
+        raise LedgerError(
+            f"model={options.get('model')!r} of {opened.label}: components of Gaussian mixtures "
+            "and of centroids are followed, without categories; choose one of these models.",
+            parameter="model",
+        )
     entries, records = opened.entries, opened.history()
     runs = sorted({entry.run for entry in entries.values()})[-max_windows:]
     if not runs:
@@ -187,7 +194,8 @@ def model_history(
         sketch = totals.merged(past, keys, sample=False)
         if models:
             options["start"] = models[-1]
-        model: Model = decode(sketch, n_components, **options)
+        model = decode(sketch, n_components, **options)
+        assert isinstance(model, (GaussianMixture, Centroids))
         tracks.append(_tracks(models[-1], tracks, model, sketch) if models else _first(model))
         models.append(model)
     dates = tuple(started[run].date().isoformat() if run in started else "" for run in runs)

@@ -89,10 +89,6 @@ def sketch_groups(
         return replace(SketchGroup.empty(feature_map, dim), unlabelled=unlabelled)
     w = None if w is None else np.ascontiguousarray(w, dtype=np.float64)
     sums, bad = _summed(x, raw, feature_map, codes, len(labels), w, omit, label)
-    if not has_phases(feature_map, sums.minimum.min(axis=0), sums.maximum.max(axis=0)):
-        for low, high, group in zip(sums.minimum, sums.maximum, labels, strict=True):
-            if not has_phases(feature_map, low, high):
-                refuse_phases(feature_map, low, high, f"{label}, {dim}={group!s},")
     available = nan_policy == "available"
     omitted = np.zeros(len(labels), np.int64)
     if bad is not None and not available:
@@ -113,11 +109,14 @@ def sketch_groups(
         unlabelled=unlabelled,
         dim=dim,
     )
-    if bad is None or not available or not (bad & (codes >= 0)).any():
-        return found
-    return merge(
-        [found, _incomplete(x, feature_map, np.where(bad, codes, MISSING), found, w, label)]
-    )
+    if bad is not None and available and (bad & (codes >= 0)).any():
+        rest = _incomplete(x, feature_map, np.where(bad, codes, MISSING), found, w, label)
+        found = merge([found, rest])
+    if not has_phases(feature_map, found.minimum.min(axis=0), found.maximum.max(axis=0)):
+        for low, high, group in zip(found.minimum, found.maximum, labels, strict=True):
+            if not has_phases(feature_map, low, high):
+                refuse_phases(feature_map, low, high, f"{label}, {dim}={group!s},")
+    return found
 
 
 def _incomplete(
@@ -184,7 +183,7 @@ class _IncompleteBlock:
         given = np.empty(0) if weights is None else weights
         filled, observed = np.empty(raw.shape), np.empty(raw.shape, feature_map.dtype)
         positions = np.empty(len(raw), np.int64)
-        bounds = np.empty((2, raw.shape[1]))
+        bounds = np.zeros((2, raw.shape[1]))  # of all groups together: not used
         n, _ = split_incomplete(
             raw, given, feature_map.center, filled, observed, positions, *bounds
         )

@@ -30,13 +30,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, special
 
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.kernels.fixed_point import SQUARED_FRACTION, WEIGHT_FRACTION
+from dask_sketch.sketching.missing import equal_supports
 from dask_sketch.validation.arrays import require_integer
 
 MODULUS = 1.0 + 2.0**-16
@@ -154,6 +155,37 @@ def refuse_private(what: str, *records: Privacy | None) -> None:
             f"privacy: cannot {what} a private sketch, because its noise would no longer agree "
             f"with its record. First {what} the sketch of the data, then privatise the result."
         )
+
+
+def noise_variance(sketch: Any) -> float:
+    """Variance of the noise in real and imaginary parts of the averages of a private sketch.
+
+    Parameters
+    ----------
+    sketch
+        Private sketch, of positive weight.
+
+    Returns
+    -------
+    variance
+        Mean over the entries, with missing values weighted by the fractions of the rows that
+        observe them, and with the noise of the counters, which equal ones share.
+    """
+    record = sketch.privacy
+    if sketch.missing is None:
+        moments = (record.moment_deviation / sketch.total_weight) ** 2
+        weight = (record.weight_deviation / sketch.total_weight) ** 2
+        energy = min(float(np.mean(np.abs(sketch.moment_sum / sketch.total_weight) ** 2)), 1.0)
+        return moments + energy * weight / 2
+    weights, fractions = sketch.observed.frequencies, sketch.observed.fractions
+    seen = weights > 0.0
+    if not seen.any():
+        return 0.0
+    sets, counts = equal_supports(sketch.feature_map)
+    energies = np.minimum(np.abs(sketch.centered_characteristic) ** 2, 1.0)
+    counters = record.moment_deviation**2 / counts[sets] + record.weight_deviation**2
+    variances = record.moment_deviation**2 + energies * counters / 2
+    return float(np.average(variances[seen] / weights[seen] ** 2, weights=fractions[seen]))
 
 
 def _composed(records: Sequence[Privacy]) -> Privacy:

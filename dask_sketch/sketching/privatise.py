@@ -58,12 +58,12 @@ def privatise(
     """Make a sketch (epsilon, delta)-differentially private, so that it can be released.
 
     Noise is added to the sums of features, to the total weight, and to the counters of missing
-    values if there may be any: discrete Laplace noise if
-    ``delta`` is zero, discrete Gaussian noise otherwise, as little as the guarantee allows. All
-    other values that depend on the data are removed: minimum and maximum, first and second moments,
-    the sum of squared weights, and the numbers of samples and of omitted rows. The guarantee: for
-    any use of the result, an event is at most ``exp(epsilon)`` times as probable, plus ``delta``,
-    with the samples of an individual among the data as without them, and vice versa.
+    values if there may be any: discrete Laplace noise if ``delta`` is zero, discrete Gaussian noise
+    otherwise, as little as the guarantee allows. All other values that depend on the data are
+    removed: minimum and maximum, first and second moments, the sum of squared weights, and the
+    numbers of samples and of omitted rows. The guarantee: for any use of the result, an event is at
+    most ``exp(epsilon)`` times as probable, plus ``delta``, with the samples of an individual among
+    the data as without them, and vice versa.
 
     The guarantee does not cover the feature map, which is released unchanged: choose its scale and
     its center without the data, or on other data that is not private. It holds for this one result;
@@ -89,7 +89,7 @@ def privatise(
     group_size
         Largest number of samples of one individual.
     nan_policy
-        That of the sketch. For ``"available"``, the counters of missing values are released too,
+        Policy of the sketch. For ``"available"``, the counters of missing values are released too,
         with noise: those of frequencies cost nothing, those of pairs of features 5 % more noise
         everywhere, or 10 % of Laplace noise. This is for all data of which values may be missing,
         whether some are or not. Frequencies that are observed by less weight than four standard
@@ -133,25 +133,8 @@ def privatise(
     >>> abs(private.total_weight - 5000) < 100, private.privacy.mechanism
     (True, 'gaussian')
     """
-    if not isinstance(sketch, Sketch):
-        raise InputError(
-            f"sketch of type {type(sketch).__name__}: give one Sketch; of a group, group[label]."
-        )
-    if sketch.privacy is not None:
-        raise InputError("sketch is private already: privatise the sketch of the data once.")
-    if sketch.rounding_error:
-        raise InputError("sketch is rounded: the guarantee needs exact sums of the data.")
-    require_nan_policy(nan_policy)
+    _require_exact(sketch, nan_policy)
     available = nan_policy == "available"
-    if available:
-        require_sparse(sketch.feature_map)
-    elif sketch.missing is not None:
-        raise InputError(
-            f"nan_policy={nan_policy!r}: the sketch has rows with missing values. Pass "
-            "nan_policy='available' to release their counters, with noise, or sketch the data with "
-            "nan_policy='omit'.",
-            parameter="nan_policy",
-        )
     weight = require_parameters(epsilon, delta, max_weight, group_size, seed)
     _require_small_delta(delta, sketch.count, group_size)
     require_weights(max_weight, sketch.count, sketch.weight_quanta, sketch.squared_weight_quanta)
@@ -206,6 +189,28 @@ def privatise(
             seeded=seed is not None,
         ),
     )
+
+
+def _require_exact(sketch: object, nan_policy: object) -> None:
+    """Refuse what is no exact sketch, and counters that would not be released."""
+    if not isinstance(sketch, Sketch):
+        raise InputError(
+            f"sketch of type {type(sketch).__name__}: give one Sketch; of a group, group[label]."
+        )
+    if sketch.privacy is not None:
+        raise InputError("sketch is private already: privatise the sketch of the data once.")
+    if sketch.rounding_error:
+        raise InputError("sketch is rounded: the guarantee needs exact sums of the data.")
+    require_nan_policy(nan_policy)
+    if nan_policy == "available":
+        require_sparse(sketch.feature_map)
+    elif sketch.missing is not None:
+        raise InputError(
+            f"nan_policy={nan_policy!r}: the sketch has rows with missing values. Pass "
+            "nan_policy='available' to release their counters, with noise, or sketch the data with "
+            "nan_policy='omit'.",
+            parameter="nan_policy",
+        )
 
 
 def _noisy_counters(

@@ -27,8 +27,8 @@ from dask_sketch.features.kernels.fixed_point import (
 )
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.missing import MissingWeights, ObservedWeights, equal_supports
-from dask_sketch.sketching.privacy import Privacy, merged_privacy, refuse_private
+from dask_sketch.sketching.missing import MissingWeights, ObservedWeights
+from dask_sketch.sketching.privacy import Privacy, merged_privacy, noise_variance, refuse_private
 from dask_sketch.sketching.rounding import refuse_rounded, rounded_sums
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.storage.artifact import Storable
@@ -591,25 +591,7 @@ class Sketch(FrozenDataclass, Storable):
         if self.privacy is None:
             return 0.0
         self._require_weight()
-        if self.missing is not None:
-            return self._private_variance_of(self.privacy)
-        moments = (self.privacy.moment_deviation / self.total_weight) ** 2
-        weight = (self.privacy.weight_deviation / self.total_weight) ** 2
-        energy = min(float(np.mean(np.abs(self.moment_sum / self.total_weight) ** 2)), 1.0)
-        return moments + energy * weight / 2
-
-    def _private_variance_of(self, privacy: Privacy) -> float:
-        """The variance with noise in the counters, which is averaged over equal ones."""
-        weights, fractions = self.observed.frequencies, self.observed.fractions
-        seen = weights > 0.0
-        if not seen.any():
-            return 0.0
-        sets, counts = equal_supports(self.feature_map)
-        energies = np.minimum(np.abs(self.centered_characteristic) ** 2, 1.0)
-        counters = privacy.moment_deviation**2 / counts[sets] + privacy.weight_deviation**2
-        variances = privacy.moment_deviation**2 + energies * counters / 2
-        found = variances[seen] / weights[seen] ** 2
-        return float(np.average(found, weights=fractions[seen]))
+        return noise_variance(self)
 
     @property
     def added_variance(self) -> float:

@@ -89,5 +89,7 @@ def test_what_is_refused(tmp_path, ledger):
         model_history(open_ledger(tmp_path / "empty.zarr"), 2)
     with pytest.raises(LedgerError, match="window='soon'"):
         model_history(ledger, 2, window="soon")
+    with pytest.raises(LedgerError, match="model='alpha-stable'"):
+        model_history(ledger, 1, max_windows=1, model="alpha-stable")
     with pytest.raises(LedgerError, match="max_windows=0"):
         model_history(ledger, 2, max_windows=0)

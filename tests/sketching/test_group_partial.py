@@ -348,6 +348,9 @@ def test_phases_too_large_for_the_precision_name_the_group():
     x[2] = 1e7
     with pytest.raises(ChunkError, match=r"group=b, .* dtype='float32'"):
         partial_sketch(x, fm, groups=list("aabb"))
+    x[2, 0], fm = np.nan, feature_map("float32", distribution="sparse-sums", **mixed)
+    with pytest.raises(ChunkError, match=r"group=b, .* dtype='float32'"):
+        partial_sketch(x, fm, groups=list("aabb"), nan_policy="available")
 
 
 def test_arguments_are_checked():
