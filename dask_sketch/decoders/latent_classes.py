@@ -15,10 +15,9 @@ from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import LIKELIEST, Decoding
 from dask_sketch.models.product_em import (
     FittedProduct,
+    ProductDensity,
     ProductMixture,
-    ProductRows,
     fit_product,
-    normalise,
 )
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
@@ -357,8 +356,7 @@ def _chosen(
     categories = sketch.feature_map.categories
     assert categories is not None
     values = np.asarray(rows.rows, dtype=np.float64)
-    prepared = ProductRows(values, categories, rows.weights @ values[:, categories.numeric])
-    score = _score(prepared, rows, mixture)
+    score = float(rows.weights @ ProductDensity(mixture, categories).log_total(values))
     near = fit_product(values, rows.weights, problem.k, categories, starts=[mixture], n_starts=0)
     best = max([*likeliest, near], key=lambda one: one.log_likelihood)
     gain = best.log_likelihood - score
@@ -378,10 +376,6 @@ def _chosen(
             "components, or sketch with more frequencies."
         )
     return mixture, message, score, -gain
-
-
-def _score(prepared: ProductRows, rows: CalibratedSample, mixture: ProductMixture) -> float:
-    return float(rows.weights @ normalise(prepared.log_joint(mixture))[1])
 
 
 def _warn_of_statistic(fit: _Fit, sketch: Sketch) -> None:

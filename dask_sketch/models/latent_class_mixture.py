@@ -13,19 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import LATENT_CLASSES, VERSION, latent_class_dataset
-from dask_sketch.models.mixture import information_criterion
-from dask_sketch.models.model import (
-    SHOWN_FEATURES,
-    Model,
-    finite,
-    in_memory,
-    row_blocks,
-    weighted_mean,
-)
-from dask_sketch.models.product_em import ProductMixture, ProductRows, normalise
+from dask_sketch.models.mixture import Mixture
+from dask_sketch.models.model import SHOWN_FEATURES, finite, row_blocks
+from dask_sketch.models.product_em import ProductDensity, ProductMixture
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import Categories, Level, stated_categories, with_codes
-from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LatentClassMixture(Model):
+class LatentClassMixture(Mixture):
     """A mixture whose features are independent within each component: latent class analysis.
 
     Categorical features have probabilities of their levels in each component, numeric features a
@@ -184,129 +176,19 @@ class LatentClassMixture(Model):
             )
         return np.asarray(self.weights @ each)
 
-    def _joint(self, x: Any) -> Iterator[Array]:
-        """Log of weight times density of blocks of samples in memory."""
+    def density(self) -> ProductDensity:
+        """Joint log-density of rows of codes and components, for repeated use."""
+        return ProductDensity(self.parameters, self.categories)
+
+    def _blocks(self, x: Any) -> Iterator[Array]:
+        """Blocks of rows of codes in memory, which may have missing values."""
         if hasattr(x, "dtypes") and hasattr(x, "columns"):
             x = with_codes(x, self.categories.of_columns(list(x.columns)))
-        center = self.weights @ self.means
         for block in row_blocks(
             x, self.n_features, self.n_components, self.feature_names, missing=True
         ):
             self.categories.require_codes(block, "x")
-            yield ProductRows(block, self.categories, center).log_joint(self.parameters)
-
-    def logpdf(self, x: Any) -> Any:
-        """Compute the logarithm of the density at each sample.
-
-        Of categorical features it is that of the probability; samples may have missing values.
-
-        Parameters
-        ----------
-        x
-            Samples, shape (n_samples, n_features), or lazy input.
-
-        Returns
-        -------
-        logpdf
-            Natural logarithms, shape (n_samples,), float64; lazy if ``x`` is.
-
-        Raises
-        ------
-        InputError
-            If the number of features is wrong or a value is infinite.
-        ChunkError
-            If a value is none of the levels, or no code of them.
-        """
-        if not in_memory(x):
-            return apply_lazily(self, "logpdf", x)
-        return np.concatenate([np.empty(0), *(normalise(one)[1] for one in self._joint(x))])
-
-    def score(self, x: Any, weights: Any = None) -> Any:
-        """Compute the mean log-likelihood of the samples.
-
-        Parameters
-        ----------
-        x
-            Samples, as for :meth:`logpdf`.
-        weights
-            Non-negative weights of the samples, shape (n_samples,); equal by default.
-
-        Returns
-        -------
-        score
-            Score in nats per sample; lazy if ``x`` is.
-        """
-        if not in_memory(x):
-            return apply_lazily(self, "score", x, weights)
-        return weighted_mean(self.logpdf(x), weights)
-
-    def score_samples(self, x: Any) -> Any:
-        """Compute the log-likelihood of each sample: :meth:`logpdf`, as scikit-learn names it."""
-        return self.logpdf(x)
-
-    def bic(self, x: Any) -> Any:
-        """Compute the Bayesian information criterion of the samples; lower is better.
-
-        Parameters
-        ----------
-        x
-            Samples without weights, as for :meth:`logpdf`.
-        """
-        return self._criterion("bic", x)
-
-    def aic(self, x: Any) -> Any:
-        """Compute the Akaike information criterion of the samples; lower is better.
-
-        Parameters
-        ----------
-        x
-            Samples without weights, as for :meth:`logpdf`.
-        """
-        return self._criterion("aic", x)
-
-    def _criterion(self, name: str, x: Any) -> Any:
-        if not in_memory(x):
-            return apply_lazily(self, name, x)
-        values = self.logpdf(x)
-        total = len(values) * weighted_mean(values, None)
-        return information_criterion(name, total, len(values), self.n_parameters)
-
-    def predict(self, x: Any) -> Any:
-        """Predict the most probable component of each sample.
-
-        Parameters
-        ----------
-        x
-            Samples, as for :meth:`logpdf`.
-
-        Returns
-        -------
-        component
-            Index from 0 to n_components - 1, shape (n_samples,); lazy if ``x`` is.
-        """
-        if not in_memory(x):
-            return apply_lazily(self, "predict", x)
-        labels = [one.argmax(axis=1) for one in self._joint(x)]
-        return np.concatenate([np.empty(0, dtype=np.intp), *labels])
-
-    def predict_proba(self, x: Any) -> Any:
-        """Compute the probability of each component given each sample.
-
-        Parameters
-        ----------
-        x
-            Samples, as for :meth:`logpdf`.
-
-        Returns
-        -------
-        probability
-            Probabilities, shape (n_samples, n_components), with rows that sum to one; lazy if
-            ``x`` is.
-        """
-        if not in_memory(x):
-            return apply_lazily(self, "predict_proba", x)
-        rows = [normalise(one)[0] for one in self._joint(x)]
-        return np.concatenate([np.empty((0, self.n_components)), *rows])
+            yield block
 
     def sample_codes(self, n_samples: int, seed: int = 0) -> Array:
         """Sample rows of numbers and codes.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dask_sketch.models.density import JointDensity
 from dask_sketch.validation.categories import Categories
 
 Array = NDArray[np.float64]
@@ -93,6 +94,30 @@ def normalise(joint: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):
         log_total = np.log(total) + largest
     return shares / shares.sum(axis=1, keepdims=True), np.where(none, -np.inf, log_total)
+
+
+class ProductDensity(JointDensity):
+    """Joint log-density of rows of numbers and codes, and of components.
+
+    Parameters
+    ----------
+    mixture
+        Parameters.
+    categories
+        Levels of the categorical features.
+    """
+
+    def __init__(self, mixture: ProductMixture, categories: Categories):
+        self._mixture, self._categories = mixture, categories
+        self._center = mixture.weights @ mixture.means
+
+    def log_joint(self, block: Array) -> Array:
+        """Log of weight times density of the observed values, shape (n, n_components)."""
+        return ProductRows(block, self._categories, self._center).log_joint(self._mixture)
+
+    def normalised(self, block: Array) -> tuple[Array, Array]:
+        """Probabilities of the components, and log-densities, ``-inf`` of impossible levels."""
+        return normalise(self.log_joint(block))
 
 
 @dataclass(frozen=True)
