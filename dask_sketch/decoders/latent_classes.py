@@ -68,7 +68,8 @@ def decode_latent_classes(
     whose weights are calibrated to it. From each, the squared distance to the sketch is minimised,
     and then that in which the moments are weighted by the inverse of their covariance, unless its
     statistic shows that the data is no such mixture. The rows decide between this fit and maximum
-    likelihood on the rows.
+    likelihood on the rows; without rows, those that are simulated from the mixture of the pilot and
+    calibrated to the sketch.
 
     Parameters
     ----------
@@ -110,17 +111,19 @@ def decode_latent_classes(
     rows = _calibrated(sketch, k)
     given = None if start is None else start.parameters
     trace: list[float] = []
-    fits, likeliest = [], []
+    fits: list[_Fit] = []
+    likeliest: list[FittedProduct | None] = []
     for replicate in range(replicates):
         starts, fitted = _starts(sketch, k, rows, given, seed + replicate)
-        likeliest += [] if fitted is None else [fitted]
+        likeliest.append(fitted)
         fits += [problem.fit(one) for one in starts]
         trace.append(min(fit.cost for fit in fits))
     fit = problem.weighted(min(fits, key=lambda one: one.cost))
     trace.append(fit.cost)
-    if rows is None and fit.is_misfit:
+    if rows is None:
         _warn_of_statistic(fit, sketch)
         rows = _simulated(sketch, seed)
+        likeliest += [] if rows is None else [_starts(sketch, k, rows, given, seed)[1]]
     mixture, message, score, gain = _chosen(problem, fit, rows, likeliest)
     order = np.argsort(-mixture.weights, kind="stable")
     mixture = ProductMixture(*(part[order] for part in mixture))
@@ -285,7 +288,7 @@ def _pilot_mixture(sketch: Sketch) -> LatentClassMixture | None:
 def _simulated(sketch: Sketch, seed: int) -> CalibratedSample | None:
     """Rows of the mixture of the pilot, calibrated to the sketch."""
     pilot = _pilot_mixture(sketch)
-    if pilot is None or sketch.missing is not None:
+    if pilot is None or sketch.missing is not None or sketch.privacy is not None:
         return None
     rows = pilot.sample_codes(_SIMULATED, seed=seed)
     return calibrate_rows(rows, np.full(len(rows), 1.0 / len(rows)), sketch, seed=seed)
@@ -339,7 +342,10 @@ def _random_starts(sketch: Sketch, k: int, rng: np.random.Generator) -> list[Pro
 
 
 def _chosen(
-    problem: _Problem, fit: _Fit, rows: CalibratedSample | None, likeliest: list[FittedProduct]
+    problem: _Problem,
+    fit: _Fit,
+    rows: CalibratedSample | None,
+    likeliest: list[FittedProduct | None],
 ) -> tuple[ProductMixture, str, float | None, float | None]:
     """Fit to the sketch, or maximum likelihood on its rows where that is likelier than by chance.
 
@@ -358,18 +364,22 @@ def _chosen(
     values = np.asarray(rows.rows, dtype=np.float64)
     score = float(rows.weights @ ProductDensity(mixture, categories).log_total(values))
     near = fit_product(values, rows.weights, problem.k, categories, starts=[mixture], n_starts=0)
-    best = max([*likeliest, near], key=lambda one: one.log_likelihood)
+    known = [near, *(one for one in likeliest if one is not None)]
+    best = max(known, key=lambda one: one.log_likelihood)
     gain = best.log_likelihood - score
     # as of mixtures of Gaussians: a maximum is likelier than the truth by chance
     by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    pilot, n_rows = sketch.feature_map.pilot, rows.effective_count
     if sketch.sample is not None:
         by_chance *= max(1.0 - len(values) / sketch.count, 0.0)
-    if gain > by_chance / rows.effective_count:
+    elif pilot is not None:  # whose mixture is known as well as its rows allow
+        n_rows = min(n_rows, pilot.n_rows)
+    if gain > by_chance / n_rows:
         origin = "rows of the pilot mixture, calibrated" if sketch.sample is None else "the rows"
         mixture, message = best.mixture, f"{LIKELIEST}{origin}"
         score, gain = best.log_likelihood, -gain
     single = fit_product(values, rows.weights, 1, categories, n_starts=1).log_likelihood
-    if single > score:
+    if problem.k > 1 and single > score:
         warn_user(
             f"n_components={problem.k}: one class, whose features are independent, is "
             f"{single - score:.3g} nats a sample likelier for the random rows. Decode fewer "

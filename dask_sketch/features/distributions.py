@@ -252,11 +252,12 @@ def sample_mixed(
     The coordinate of a categorical feature of ``L`` levels is ``h / L`` with an integer ``h``, or
     zero. With ``"sparse-radius"`` the first frequencies are the characters of single columns, at
     most half of all, and the others use two to four features: these determine latent classes, which
-    pairs alone do not. Of six columns with four levels and four classes, m = 380, the variances of
-    the probabilities are 1.2 times those of maximum likelihood in the median (3 if all frequencies
-    used four features). Frequencies that repeat others are taken last. With ``"gaussian"`` each
-    categorical feature is used with probability one half; the kernel of the features is the
-    Gaussian one of the numeric features, times one half for each categorical one that differs.
+    pairs alone do not. Half of those with numeric features use no others. Of six columns with four
+    levels and four classes, m = 380, the variances of the probabilities are 1.2 times those of
+    maximum likelihood in the median (7 if all frequencies used four features). Frequencies that
+    repeat others are taken last. With ``"gaussian"`` each categorical feature is used with
+    probability one half; the kernel of the features is the Gaussian one of the numeric features,
+    times one half for each categorical one that differs.
 
     Parameters
     ----------
@@ -291,6 +292,9 @@ def sample_mixed(
     else:
         sizes = np.minimum(np.searchsorted(_SHARES, rng.random(n), side="right") + 2, d)
         used = rng.random((n, d)).argsort(axis=1) < sizes[:, None]
+        # a level that is independent of a number says nothing of it, and hides it if it is uniform
+        alone = used[:, numeric].any(axis=1) & (rng.random(n) < 0.5)
+        used[np.ix_(alone, columns)] = False
         radius = adapted_radius(rng.random(n))
         normal = np.where(used, normal, 0.0)
         norms = np.linalg.norm(normal[:, numeric], axis=1)

@@ -79,6 +79,50 @@ def pairs(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.stack(sums, axis=3).reshape(-1, u.shape[-1])
 
 
+def mixed_cycles(
+    rng: np.random.Generator,
+    law: str,
+    levels: np.ndarray,
+    m: int,
+    variances: np.ndarray,
+    weights: list[float],
+) -> np.ndarray:
+    """Cycles of numeric and categorical features; the latter have levels."""
+    n, d, of = 4 * m, len(levels), np.flatnonzero(levels)
+    variances = np.where(levels > 0, (levels**2 - 1) / 12, variances)
+    row = choose(rng.random(n), weights) if len(variances) > 1 else np.zeros(n, dtype=int)
+    normal = rng.standard_normal((n, d))
+    if law == "gaussian":
+        used = (rng.random((n, d)) < 0.5) | (levels == 0)
+    else:
+        uniform = rng.random(n)
+        size = np.minimum(2 + (uniform >= 0.45) + (uniform >= 0.9), d)
+        used = rng.random((n, d)).argsort(axis=1) < size[:, None]
+        alone = used[:, levels == 0].any(axis=1) & (rng.random(n) < 0.5)
+        used &= ~(alone[:, None] & (levels > 0))
+        half = special.gammainccinv(1.5, special.gammaincc(1.5, 2) * (1 - rng.random(n))) / 2
+        normal[~used] = 0
+        norm = np.linalg.norm(normal[:, levels == 0], axis=1)
+        normal *= (2 * np.sqrt(np.maximum(half - 1, 0)) / np.where(norm > 0, norm, 1))[:, None]
+    cycles = normal / np.sqrt(variances[row]) / (2 * np.pi)
+    u, size = rng.random((n, len(of))), levels[of]
+    h = np.floor(u * size) if law == "gaussian" else np.floor(u * (size - 1)) + 1
+    cycles[:, of] = np.where(used[:, of], np.where(2 * h > size, h - size, h) / size, 0)
+    if law == "gaussian":
+        return cycles[:m].T
+    single = [(h, k) for h in range(1, levels.max() // 2 + 1) for k in of if 2 * h <= levels[k]]
+    first = np.zeros((len(single[: max(m // 2, 1)]), d))
+    for place, (h, k) in enumerate(single[: len(first)]):
+        first[place, k] = h / levels[k]
+    seen: set[tuple[float, ...]] = set()
+    new, again = [], []
+    for each in np.concatenate([first, cycles]):
+        key = max(tuple(each + 0.0), tuple(0.0 - each))
+        (again if key in seen else new).append(each)
+        seen.add(key)
+    return np.array([*new, *again])[:m].T
+
+
 def sample_frequencies(spec: str) -> np.ndarray:
     """Matrix of cycles, float32, of a specification."""
     parts = json.loads(spec)
@@ -86,6 +130,9 @@ def sample_frequencies(spec: str) -> np.ndarray:
     variances = np.atleast_2d(parts["covariances"] or [scale**2] * d)
     weights = parts["law_weights"] or [1.0] * len(variances)
     rng, whitening = np.random.default_rng(parts["seed"]), whitenings(parts)[0]
+    if "categories" in parts:
+        levels = np.array([len(one or ()) for one in parts["categories"]])
+        return mixed_cycles(rng, law, levels, m, variances, weights).astype("f4")
     if law != "sparse-sums":
         row = choose(rng.random(m), weights) if len(variances) > 1 else np.zeros(m, dtype=int)
         normal = rng.standard_normal((m, d))

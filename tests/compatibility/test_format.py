@@ -41,6 +41,22 @@ def test_frequencies_follow_from_the_specification(name):
     np.testing.assert_allclose(reader.radians(found.spec, cycles), found.frequencies, rtol=1e-12)
 
 
+@pytest.mark.parametrize("law", ["sparse-radius", "gaussian"])
+@pytest.mark.parametrize(
+    ("levels", "m"),
+    [({1: "abc", 2: [False, True], 4: range(7)}, 90), ({0: "ab"}, 20), ({0: range(9)}, 3)],
+)
+def test_frequencies_of_categorical_features(law, levels, m):
+    d = 5 if len(levels) > 1 else 1
+    several = np.exp(np.random.default_rng(1).normal(size=(3, d)))
+    for given in ({"scale": 1.5}, {"covariances": several, "covariance_weights": [1, 2, 1]}):
+        categories = {column: list(one) for column, one in levels.items()}
+        found = ds.FeatureMap(d, m, distribution=law, seed=3, categories=categories, **given)
+        cycles = reader.sample_frequencies(found.spec)
+        np.testing.assert_array_equal(cycles, found.cycles_per_unit)
+        assert reader.digest(found.spec, cycles) == found.digest
+
+
 @pytest.mark.parametrize("name", SKETCHES)
 def test_stored_sketches(name, stored):
     attrs, arrays, _ = reader.read(str(stored / name))

@@ -136,3 +136,15 @@ def test_groups_are_decoded_each(feature_map):
 def test_arguments_without_a_meaning_are_refused(sketch, options, text):
     with pytest.raises(DecodeError, match=text):
         ds.decode(sketch, **({"n_components": 2} | options))
+
+
+def test_numbers_are_found_beside_levels_that_are_independent_of_them():
+    rng = np.random.default_rng(0)
+    frame = FRAME.assign(
+        size=rng.normal(size=len(FRAME)), color=rng.choice(["red", "blue"], 20_000)
+    )
+    levels = {"color": ["red", "blue"], "shop": None}
+    feature_map = ds.design(frame, n_components=1, categories=levels)
+    model = ds.decode(ds.sketch(frame, feature_map, sample=False), 1)
+    assert model.means[0, 0] == pytest.approx(0.0, abs=0.03)
+    assert model.variances[0, 0] == pytest.approx(1.0, abs=0.05)

@@ -228,7 +228,9 @@ def test_characters_of_categorical_features():
         h = cycles[column] * size
         np.testing.assert_allclose(h, np.rint(h), atol=1e-12)
         assert np.abs(cycles[column]).max() <= 0.5
-    assert (used > 1).sum() > 150
+    assert (used > 1).sum() > 120
+    # a uniform level would hide a number that is independent of it
+    assert (cycles[[1, 3]] == 0).all(axis=0).sum() > 40
     assert len(np.unique(cycles, axis=1).T) == 200
 
 
