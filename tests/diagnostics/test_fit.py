@@ -18,7 +18,12 @@ from dask_sketch import (
     select_model,
 )
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
+from dask_sketch.models import (
+    GaussianMixture,
+    VonMisesFisherMixture,
+    random_mixture,
+    symmetric_kl,
+)
 from dask_sketch.models.model import LIKELIEST
 
 TRUTH = random_mixture(3, 2, seed=5)
@@ -267,11 +272,15 @@ def test_bad_input() -> None:
         diagnose(MODEL, SKETCH, other)
 
 
+DIRECTIONS = VonMisesFisherMixture([1.0], [[1.0, 0.0]], [20.0])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m, s: diagnose(s, m), "model of type Sketch: give a model"),
         (lambda m, s: diagnose(m, "sk.zarr"), "sketch of type str"),
+        (lambda m, s: diagnose(DIRECTIONS, s), r"VonMisesFisherMixture: .*score"),
         (lambda m, s: diagnose(m, s, heldout=3), "heldout of type int"),
         (lambda m, s: select_model(m, s), "models of type GaussianMixture"),
         (lambda m, s: select_model({4: m}, s), r"models\[0\] of type int"),
