@@ -278,7 +278,7 @@ DIRECTIONS = VonMisesFisherMixture([1.0], [[1.0, 0.0]], [20.0])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, s: diagnose(s, m), "model of type Sketch: give a model"),
+        (lambda m, s: diagnose(s, m), "model of type Sketch"),
         (lambda m, s: diagnose(m, "sk.zarr"), "sketch of type str"),
         (lambda m, s: diagnose(DIRECTIONS, s), r"VonMisesFisherMixture: .*score"),
         (lambda m, s: diagnose(m, s, heldout=3), "heldout of type int"),
