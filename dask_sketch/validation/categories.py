@@ -37,7 +37,7 @@ class Categories:
     levels
         For each feature the levels in order, text, numbers or booleans; None for a numeric one.
     names
-        Names of the features, if they have names; two objects of other names are equal.
+        Names of the features, if they have names; they have no effect on equality.
 
     Raises
     ------
