@@ -42,6 +42,7 @@ from dask_sketch.models.von_mises_fisher import (
 )
 from dask_sketch.models.weighted_em import fit_centroids
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import unit_rows
 from dask_sketch.validation.warn import warn_user
 
 _SHORTEST, _LONGEST = 0.05, 0.9999  # mean vectors of the starts
@@ -173,7 +174,7 @@ def fit_with_rows(
     """Candidates of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
     sketch, k = problem.sketch, problem.required_size
     calibrated = calibrate(sketch)
-    rows = np.asarray(calibrated.rows, dtype=np.float64)
+    rows = unit_rows(calibrated.rows)  # those of the sketch are rounded to float32
     pilot = pilot_start(sketch, k, problem.seed)
     starts = [] if pilot is None else [pilot.means]
     for _ in range(_N_STARTS):
@@ -229,7 +230,7 @@ def conclude_with_rows(
         target = _target(problem)
         nearest = min(fits, key=lambda each: each.cost)
         fit, test = refine(target, problem.sketch, nearest, report)
-        rows = np.asarray(calibrated.rows, dtype=np.float64)
+        rows = unit_rows(calibrated.rows)
         density = DirectionDensity(fit.weights, *split(fit.theta))
         score = float(calibrated.weights @ density.log_total(rows))
         gain = best.score - score
@@ -243,7 +244,7 @@ def conclude_with_rows(
 
 def _warn_of_single(problem: Problem, score: float, calibrated: CalibratedSample) -> None:
     """Warn of a mixture that is less likely than one component."""
-    rows = np.asarray(calibrated.rows, dtype=np.float64)
+    rows = unit_rows(calibrated.rows)
     mean = calibrated.weights @ rows
     length = float(np.linalg.norm(mean))
     k = concentrations_of(np.array([length]), problem.n_features)

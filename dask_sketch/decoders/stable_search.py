@@ -26,10 +26,12 @@ from dask_sketch.decoders.transform_fit import (
     is_suspect,
     refine,
     solution,
+    standard_errors,
     warn_of_fit,
 )
 from dask_sketch.models.alpha_stable import MAX_ALPHA, MIN_ALPHA
 from dask_sketch.models.weighted_em import fit_mixture
+from dask_sketch.validation.warn import warn_user
 
 _ALPHAS = (1.9, 1.4, 0.9)  # of the starts
 _TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
@@ -37,6 +39,7 @@ _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time gro
 _MIN_ROWS = 20  # of the sample for each component, so that they are a start
 _RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
+_LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors of which users are warned
 _MARGIN = 1e-3  # distance of alpha from its excluded bound
 
 
@@ -133,6 +136,23 @@ def _gaussians(
     return found
 
 
+def _warn_of_errors(problem: Problem, target: Target, fit: Fit) -> None:
+    """Warn of parameters that the frequencies hardly tell."""
+    errors = standard_errors(target, problem.sketch, fit)
+    if errors is None:
+        return
+    d = problem.n_features
+    of_scales, of_alphas = errors[:, d:-1].max(axis=1), errors[:, -1]
+    k = int(np.argmax(np.maximum(of_scales / _LARGE_SCALE, of_alphas / _LARGE_ALPHA)))
+    if of_scales[k] > _LARGE_SCALE or of_alphas[k] > _LARGE_ALPHA:
+        warn_user(
+            f"model={problem.model!r}: of a component of weight {fit.weights[k]:.2g}, the standard "
+            f"error of alpha is {of_alphas[k]:.2g}, and that of the logarithm of a scale up to "
+            f"{of_scales[k]:.2g}: the frequencies hardly tell them. Design the feature map from "
+            "rows that are clipped to quantiles of each feature, or decode fewer components."
+        )
+
+
 def count_reports(problem: Problem) -> int:
     """Number of reports of one replicate, roughly."""
     return 2 * problem.required_size + 3 * len(_ALPHAS) + 3
@@ -168,6 +188,8 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
     start = np.concatenate([fit.weights @ locations, 0.5 * np.log(widest), [1.5]])[None]
     one = descend(target, np.ones(1), start)
     warn_of_fit(problem, fit.cost, test, {"a single component": one.cost})
+    if not is_suspect(sketch, test):
+        _warn_of_errors(problem, target, fit)
     return solution(
         problem,
         fit,

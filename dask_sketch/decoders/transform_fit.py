@@ -261,20 +261,58 @@ def refine(
         return fit, None
     plain, test = fit, None
     for _ in range(_ROUNDS):
-        values, vectors = np.linalg.eigh(_covariance(target, fit))
-        kept = values > _CUT * values[-1]
-        whitening = vectors[:, kept].T / np.sqrt(values[kept])[:, None]
-        weighted = replace(target, whitening=whitening)
+        weighted = _weighted(target, fit)
         before = fit.n_evaluations
         fit = descend(weighted, fit.weights, fit.theta)
         fit = replace(fit, n_evaluations=fit.n_evaluations + before)
         residual = weighted.residual(fit.weights, fit.theta)
-        freedom = float(kept.sum() - fit.theta.size - len(fit.weights) + 1)
+        freedom = float(len(residual) - fit.theta.size - len(fit.weights) + 1)
         statistic = sketch.effective_count * float(residual @ residual)
         test = statistic, freedom, float(np.sqrt(2.0 * max(freedom, 1.0)))
         report(fit.cost)
     # weights by the noise of a wrong model lead further from the data
     return (plain if is_suspect(sketch, test) else fit), test
+
+
+def standard_errors(target: Target, sketch: Sketch, fit: Fit) -> Array | None:
+    """Standard errors of the parameters of a fit weighted by noise, shape (K, n_parameters).
+
+    Parameters
+    ----------
+    target
+        Values of the sketch.
+    sketch
+        Sketch of the data.
+    fit
+        Refined fit.
+
+    Returns
+    -------
+    errors
+        Asymptotic errors for data of such a mixture; infinite where the frequencies do not tell.
+        None where entries are not weighted.
+    """
+    if not _is_weighable(sketch, len(fit.weights)):
+        return None
+    _, jacobian = _weighted(target, fit).linearised(fit.weights, fit.theta)
+    curvature = jacobian.T @ jacobian
+    scale = np.sqrt(np.maximum(np.diagonal(curvature), 1e-300))
+    # the logits of the weights have a common shift that changes nothing: it is left out
+    shift = np.zeros(len(scale))
+    shift[: len(fit.weights)] = scale[: len(fit.weights)]
+    unit = shift / np.linalg.norm(shift)
+    inverse = np.linalg.pinv(curvature / np.outer(scale, scale) + np.outer(unit, unit))
+    with np.errstate(over="ignore"):
+        variances = np.diagonal(inverse) / scale**2 / sketch.effective_count
+    errors = np.where(variances > 0.0, np.sqrt(np.maximum(variances, 0.0)), np.inf)
+    return np.asarray(errors[len(fit.weights) :].reshape(fit.theta.shape))
+
+
+def _weighted(target: Target, fit: Fit) -> Target:
+    """Target whose entries are weighted by their noise under a fit."""
+    values, vectors = np.linalg.eigh(_covariance(target, fit))
+    kept = values > _CUT * values[-1]
+    return replace(target, whitening=vectors[:, kept].T / np.sqrt(values[kept])[:, None])
 
 
 def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:

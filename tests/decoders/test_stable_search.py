@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, sketch
+from dask_sketch import FeatureMap, decode, design, sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import AlphaStableMixture
 
@@ -42,6 +42,12 @@ def test_data_that_is_no_such_mixture_is_warned_of():
     made = design(x, n_frequencies=40, n_components=1)
     with pytest.warns(UserWarning, match="overidentification"):
         decode(sketch(x, made), 1, model="alpha-stable")
+
+
+def test_frequencies_that_hardly_tell_the_parameters_are_warned_of(truth):
+    wide = FeatureMap(2, 75, scale=60.0, center=truth.locations[0])
+    with pytest.warns(UserWarning, match="standard error of alpha"):
+        decode(sketch(truth.sample(20_000, seed=3), wide, sample=False), 3, model="alpha-stable")
 
 
 @pytest.mark.parametrize(
