@@ -8,6 +8,7 @@ of the fit to the sketch, and its rival: the likelihood of the rows decides.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -24,8 +25,7 @@ from dask_sketch.decoders.transform_fit import (
     Target,
     descend,
     descend_best,
-    is_suspect,
-    refine,
+    refine_best,
     solution,
     warn_of_fit,
 )
@@ -47,7 +47,6 @@ from dask_sketch.validation.warn import warn_user
 
 _SHORTEST, _LONGEST = 0.05, 0.9999  # mean vectors of the starts
 _FACTORS = (1.0, 0.25, 0.03)  # of the concentrations of a start
-_RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 # Numbers of parameters times frequencies up to which there is a fit to the sketch of rows.
 _MAX_DESCENT = 5_000_000
 _RESOLVED = 10.0  # squared frequencies at which a concentration is as good as infinite
@@ -228,8 +227,7 @@ def conclude_with_rows(
     by_chance /= calibrated.effective_count
     if fits:
         target = _target(problem)
-        nearest = min(fits, key=lambda each: each.cost)
-        fit, test = refine(target, problem.sketch, nearest, report)
+        fit, test = refine_best(problem, target, fits, _parts, report)
         rows = unit_rows(calibrated.rows)
         density = DirectionDensity(fit.weights, *split(fit.theta))
         score = float(calibrated.weights @ density.log_total(rows))
@@ -259,6 +257,17 @@ def _warn_of_single(problem: Problem, score: float, calibrated: CalibratedSample
         )
 
 
+def _parts(theta: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Two narrower components in place of one, on opposite sides of it."""
+    k = max(float(np.linalg.norm(theta)), 1e-3)
+    mean = resultant_lengths(np.array([k]), len(theta))[0] * theta / k
+    away = rng.standard_normal(len(theta))
+    away *= np.sqrt((1.0 - mean @ mean) * 0.7) / np.linalg.norm(away)
+    ends = np.stack([mean + away, mean - away])
+    ends /= np.linalg.norm(ends, axis=1)[:, None]
+    return 2.0 * k * ends[0], 2.0 * k * ends[1]
+
+
 def count_reports(problem: Problem) -> int:
     """Number of reports of one replicate, roughly."""
     return density_clustering.count_reports(problem) + 2 * len(_FACTORS) + 2
@@ -275,15 +284,8 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
         Fits of all replicates.
     """
     target, sketch = _target(problem), problem.sketch
-    fit, test = refine(target, sketch, min(fits, key=lambda each: each.cost), report)
-    for number in range(_RESTARTS if problem.required_size > 1 else 0):
-        if not is_suspect(sketch, test):
-            break
-        rng = np.random.default_rng((problem.seed, problem.replicates + number))
-        other = fit_replicate(problem, rng, report, threads)
-        again, again_test = refine(target, sketch, other, report)
-        if test is not None and again_test is not None and again_test[0] < test[0]:
-            fit, test = again, again_test
+    search = partial(fit_replicate, problem, report=report, threads=threads)
+    fit, test = refine_best(problem, target, fits, _parts, report, search)
     rivals = {"a single component": _single_cost(sketch, target)}
     uniform = Fit(np.ones(1), np.zeros((1, problem.n_features)), np.inf, True, "")
     rivals["the uniform distribution"] = target.cost(uniform)

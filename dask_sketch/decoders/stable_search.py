@@ -7,6 +7,7 @@ random rows without those far away. From each, all parameters descend together, 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from dask_sketch.decoders.transform_fit import (
     descend,
     descend_best,
     is_suspect,
-    refine,
+    refine_best,
     solution,
     standard_errors,
     warn_of_fit,
@@ -37,7 +38,6 @@ _ALPHAS = (1.9, 1.4, 0.9)  # of the starts
 _TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _MIN_ROWS = 20  # of the sample for each component, so that they are a start
-_RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
 _LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors of which users are warned
 _MARGIN = 1e-3  # distance of alpha from its excluded bound
@@ -153,6 +153,16 @@ def _warn_of_errors(problem: Problem, target: Target, fit: Fit) -> None:
         )
 
 
+def _parts(theta: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Two components in place of one, on opposite sides of it."""
+    d = len(theta) // 2
+    away = np.zeros_like(theta)
+    away[:d] = np.exp(theta[d:-1]) * rng.standard_normal(d)
+    narrow = theta.copy()
+    narrow[d:-1] -= 0.35
+    return narrow + away, narrow - away
+
+
 def count_reports(problem: Problem) -> int:
     """Number of reports of one replicate, roughly."""
     return 2 * problem.required_size + 3 * len(_ALPHAS) + 3
@@ -173,15 +183,8 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
         Function called with the cost after each round of refinement.
     """
     target, sketch = _target(problem), problem.sketch
-    fit, test = refine(target, sketch, min(fits, key=lambda each: each.cost), report)
-    for number in range(_RESTARTS if problem.required_size > 1 else 0):
-        if not is_suspect(sketch, test):
-            break
-        rng = np.random.default_rng((problem.seed, problem.replicates + number))
-        other = fit_replicate(problem, rng, report, threads)
-        again, again_test = refine(target, sketch, other, report)
-        if test is not None and again_test is not None and again_test[0] < test[0]:
-            fit, test = again, again_test
+    search = partial(fit_replicate, problem, report=report, threads=threads)
+    fit, test = refine_best(problem, target, fits, _parts, report, search)
     d, center = problem.n_features, sketch.feature_map.center
     locations, scales, alphas = fit.theta[:, :d], np.exp(fit.theta[:, d:-1]), fit.theta[:, -1]
     widest = np.exp(2.0 * fit.theta[:, d:-1]).max(axis=0)

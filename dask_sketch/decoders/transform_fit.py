@@ -9,7 +9,7 @@ allow, and the residual is tested against its noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
 
 Complex = NDArray[np.complex128]
+Split = Callable[[Array, np.random.Generator], tuple[Array, Array]]
 _N_STEPS = 200
 _TOLERANCE = 1e-10  # relative gain of a step that ends the descent
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e12
@@ -33,6 +34,10 @@ _CUT = 1e-7  # eigenvalues of the covariance below this fraction of the largest 
 _MAX_WEIGHTED = 4_000_000  # components times squared frequencies up to which entries are weighted
 _BLOCK = 200_000  # values of characteristic functions at once
 _LIGHT = 1e-6  # smallest weight of a component
+_TRIALS, _SHORT = 6, 30  # swaps for each component, and steps of the descent from each
+_GAIN = 0.99  # cost of a swap that is kept, relative to that before
+_SWAP_WORK = 5e10  # multiplications of all swaps
+_SEARCHES = 2  # where the statistic of the refined fit is too large
 _SMALL_COST = 3.0  # noise levels up to which noise may explain the cost
 
 
@@ -197,6 +202,45 @@ def descend_best(target: Target, starts: Sequence[tuple[Array, Array]], report: 
     return replace(best, n_evaluations=sum(each.n_evaluations for each in found))
 
 
+def swap_components(
+    target: Target,
+    fit: Fit,
+    split: Split,
+    rng: np.random.Generator,
+    report: Report,
+) -> Fit:
+    """Leave a poor minimum: one component is split in two, another one is left out.
+
+    Parameters
+    ----------
+    target
+        Values to fit.
+    fit
+        Fit to start from.
+    split
+        Function of the parameters of one component and a generator: parameters of two parts.
+    rng
+        Random number generator.
+    report
+        Function called with the cost after each trial.
+    """
+    k = len(fit.weights)
+    n_evaluations = fit.n_evaluations
+    work = len(target.values) * (fit.theta.size + k) ** 2 * _SHORT
+    for _ in range(min(_TRIALS * k, int(_SWAP_WORK / work)) if k > 1 else 0):
+        one, two = rng.choice(k, 2, replace=False)
+        weights, theta = fit.weights.copy(), fit.theta.copy()
+        theta[one], theta[two] = split(fit.theta[one], rng)
+        weights[one] = weights[two] = 0.5 * fit.weights[one]
+        found = descend(target, weights, theta, _SHORT)
+        n_evaluations += found.n_evaluations
+        if found.cost < _GAIN * fit.cost:
+            fit = descend(target, found.weights, found.theta)
+            n_evaluations += fit.n_evaluations
+        report(fit.cost)
+    return replace(fit, n_evaluations=n_evaluations)
+
+
 def _covariance(target: Target, fit: Fit) -> Array:
     """Covariance of the real and imaginary parts of the features of one row, (2 m, 2 m)."""
     omega, m = target.frequencies, target.frequencies.shape[1]
@@ -272,6 +316,49 @@ def refine(
         report(fit.cost)
     # weights by the noise of a wrong model lead further from the data
     return (plain if is_suspect(sketch, test) else fit), test
+
+
+def refine_best(
+    problem: Problem,
+    target: Target,
+    fits: Sequence[Fit],
+    split: Split,
+    report: Report,
+    search: Callable[[np.random.Generator], Fit] | None = None,
+) -> tuple[Fit, tuple[float, float, float] | None]:
+    """Fit of lowest cost, refined, with its overidentification statistic.
+
+    Where noise does not explain the statistic, components are swapped, and then the search starts
+    again with another seed.
+
+    Parameters
+    ----------
+    problem
+        Sketch and arguments.
+    target
+        Values of the sketch.
+    fits
+        Fits of all replicates.
+    split
+        Argument of :func:`swap_components`.
+    report
+        Function called with the cost after each round of refinement.
+    search
+        Function of a generator that fits a further replicate; None for no further search.
+    """
+    sketch, first = problem.sketch, min(fits, key=lambda each: each.cost)
+    fit, test = refine(target, sketch, first, report)
+    for number in range(1 if search is None else _SEARCHES):
+        if len(fit.weights) == 1 or test is None or not is_suspect(sketch, test):
+            break
+        rng = np.random.default_rng((problem.seed, problem.replicates + number))
+        if search is not None and number > 0:
+            first = search(rng)
+        other = swap_components(target, first, split, rng, report)
+        again, again_test = refine(target, sketch, other, report)
+        if again_test is not None and again_test[0] < test[0]:
+            fit, test = again, again_test
+    return fit, test
 
 
 def standard_errors(target: Target, sketch: Sketch, fit: Fit) -> Array | None:

@@ -8,7 +8,13 @@ import pytest
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.decoders import direction_search, stable_search
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.transform_fit import Target, descend, is_suspect, refine
+from dask_sketch.decoders.transform_fit import (
+    Target,
+    descend,
+    is_suspect,
+    refine,
+    swap_components,
+)
 from dask_sketch.models import AlphaStableMixture
 
 CASES = {
@@ -66,6 +72,25 @@ def test_descent_finds_the_parameters_of_exact_values(case):
     assert fit.cost < 1e-15
     np.testing.assert_allclose(fit.theta, theta, atol=1e-4)
     np.testing.assert_allclose(fit.weights, weights, atol=1e-6)
+
+
+def test_swaps_leave_a_poor_minimum():
+    transforms = direction_search.DirectionTransforms()
+    theta = 30.0 * np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, -1.0]])
+    omega = 3.0 * np.random.default_rng(3).normal(size=(3, 80))
+    weights = np.array([0.4, 0.3, 0.3])
+    psi = weights @ transforms.values(theta, omega)
+    target = Target(transforms, omega, np.concatenate([psi.real, psi.imag]))
+    equal = np.array([[20.0, 10.0, 0.0], [0.0, 2.0, -30.0], [0.0, 2.0, -30.0]])
+    poor = descend(target, weights, equal)
+    assert poor.cost > 1e-5
+
+    def parts(theta, rng):
+        away = 0.4 * np.linalg.norm(theta) * rng.standard_normal(3)
+        return theta + away, theta - away
+
+    found = swap_components(target, poor, parts, np.random.default_rng(0), silent)
+    assert found.cost < 1e-12
 
 
 def test_statistic_of_the_refined_fit_is_that_of_noise_only_for_such_data():
