@@ -25,7 +25,7 @@ _STEPS = 500
 def directions(form: str, d: int, n_components: int, widest: float) -> list[Job]:
     """Nats per sample that von Mises-Fisher mixtures lose to the truth."""
     n_draws, divisor = FORMS[form]
-    sizes = (d, n_components, widest)
+    sizes = (d, n_components, widest) if form != "toy" else (3, 2, widest)
     return [partial(_directions, *sizes, 200_000 // divisor, seed) for seed in range(n_draws)]
 
 
