@@ -35,7 +35,8 @@ class Units:
     means, variances
         Means and variances of the features in each unit, shape (n_units, n_features).
     masses
-        Total weight of each unit, shape (n_units,).
+        Total weight of each unit, shape (n_units,); with missing values, the mean over the
+        frequencies of the weights of the rows that observe them.
     first
         Whether a unit is on the first side, bool, shape (n_units,).
     strata
@@ -127,7 +128,8 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
         )
     for name, side in zip(("first", "second"), sides, strict=True):
         _require_observed(name, side)
-    masses = np.concatenate([side.total_weight for side in sides])
+    # with missing values, the weight that the mean frequency is observed with
+    masses = np.concatenate([side.observed_weight().mean(axis=1) for side in sides])
     return Units(
         feature_map=first.feature_map,
         vectors=np.concatenate([group_vectors(side) for side in sides]),
