@@ -281,7 +281,7 @@ def sketch(
             )
         lazy = make_sketch(
             run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
-            device=device, sample=False if sample == 0 else sample, **opening,
+            device=device, sample=sample, **opening,
         )  # fmt: skip
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)

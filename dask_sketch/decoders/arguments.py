@@ -15,7 +15,7 @@ from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import OPTIONAL, START, Method, matrix_row, rows_of
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
-from dask_sketch.decoders.pilot_start import nearby_mixture
+from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_clusters
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
@@ -90,10 +90,10 @@ def check_problem(
         row = _row_of_matrices(row, covariance_type, n_components, bounds, components)
     _require_suited(model, sketch)
     without_rows = row.name == "likelihood" and sketch.sample is None
-    if without_rows and (model != "gaussian" or has_matrices or nearby_mixture(sketch) is None):
+    if without_rows and (has_matrices or not _pilot_knows(sketch, model, n_components)):
         raise DecodeError(
-            "method='likelihood' with a sketch without a sample: sketch with sample=True, or "
-            "choose another method."
+            f"method='likelihood' with model={model!r} and a sketch without a sample: sketch with "
+            "sample=True, or choose another method."
         )
     _require_taken(row, merge=merge, refine=refine, covariance=covariance, device=device)
     box = _box(bounds, sketch)
@@ -270,8 +270,15 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
     if sketch.sample is not None:
         enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
     else:
-        enough = model in (None, "gaussian") and nearby_mixture(sketch) is not None
+        enough = _pilot_knows(sketch, model or "gaussian", n_components)
     return "likelihood" if enough else None
+
+
+def _pilot_knows(sketch: Sketch, model: str, n_components: int | None) -> bool:
+    """Whether the pilot rows of the feature map can take the place of rows of the sketch."""
+    if model == "dirac":
+        return pilot_clusters(sketch, n_components) is not None
+    return model == "gaussian" and nearby_mixture(sketch) is not None
 
 
 def beside_default(n_components: int | None, options: Mapping[str, Any]) -> tuple[str, ...]:

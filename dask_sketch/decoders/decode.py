@@ -150,15 +150,16 @@ def decode(
           where that is as likely. The rows are those of the sketch. A sketch without rows is
           compared with the mixture of the pilot rows that ``design`` read; if it is of other data,
           such as a group or later data, rows simulated from that mixture are calibrated to the
-          sketch. With rows it is also the default for ``model="dirac"``: k-means on the calibrated
-          rows.
+          sketch. It is also the default for ``model="dirac"``: k-means on the calibrated rows, or
+          without rows, the centroids of the pilot rows, if the map was designed for as many
+          (``task="clustering"``) and the sketch is of the same data.
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
           a feature map without a pilot or with that of very different data, of a private sketch,
           or with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with ``K**2``.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.
-        - ``"density"``, the default for ``model="dirac"`` without rows: a density of several atoms
+        - ``"density"``, the default for other centroids without rows: a density of several atoms
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
           k-means, distances are Euclidean, in the units of the data. With ``model="gaussian"``: a
           density of as many atoms as explain the sketch, reduced to the components of greatest

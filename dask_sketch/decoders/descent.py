@@ -44,7 +44,7 @@ LOCAL = StoppingRule(tolerance=1e-3, n_iterations=30)  # one or two atoms, the o
 CONVERGE = StoppingRule(tolerance=1e-5, n_iterations=30)
 _END = StoppingRule(tolerance=1e-8, n_iterations=1000)  # L-BFGS-B without Levenberg-Marquardt
 
-_UNSEEN = 1e-100  # an atom whose largest number is smaller has no weight
+UNSEEN = 1e-100  # an atom whose largest number is smaller has no weight
 # Scales of the variables of L-BFGS-B: curvatures below a fraction of the largest count as that
 # fraction, and weights below a fraction of the mean likewise, so that an atom without weight does
 # not dominate the others.
@@ -138,7 +138,7 @@ def fit_weights(objective: Objective, theta: Array) -> Array:
     """Step 4: weights ``argmin_{alpha >= 0} ||z - sum_k alpha_k a_k||`` of unscaled atoms."""
     atoms = objective.atoms(theta)
     # an atom that no frequency sees has no weight, rather than one of 1e300
-    atoms[np.abs(atoms).max(axis=1, initial=0.0) < _UNSEEN] = 0.0
+    atoms[np.abs(atoms).max(axis=1, initial=0.0) < UNSEEN] = 0.0
     return non_negative_weights(atoms, np.concatenate(objective.target))
 
 

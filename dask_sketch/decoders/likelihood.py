@@ -23,7 +23,12 @@ from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
 from dask_sketch.decoders.objective import MAX_SOLVABLE
-from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, pilot_start
+from dask_sketch.decoders.pilot_start import (
+    nearby_mixture,
+    pilot_clusters,
+    pilot_mixture,
+    pilot_start,
+)
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
@@ -285,7 +290,12 @@ def _likeliest_on(problem: Problem) -> str:
 def fit_points(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
 ) -> Solution:
-    """Centroids of the calibrated rows; a row of the table for ``model="dirac"``."""
+    """Centroids of the calibrated rows; a row of the table for ``model="dirac"``.
+
+    Without rows, those of the pilot rows.
+    """
+    if problem.sketch.sample is None:
+        return _points_of_pilot(problem, report, threads)
     calibrated = calibrate(problem.sketch)
     seed = int(rng.integers(2**31))
     pilot = pilot_start(problem.sketch, problem.required_size, seed)
@@ -313,6 +323,28 @@ def fit_points(
         message=f"{'spherical ' if spherical else ''}k-means on the calibrated rows",
         n_evaluations=objective.n_evaluations,
         score=-found.inertia,
+    )
+
+
+def _points_of_pilot(problem: Problem, report: Report, threads: Threads) -> Solution:
+    """Centroids of the pilot rows, which those of a density fitted to the sketch do not reach."""
+    clusters = pilot_clusters(problem.sketch, problem.required_size)
+    assert clusters is not None  # the arguments were checked
+    order = np.argsort(-clusters.weights, kind="stable")
+    weights, means = clusters.weights[order], clusters.centers[order]
+    objective = problem.objective(threads)
+    cost = objective.cost(weights, objective.space.from_data_units(means, np.zeros_like(means)))
+    report(cost)
+    return Solution(
+        weights=weights,
+        means=means,
+        variances=None,
+        cost=cost,
+        noise_level=objective.noise_level,
+        converged=True,
+        message="k-means on the pilot rows of the feature map",
+        n_evaluations=objective.n_evaluations,
+        score=-clusters.inertia,
     )
 
 

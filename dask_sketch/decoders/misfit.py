@@ -8,7 +8,12 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.expected_loss import expected_loss, sampling_losses
-from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_mixture, squared_distance
+from dask_sketch.decoders.pilot_start import (
+    nearby_mixture,
+    pilot_clusters,
+    pilot_mixture,
+    squared_distance,
+)
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
@@ -22,6 +27,7 @@ from dask_sketch.validation.warn import warn_user
 WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
 _FEW_ROWS = 0.075  # estimated loss of few pilot rows that may be one of 0.1 nats
 WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
+_WARNED_CLUSTERS = 1.05  # expected ratio because centroids are those of few pilot rows
 _EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is that of the data
 # A mixture that is less likely than that of the pilot, by more than this many times what the
 # numbers of rows explain, must have a cost this many times smaller than that of the pilot's.
@@ -144,9 +150,16 @@ def warn_of_misfit(
         return
     pilot = pilot_mixture(sketch)
     alone = sketch.sample is None
-    if alone and variances is None:
-        _warn_of_outliers(sketch)
     _warn_of_few_values(sketch, len(weights))
+    if alone and variances is None:
+        record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(weights))
+        is_pilot = clusters is not None and np.isin(means, clusters.centers).all()
+        if record is not None and is_pilot and record.n_rows >= sketch.count:
+            return  # they are the centroids of all rows
+        _warn_of_outliers(sketch)
+        if record is not None and is_pilot:
+            _warn_of_few_clustered(sketch, len(weights), record.n_rows)
+            return
     if alone and pilot is not None and variances is not None:
         remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
         if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
@@ -453,6 +466,18 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
         )
 
 
+def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> None:
+    """Warn of centroids of so few pilot rows that their error on others is clearly larger."""
+    ratio = 1.0 + n_components / n_rows
+    if ratio > _WARNED_CLUSTERS:
+        warn_user(
+            f"the centroids are those of {n_rows:,} pilot rows, so few for n_components="
+            f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
+            "the smallest. Sketch with sample=True where rows may be kept; otherwise "
+            f"{_more_rows(sketch, n_rows)}."
+        )
+
+
 def _more_rows(sketch: Sketch, n_pilot: int) -> str:
     """Remedy for too few pilot rows: there may be no more."""
     if n_pilot >= sketch.count:
@@ -508,7 +533,7 @@ def _remedy(
     if result == "centroids":
         return (
             "Sketch with sample=True where rows may be kept; otherwise design the feature map with "
-            "task='clustering' and decode with method='density'."
+            f"task='clustering' and n_components={n_components}."
         )
     return first + (
         "Sketch with sample=True where rows may be kept; otherwise take four times the frequencies "

@@ -6,6 +6,7 @@ import numpy as np
 
 from dask_sketch.decoders.starts import Start
 from dask_sketch.features.pilot import PilotMixture, fit_pilot
+from dask_sketch.models.clusters import Clusters
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 
@@ -42,7 +43,11 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
         return None
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
     ratio = sketch.variance[varies] / pilot.variance[varies]
-    divergence = 0.5 * float((ratio - 1.0 - np.log(ratio) + shift**2).sum())
+    # few rows hardly tell the variance of a heavy tail: its kurtosis is at least that of one row
+    away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)[varies]
+    kurtosis = (away**2 / sketch.variance[varies]) ** 2 / sketch.count
+    tail = np.maximum(0.5 * kurtosis, 1.0)
+    divergence = 0.5 * float(((ratio - 1.0 - np.log(ratio)) / tail + shift**2).sum())
     chance = 1.0 / pilot.n_rows + 1.0 / sketch.effective_count
     if divergence < reach + _CHANCE * int(varies.sum()) * chance:
         return found
@@ -50,6 +55,23 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     distance = squared_distance(sketch, found)
     energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
     return found if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy) else None
+
+
+def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:
+    """Clusters of the pilot rows; None if there are not so many, or the sketch is of other data.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    n_components
+        Number of centroids.
+    """
+    pilot = sketch.feature_map.pilot
+    found = None if pilot is None else pilot.clusters
+    if found is None or len(found.weights) != n_components or pilot_mixture(sketch) is None:
+        return None
+    return found
 
 
 def nearby_mixture(sketch: Sketch) -> PilotMixture | None:

@@ -25,6 +25,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import (
     LOCAL,
     LONG_APPROACH,
+    UNSEEN,
     Fit,
     converge,
     descend,
@@ -129,10 +130,12 @@ def _larger_supports(
     """
     residual = objective.residual(fit.weights, fit.theta)
     atom = find_atom(objective, residual, rng)
-    norm = max(float(np.linalg.norm(objective.atoms(atom[None]))), np.finfo(float).tiny)
+    norm = float(np.linalg.norm(objective.atoms(atom[None])))
     value = max(float(objective.correlations(atom[None], residual)[0]), 0.0)
     # (saving, index of the replaced atom or -1, new atoms, their weights)
-    found = [(value**2, -1, atom[None], np.array([value / norm]))]
+    found = []
+    if norm > UNSEEN:
+        found.append((value**2, -1, atom[None], np.array([value / norm])))
     rows = objective.atoms(fit.theta).reshape(len(fit.theta), 2, -1)
     for k in np.flatnonzero(fit.weights > 0.0):
         own = fit.weights[k] * rows[k]

@@ -273,8 +273,8 @@ class SketchKMeans(
         Decoder, as for :func:`dask_sketch.decode`, whose default is the most accurate for what the
         sketch holds.
     sample_size
-        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
-        none.
+        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False or 0
+        for none.
     nan_policy
         Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
         them out; their number is ``sketch_.omitted``. Predictions refuse such rows.
@@ -530,8 +530,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     method, refine, variance_floor
         Arguments of the decoder, see :func:`dask_sketch.decode`.
     sample_size
-        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False for
-        none.
+        Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False or 0
+        for none.
     nan_policy
         Treatment of rows with NaN or infinite values in a fit: ``"raise"``, or ``"omit"`` to leave
         them out; their number is ``sketch_.omitted``. Predictions refuse such rows. ``"available"``

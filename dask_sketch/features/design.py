@@ -19,6 +19,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import (
     Pilot,
     PilotMixture,
+    cluster_pilot,
     record_mixed_pilot,
     record_pilot,
     rough_mixture,
@@ -202,7 +203,7 @@ whitening, seed, dtype
     if distribution is None:
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
-    fit = None
+    fit = clusters = None
     rough = rough_mixture(pilot, n_components, seed)
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
@@ -219,6 +220,8 @@ whitening, seed, dtype
         else:
             whitened = rough if matrix is None else rough_mixture(rows, n_components, seed)
             covariances, fit = _component_variances(rows, whitened, seed, feature_names)
+    if task == "clustering":
+        clusters = cluster_pilot(pilot, n_components, seed, spherical=normalize)
     return FeatureMap(
         n_features=d,
         n_frequencies=m,
@@ -233,7 +236,7 @@ whitening, seed, dtype
         feature_names=feature_names,
         normalize=normalize,
         scale_fit=fit,
-        pilot=record_pilot(pilot, rough, seed),
+        pilot=record_pilot(pilot, rough, seed, clusters),
     )
 
 

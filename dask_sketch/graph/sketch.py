@@ -96,8 +96,8 @@ def sketch(
         Maximum number of random rows that the sketch carries beside the sums, for
         :func:`calibrate` and :func:`decode`; they make fits to real data as good as maximum
         likelihood on all rows. True, the default without groups, chooses 20,000, or as many as
-        take 16 MiB: the rows stay in their source anyway. False carries none, for rows that must
-        not be kept, and for sketches that are given to others: a sketch then holds sums only.
+        take 16 MiB: the rows stay in their source anyway. False or 0 carries none, for rows that
+        must not be kept, and for sketches that are given to others: a sketch then holds sums only.
     position
         Position of the first row, ``>= 0``. The random rows are chosen by their positions: parts of
         the data whose sketches will be added, such as those of two days, need different positions

@@ -58,8 +58,8 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
     Parameters
     ----------
     sample
-        Maximum number of rows; True or None for the default number, and False for none. None means
-        none for groups.
+        Maximum number of rows; True or None for the default number, and False or 0 for none. None
+        means none for groups.
     n_features
         Number of features.
     grouped
@@ -68,23 +68,22 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
     Raises
     ------
     InputError
-        If it is neither a boolean nor a positive integer, or groups are to carry rows.
+        If it is neither a boolean nor an integer, negative, or groups are to carry rows.
 
     Examples
     --------
-    >>> sample_size(None, 12), sample_size(100, 12), sample_size(False, 12)
-    (20000, 100, None)
+    >>> sample_size(None, 12), sample_size(100, 12), sample_size(False, 12), sample_size(0, 12)
+    (20000, 100, None, None)
     """
-    if grouped and sample not in (None, False):
+    none = sample == 0  # as is False
+    if grouped and sample is not None and not none:
         raise InputError(
             f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
         )
-    if grouped or sample is False:
+    if grouped or none:
         return None
     if sample is None or sample is True:
         return default_size(n_features)
-    if sample == 0:
-        raise InputError("sample=0: give False for no rows, or an integer of at least 1.")
     return require_integer("sample", sample, 1)
 
 

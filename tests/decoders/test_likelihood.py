@@ -11,6 +11,7 @@ import pytest
 from dask_sketch import GaussianMixture, decode, design, diagnose, partial_sketch, sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import random_mixture
+from dask_sketch.models.clusters import kmeans
 
 
 def log_normal(n, seed=0):
@@ -162,6 +163,27 @@ def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components(
     assert nearest.decoding.cost < nearest.decoding.noise_level
     assert model.score(heldout) > nearest.score(heldout) + 0.2
     assert any("nats" in str(each.message) for each in caught)
+
+
+def test_without_rows_centroids_are_as_good_as_those_of_k_means():
+    x = np.random.default_rng(0).gamma(0.5, size=(8000, 4))
+    feature_map = design(x, n_components=8, task="clustering")
+    error = kmeans(x, 8).inertia
+    found = sketch(x, feature_map, sample=False)
+    model = decode(found, 8, model="dirac")
+    assert "pilot" in model.decoding.message
+    assert model.inertia(x) < 1.02 * error < decode(found, 8, "density").inertia(x)
+    # of other data, the pilot rows say nothing
+    away = decode(sketch(x + 3.0, feature_map, sample=False), 8, model="dirac")
+    assert away.decoding.method == "density"
+    assert away.inertia(x + 3.0) < 1.2 * error
+
+
+def test_few_pilot_rows_are_said_to_make_poor_centroids():
+    x = np.random.default_rng(0).gamma(0.5, size=(4000, 4))
+    feature_map = design(x, n_components=8, task="clustering", n_pilot=100)
+    with pytest.warns(UserWarning, match="n_components=8.*n_pilot=400"):
+        decode(sketch(x, feature_map, sample=False), 8, model="dirac")
 
 
 @pytest.mark.filterwarnings("ignore:the mixture is hardly likelier")

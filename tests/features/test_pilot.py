@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.design import design_from_pilot
 from dask_sketch.features.pilot import Pilot, PilotMixture, fit_pilot, record_pilot, rough_mixture
 from dask_sketch.models import GaussianMixture, random_mixture
 
@@ -71,6 +72,19 @@ def test_the_record_of_a_pilot_is_read_back_and_checked():
     ):
         with pytest.raises(InputError, match="pilot"):
             Pilot.from_dict(pilot.as_dict() | change, 3)
+
+
+def test_the_record_has_centroids_of_a_map_for_centroids():
+    rows = random_mixture(3, 2, seed=0).sample(500, seed=1)
+    pilot = design_from_pilot(rows, n_components=3, task="clustering").pilot
+    again = Pilot.from_dict(pilot.as_dict(), 2)
+    np.testing.assert_array_equal(again.clusters.centers, pilot.clusters.centers)
+    assert again.checksum == pilot.checksum
+    assert "clusters" not in design_from_pilot(rows, n_components=3).pilot.as_dict()
+    for change in ({"weights": [1.0, 1.0, 1.0]}, {"centers": [[0.0, 1.0]]}, {"inertia": None}):
+        clusters = pilot.as_dict()["clusters"] | change
+        with pytest.raises(InputError, match="pilot"):
+            Pilot.from_dict(pilot.as_dict() | {"clusters": clusters}, 2)
 
 
 def test_components_of_the_record_leave_a_poor_local_maximum():

@@ -245,5 +245,6 @@ def test_the_random_rows_are_the_same_for_any_input_and_chunks(tmp_path):
         ds.sketch(x[2000:], made, sample=300, position=2000),
     ]
     assert ds.merge(halves).sample.identical(found.sample)
-    assert ds.sketch(x, made, sample=False).sample is None
+    for none in (False, 0):
+        assert ds.sketch(x, made, sample=none).sample is None
     assert len(ds.sketch(x, made).sample) == 5000  # all rows, up to 20,000
