@@ -252,7 +252,7 @@ def cluster_pilot(
     """Cluster pilot rows by k-means, in the units of the data.
 
     Without random rows, a sketch of a few hundred frequencies determines centroids less precisely
-    than a few thousand rows do: on seven real data sets of 10,000 to 60,000 rows, K = 10 and 30,
+    than a few thousand rows do: on seven data sets of 10,000 to 60,000 rows, K = 10 and 30,
     the mean squared error was 1.01 to 1.21 times that of k-means on all rows, and 0.99 to 1.04
     times with the centroids of the pilot rows.
 

@@ -233,8 +233,7 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     Twice the risk of k-means on the pilot samples, ``scale = sqrt(2 W)``, where ``W`` is the mean
     squared distance to the nearest centroid. In the sketch, a cluster of total variance ``W`` is
     then damped by about ``exp(-W / (2 scale**2)) = 0.78`` for any number of features, while
-    centroids that are further apart than ``scale`` are separated. Only this number is taken from
-    the pilot samples; centroids of 5000 rows are no substitute for those of all rows.
+    centroids that are further apart than ``scale`` are separated.
 
     Clusters of equal rows have no width. The scale is then half of the smallest distance between
     them.
