@@ -324,11 +324,16 @@ def require_sparse(feature_map: FeatureMap) -> None:
     white = feature_map.whitening
     full = white is not None and np.count_nonzero(white) > len(white)
     cause = "whitening='full'" if full else f"distribution={feature_map.distribution!r}"
+    remedy = "Pass nan_policy='omit'."
+    if feature_map.n_features > 2:  # sparse frequencies use both of two features
+        remedy = (
+            "Design the feature map with distribution='sparse-sums' and without whitening='full', "
+            "or pass nan_policy='omit'."
+        )
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "
         "features: every frequency uses all features, so that no row with a missing value counts. "
-        "Design the feature map with distribution='sparse-sums' and without whitening='full', or "
-        "pass nan_policy='omit'.",
+        f"{remedy}",
         parameter="nan_policy",
     )
 

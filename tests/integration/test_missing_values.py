@@ -248,3 +248,11 @@ def test_values_that_are_missing_for_a_reason_are_a_finding(cause):
     assert "feature 0" in found.findings["missing values"]
     assert found.as_dict()["missingness"]["excess"] > 20
     assert "missing" in found._repr_html_()
+
+
+def test_of_two_features_rows_with_a_missing_one_can_only_be_omitted():
+    x = np.random.default_rng(0).normal(size=(500, 2))
+    x[::5, 0] = np.nan
+    with pytest.raises(InputError, match=r"nan_policy='available'.* 2 features.*omit") as caught:
+        ds.SketchGaussianMixture(2, nan_policy="available").fit(x)
+    assert "whitening" not in str(caught.value)
