@@ -7,7 +7,7 @@ import pytest
 from decoders.reference import Reference, numerical_gradient
 
 from dask_sketch import partial_sketch
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.features import FeatureMap
@@ -33,7 +33,7 @@ def objective(data):
     return make(data, "gaussian")
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=ATOMS)
 def every(request, data):
     """An objective of each family."""
     return make(data, request.param)
@@ -62,7 +62,7 @@ def test_atoms_are_the_formula(every):
     np.testing.assert_allclose(as_complex(every.atoms(theta)), expected, atol=1e-15)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ATOMS)
 def test_atoms_are_characteristic_functions_in_data_units(data, model):
     # the mean of exp(-i w.x) over a component's own samples, but for the shift of coordinates
     objective = make(data, model)
@@ -110,7 +110,7 @@ def test_large_phases(objective, distance):
     )
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=ATOMS)
 def large(request):
     """An objective of each family with several blocks of frequencies and of pairs of 16 atoms."""
     rng = np.random.default_rng(0)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
-from dask_sketch.decoders.names import MODELS
+from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start, find_atom
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ATOMS)
 def test_a_lone_component_is_found(sketch, truth, model):
     covariance = truth.covariances[1] if model == "known" else None
     objective = Objective(sketch, model, covariance=covariance)
