@@ -17,7 +17,7 @@ from dask_sketch.decoders.pilot_start import (
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
-from dask_sketch.models.density import RowDensity
+from dask_sketch.models.density import RowDensity, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
@@ -166,6 +166,7 @@ def warn_of_misfit(
             return
     if variances is not None:
         _warn_of_single_rows(sketch, weights, means, variances)
+        _warn_of_combinations(sketch, means, variances)
     if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
@@ -321,6 +322,21 @@ def _warn_of_few_values(sketch: Sketch, n_components: int) -> None:
                 f"among {len(rows):,} at random: the other components mean nothing. Give at most "
                 f"n_components={distinct}."
             )
+
+
+def _warn_of_combinations(sketch: Sketch, means: Array, variances: Array) -> None:
+    """Warn of combinations of few values without density, which other rows may have."""
+    if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
+        return
+    features = uncovered_features(sketch.sample.rows.astype(np.float64), means, variances)
+    if len(features):
+        names = [feature_title(k, sketch.feature_map.feature_names) for k in features[:3]]
+        warn_user(
+            f"components have no width in {len(features)} features of few values, such as "
+            f"{', '.join(names)}: one row in {len(sketch.sample):,} with another combination of "
+            "these values would lower the mean log-likelihood by many nats. Leave such features "
+            "out, state them as categories in design(), or decode fewer components."
+        )
 
 
 def _warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:

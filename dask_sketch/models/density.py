@@ -11,6 +11,7 @@ Array = NDArray[np.float64]
 # Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
 _MAX_EXPANDED = 1e6
+_NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points
 
 
 class JointDensity:
@@ -118,3 +119,44 @@ class RowDensity(JointDensity):
             k = int(far)
             joint[:, k] = self._peaks[k] - 0.5 * ((x - self._means[k]) ** 2 @ self._precisions[k])
         return np.asarray(joint)
+
+
+def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[np.intp]:
+    """Features of few values, of which a new combination would have hardly any density.
+
+    In such features some components have no width. If none is wide in all of them, a row with a
+    combination of values that no component has is millions of deviations away from each.
+
+    Parameters
+    ----------
+    rows
+        Rows of the data, shape (n_rows, n_features).
+    means, variances
+        Means and variances of the components, shape (K, n_features).
+
+    Returns
+    -------
+    features
+        Numbers of these features; none if a component is wide in all of them, or the rows have all
+        combinations of the values.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> uncovered_features(rows, rows, np.full((3, 2), 1e-12))
+    array([0, 1])
+    """
+    tolerance = _NO_WIDTH * rows.std(axis=0)
+    points = np.sqrt(variances) < tolerance
+    chosen = np.flatnonzero(points.any(axis=0))
+    if len(chosen) < 2 or not points.any(axis=1).all():
+        return chosen[:0]
+    codes = np.full((len(rows), len(chosen)), -1)
+    for column, feature in enumerate(chosen):
+        values = np.unique(means[points[:, feature], feature])
+        after = np.searchsorted(values, rows[:, feature] - tolerance[feature])
+        nearest = values[np.minimum(after, len(values) - 1)]
+        is_value = np.abs(nearest - rows[:, feature]) <= tolerance[feature]
+        codes[is_value, column] = np.searchsorted(values, nearest[is_value])
+    possible = np.prod([float(len(np.unique(column))) for column in codes.T])
+    return chosen if len(np.unique(codes, axis=0)) < possible else chosen[:0]

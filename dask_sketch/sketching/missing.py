@@ -333,7 +333,7 @@ def require_sparse(feature_map: FeatureMap) -> None:
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "
         "features: every frequency uses all features, so that no row with a missing value counts. "
-        f"{remedy}",
+        + remedy,
         parameter="nan_policy",
     )
 

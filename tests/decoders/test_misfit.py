@@ -225,3 +225,16 @@ def test_fewer_distinct_rows_than_components(model):
     for k in (2, 3):
         _, messages = caught(lambda: decode(found, k, model=model))  # noqa: B023
         assert any(f"n_components={k} exceeds" in text for text in messages) == (k > 2)
+
+
+def test_combinations_of_few_values_without_density_are_warned_of():
+    def rows(n, seed):
+        rng = np.random.default_rng(seed)
+        flags = (rng.random((n, 6)) < [0.3, 0.03, 0.04, 0.05, 0.03, 0.2]) + 0.0
+        return np.c_[flags, rng.gamma(2, size=n) + flags[:, 0]]
+
+    x = rows(1500, 0)
+    model, messages = caught(lambda: decode(sketch(x, design(x, n_components=12)), 12))
+    (message,) = [text for text in messages if "categories" in text]
+    assert "feature 0" in message
+    assert model.score(rows(5000, 1)) < model.score(x) - 10.0

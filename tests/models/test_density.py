@@ -5,7 +5,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
-from dask_sketch.models.density import RowDensity
+from dask_sketch.models.density import RowDensity, uncovered_features
 
 WEIGHTS = np.array([0.3, 0.7])
 MEANS = np.array([[0.0, 1.0], [2.0, -1.0]])
@@ -37,3 +37,18 @@ def test_diagonal_matrices_are_variances():
     matrices = variances[:, :, None] * np.eye(2)
     expected = RowDensity(WEIGHTS, MEANS, variances).log_total(x)
     np.testing.assert_allclose(RowDensity(WEIGHTS, MEANS, matrices).log_total(x), expected)
+
+
+def test_features_whose_combinations_no_component_covers():
+    rng = np.random.default_rng(0)
+    flags = (rng.random((400, 3)) < [0.4, 0.02, 0.02]) + 0.0
+    rows = np.c_[flags[flags.sum(axis=1) < 2], rng.normal(size=(flags.sum(axis=1) < 2).sum())]
+    means = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], dtype=float)
+    variances = np.tile([1e-9, 1e-9, 1e-9, 1.0], (4, 1))
+    np.testing.assert_array_equal(uncovered_features(rows, means, variances), [0, 1, 2])
+    wide = variances.copy()
+    wide[0, :3] = 0.1  # one component has a density for all combinations
+    assert not len(uncovered_features(rows, means, wide))
+    # all combinations of the two features are among the rows
+    every = np.concatenate([rows, [[1, 1, 0, 0]]])[:, [0, 1, 3]]
+    assert not len(uncovered_features(every, means[:, [0, 1, 3]], variances[:, [0, 1, 3]]))
