@@ -35,7 +35,7 @@ from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
-from dask_sketch.models.clusters import spherical_kmeans
+from dask_sketch.models.clusters import Clusters, spherical_kmeans
 from dask_sketch.models.covariances import COVARIANCES
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
@@ -307,32 +307,26 @@ def fit_points(
     if spherical:
         rows = np.asarray(calibrated.rows, dtype=np.float64)
         found = spherical_kmeans(rows, weights=calibrated.weights, starts=[found.centers])
-    objective = problem.objective(threads)
-    order = np.argsort(-found.weights, kind="stable")
-    weights, means = found.weights[order], found.centers[order]
-    theta = objective.space.from_data_units(means, np.zeros_like(means))
-    cost = objective.cost(weights, theta)
-    report(cost)
-    return Solution(
-        weights=weights,
-        means=means,
-        variances=None,
-        cost=cost,
-        noise_level=objective.noise_level,
-        converged=True,
-        message=f"{'spherical ' if spherical else ''}k-means on the calibrated rows",
-        n_evaluations=objective.n_evaluations,
-        score=-found.inertia,
-    )
+    kind = "spherical " if spherical else ""
+    message = f"{kind}k-means on the calibrated rows"
+    return _points(problem, found, message, report, threads)
 
 
 def _points_of_pilot(problem: Problem, report: Report, threads: Threads) -> Solution:
     """Centroids of the pilot rows, which those of a density fitted to the sketch do not reach."""
     clusters = pilot_clusters(problem.sketch, problem.required_size)
     assert clusters is not None  # the arguments were checked
+    message = "k-means on the pilot rows of the feature map"
+    return _points(problem, clusters, message, report, threads)
+
+
+def _points(
+    problem: Problem, clusters: Clusters, message: str, report: Report, threads: Threads
+) -> Solution:
+    """Solution with the centers of clusters, the heaviest first."""
+    objective = problem.objective(threads)
     order = np.argsort(-clusters.weights, kind="stable")
     weights, means = clusters.weights[order], clusters.centers[order]
-    objective = problem.objective(threads)
     cost = objective.cost(weights, objective.space.from_data_units(means, np.zeros_like(means)))
     report(cost)
     return Solution(
@@ -342,7 +336,7 @@ def _points_of_pilot(problem: Problem, report: Report, threads: Threads) -> Solu
         cost=cost,
         noise_level=objective.noise_level,
         converged=True,
-        message="k-means on the pilot rows of the feature map",
+        message=message,
         n_evaluations=objective.n_evaluations,
         score=-clusters.inertia,
     )
