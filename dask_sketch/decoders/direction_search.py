@@ -16,6 +16,7 @@ from dask_sketch.decoders import density_clustering
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
 from dask_sketch.decoders.descent import Fit
+from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.misfit import WARNED_LOSS
 from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
@@ -222,7 +223,7 @@ def conclude_with_rows(
     fits = [each.fit for each in results if each.fit is not None]
     calibrated, gain = best.calibrated, None
     n_parameters = problem.required_size * problem.count_parameters() - 1
-    by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    by_chance = gain_by_chance(n_parameters)
     by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     by_chance /= calibrated.effective_count
     if fits:

@@ -25,6 +25,20 @@ _MIN_ROWS = 5.0  # rows from which a variance is estimated
 _MAX_FACTOR = 6.0  # loss of a component that the sketch does not determine, in that of the pilot's
 
 
+def gain_by_chance(n_parameters: int) -> float:
+    """Gain of a maximum of the likelihood that fitted noise explains, in nats times the rows.
+
+    Twice the gain over the truth has ``n_parameters`` degrees of freedom, and as much is lost on
+    other rows (Akaike 1974); with four standard deviations.
+
+    Examples
+    --------
+    >>> gain_by_chance(50)
+    70.0
+    """
+    return float(n_parameters + 2.0 * np.sqrt(2.0 * n_parameters))
+
+
 def expected_loss(
     sketch: Sketch,
     mixture: tuple[Array, Array, Array],

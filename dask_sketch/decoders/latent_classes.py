@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_sketch.decoders.arguments import require_content
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
+from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.product_transform import ProductTransform
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.latent_class_mixture import LatentClassMixture
@@ -368,7 +369,7 @@ def _chosen(
     best = max(known, key=lambda one: one.log_likelihood)
     gain = best.log_likelihood - score
     # as of mixtures of Gaussians: a maximum is likelier than the truth by chance
-    by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    by_chance = gain_by_chance(n_parameters)
     pilot, n_rows = sketch.feature_map.pilot, rows.effective_count
     if sketch.sample is not None:
         by_chance *= max(1.0 - len(values) / sketch.count, 0.0)

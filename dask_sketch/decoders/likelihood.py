@@ -19,6 +19,7 @@ import numpy as np
 from dask_sketch.decoders.atoms import Array, count_shapes
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
+from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
@@ -234,7 +235,7 @@ def conclude(
 def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
     """Gain of maximum likelihood that fitted noise explains, in nats."""
     n_parameters = problem.required_size * problem.count_parameters() - 1
-    by_chance = n_parameters + 2.0 * np.sqrt(2.0 * n_parameters)
+    by_chance = gain_by_chance(n_parameters)
     if problem.sketch.sample is None:
         pilot = problem.sketch.feature_map.pilot
         assert pilot is not None

@@ -20,7 +20,7 @@ from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
+from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
@@ -197,6 +197,7 @@ def bootstrap(
     >>> bool(0.04 < found.stderr["means"][0, 0] < 0.1)
     True
     """
+    gaussian_or_centroids("bootstrap", model)
     require_model("model", model)
     n_replicates = require_integer("n_replicates", n_replicates, 2)
     require_integer("seed", seed, 0)
@@ -213,7 +214,6 @@ def bootstrap(
             "often too short. Divide the data into more independent parts."
         )
     given = {"refine": refine, "seed": seed, "threads": 1, **options}
-    numeric_model("bootstrap", model)
     if isinstance(model, Centroids):
         given |= {"refine": None, "model": "dirac"}
     else:

@@ -28,23 +28,16 @@ from dask_sketch.diagnostics.mmd import (
 from dask_sketch.display.html import card
 from dask_sketch.display.text import fields_text
 from dask_sketch.errors import InputError
-from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
-from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
+from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.blas import one_blas_thread
 
 
 def require_model(name: str, value: Any) -> None:
     """Raise unless ``value`` is a model."""
-    numeric_model("diagnose", value)
-    if isinstance(value, (VonMisesFisherMixture, AlphaStableMixture)):
-        raise InputError(
-            f"{name} of type {type(value).__name__}: this takes a GaussianMixture or Centroids. "
-            "Compare score(x) of held-out rows, and see decoding.overidentification."
-        )
+    gaussian_or_centroids("diagnose", value)
     if not isinstance(value, (GaussianMixture, Centroids)):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a GaussianMixture or Centroids, as "

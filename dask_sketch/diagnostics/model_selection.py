@@ -33,8 +33,8 @@ from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
 from dask_sketch.models.mixture import information_criterion
+from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
@@ -290,7 +290,7 @@ def select_model(
     if criterion is not None and criterion not in CRITERIA:
         raise InputError(f"criterion={criterion!r}: choose one of {', '.join(CRITERIA)}.")
     if isinstance(models, Sketch):
-        numeric_model("select_model", models)
+        gaussian_or_centroids("select_model", models)
         return _select_from_sketch(
             models, heldout, seed, n_components, covariance_types, criterion, options
         )

@@ -33,7 +33,7 @@ from dask_sketch.graph.sketch import sketch
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import kmedians
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
+from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples
@@ -168,7 +168,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             selection = select_model(found, covariance_types=types, **given)
             model, self.selection_ = selection.model, selection
         else:
-            model = numeric_model(type(self).__name__, decode(found, n_components, **given))
+            model = gaussian_or_centroids(type(self).__name__, decode(found, n_components, **given))
         model = self._finished(model, found, seed)
         # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model

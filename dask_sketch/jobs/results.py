@@ -20,7 +20,7 @@ from dask_sketch.jobs.open import columns_of, group_keys
 from dask_sketch.jobs.since import Since, since_when
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
+from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def decode_model(
         given = {
             key: value for key, value in options.items() if key not in ("method", "replicates")
         }
-        warm = numeric_model("a job", decode(total, n_components, start=start, **given))
+        warm = gaussian_or_centroids("a job", decode(total, n_components, start=start, **given))
         if not _is_worse(warm, start, total):
             return DecodedModel(warm, "warm")
-    cold = numeric_model("a job", decode(total, n_components, **options))
+    cold = gaussian_or_centroids("a job", decode(total, n_components, **options))
     if warm is None:
         return DecodedModel(cold, "cold")
     return DecodedModel(

@@ -282,32 +282,6 @@ class LatentClassMixture(Mixture):
 _SHOWN_LEVELS = 4  # most probable levels of a cell of the table
 
 
-def numeric_model(function: str, model: Any) -> Any:
-    """Return a model of numeric features, and refuse latent classes.
-
-    Parameters
-    ----------
-    function
-        Name of the function that takes no latent classes, for the message.
-    model
-        Model, or a sketch with a ``feature_map``.
-
-    Raises
-    ------
-    InputError
-        If it is a :class:`LatentClassMixture`, or the sketch has categorical features.
-    """
-    feature_map = getattr(model, "feature_map", None)
-    if isinstance(model, LatentClassMixture) or getattr(feature_map, "categories", None):
-        raise InputError(
-            f"{function} takes no categories: it is for mixtures of Gaussians and centroids. Of "
-            "latent classes, compare score(x) or bic(x) of held-out rows, and the statistic "
-            "decoding.overidentification; or sketch the numeric columns alone.",
-            parameter="categories",
-        )
-    return model
-
-
 def _require_distribution(name: str, values: Array) -> None:
     """Raise unless values are not negative and sum to one along the last axis."""
     sums = values.sum(axis=-1)

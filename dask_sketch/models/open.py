@@ -43,6 +43,38 @@ _COUNTS = ("seed", "replicates", "n_evaluations")
 _MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
 
 
+def gaussian_or_centroids(function: str, model: Any) -> Any:
+    """Return a model, and refuse those of other families, and sketches with categories.
+
+    Parameters
+    ----------
+    function
+        Name of the function that takes Gaussians and centroids only, for the message.
+    model
+        Model, or a sketch with a ``feature_map``.
+
+    Raises
+    ------
+    InputError
+        If it is a model of another family, or the sketch has categorical features.
+    """
+    feature_map = getattr(model, "feature_map", None)
+    if isinstance(model, LatentClassMixture) or getattr(feature_map, "categories", None):
+        raise InputError(
+            f"{function} takes no categories: it is for mixtures of Gaussians and centroids. Of "
+            "latent classes, compare score(x) or bic(x) of held-out rows, and the statistic "
+            "decoding.overidentification; or sketch the numeric columns alone.",
+            parameter="categories",
+        )
+    if isinstance(model, (VonMisesFisherMixture, AlphaStableMixture)):
+        raise InputError(
+            f"{function} takes no {type(model).__name__}: it is for mixtures of Gaussians and "
+            "centroids. Compare score(x) or bic(x) of held-out rows, and the statistic "
+            "decoding.overidentification."
+        )
+    return model
+
+
 def open_model(store: Any, *, storage_options: dict[str, Any] | None = None) -> AnyModel:
     """Open a model, and refuse other artifacts.
 

@@ -20,8 +20,7 @@ from dask_sketch.jobs.ledger.objects import (
 )
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.latent_class_mixture import numeric_model
-from dask_sketch.models.open import open_model
+from dask_sketch.models.open import gaussian_or_centroids, open_model
 
 RUNS_FOLDER = "runs"
 SEGMENT = 32  # records in one object
@@ -142,10 +141,6 @@ def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
             for key, content in objects.items()
         }
     )
-    found = numeric_model("a job", open_model(store))
-    if not isinstance(found, (GaussianMixture, Centroids)):
-        raise LedgerError(
-            f"{backend.label}/{name} is a {type(found).__name__}, and models of jobs are Gaussian "
-            "mixtures or centroids."
-        )
+    found = gaussian_or_centroids("a job", open_model(store))
+    assert isinstance(found, (GaussianMixture, Centroids))
     return found
