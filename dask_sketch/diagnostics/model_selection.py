@@ -32,6 +32,7 @@ from dask_sketch.display.plots import SelectionPlots
 from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.density import rounding_variances
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.open import gaussian_or_centroids
@@ -225,7 +226,8 @@ def select_model(
       parameters. It is that of Andrews and Lu, ``J - (2 m - p) ln n``, up to a constant, and
       consistent if the data is a mixture of Gaussians.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
-      calibrated rows (:func:`calibrate`), with their effective number.
+      calibrated rows (:func:`calibrate`), with their effective number. Values count as rounded
+      to the median gap between distinct ones, so that repeated values are no components.
 
     Parameters
     ----------
@@ -407,11 +409,12 @@ class _Candidates:
         by_test = test.statistic - test.freedom + p * (np.log(self.sketch.effective_count) - 1.0)
         if self._rows is not None:
             n = self._rows.effective_count
-            shapes = model.covariance_matrices
-            if covariance_type in ("diag", "spherical"):
-                shapes = model.variances
-            mixture = model.weights, model.means, shapes
             rows = np.asarray(self._rows.rows, dtype=np.float64)
+            rounding = rounding_variances(rows)
+            shapes = model.covariance_matrices + np.diag(rounding)
+            if covariance_type in ("diag", "spherical"):
+                shapes = model.variances + rounding
+            mixture = model.weights, model.means, shapes
             total = n * mean_log_likelihood(rows, self._rows.weights, mixture)
             by_rows = information_criterion("bic", total, n, p)
         self.found[covariance_type, n_components] = _Candidate(

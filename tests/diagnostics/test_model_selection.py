@@ -163,6 +163,16 @@ def test_all_rows_decide_by_their_likelihood() -> None:
     assert best.value == pytest.approx(best.model.bic(rows), rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:components have no width", "ignore:two features or more")
+def test_repeated_values_of_rounded_rows_are_no_components(rng: np.random.Generator) -> None:
+    centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+    x = 1000.0 * np.round(centres[rng.integers(3, size=150)] + rng.normal(size=(150, 2)), 1)
+    data = sketch(x, design(x, n_components=15), sample=True)
+    choice = select_model(data, n_components=[2, 3, 5, 15], threads=1)  # 15: of repeated values
+    assert choice.criterion == "likelihood"
+    assert choice.model.n_components == 3
+
+
 @pytest.mark.filterwarnings("ignore:n_components")
 def test_rows_decide_where_no_mixture_explains_the_sketch(rng: np.random.Generator) -> None:
     x = rng.uniform(size=(20_000, 2))
