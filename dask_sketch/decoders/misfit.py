@@ -459,8 +459,8 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
         warn_user(
             f"the mixture agrees with the sketch, but is expected to lose about {loss:.2g} nats a "
             f"sample: {sketch.count:,} rows are few for a sketch to determine {len(weights)} "
-            f"components, the smallest of weight {weights.min():.2g}. Sketch with sample=True "
-            f"where rows may be kept; otherwise {_more_rows(sketch, pilot.n_rows)}."
+            f"components, the smallest of weight {weights.min():.2g}. "
+            f"{_more_rows(sketch, pilot.n_rows)}"
         )
 
 
@@ -477,8 +477,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
         warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "
-            "them or the rows of each component. Sketch with sample=True where rows may be kept; "
-            f"otherwise {_more_rows(sketch, pilot.n_rows)}."
+            f"them or the rows of each component. {_more_rows(sketch, pilot.n_rows)}"
         )
 
 
@@ -489,16 +488,18 @@ def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> No
         warn_user(
             f"the centroids are those of {n_rows:,} pilot rows, so few for n_components="
             f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
-            "the smallest. Sketch with sample=True where rows may be kept; otherwise "
-            f"{_more_rows(sketch, n_rows)}."
+            f"the smallest. {_more_rows(sketch, n_rows)}"
         )
 
 
 def _more_rows(sketch: Sketch, n_pilot: int) -> str:
     """Remedy for too few pilot rows: there may be no more."""
+    more = f"design the feature map with n_pilot={min(4 * n_pilot, sketch.count)}."
     if n_pilot >= sketch.count:
-        return "sketch more rows"
-    return f"design the feature map with n_pilot={min(4 * n_pilot, sketch.count)}"
+        more = "sketch more rows."
+    if sketch.missing is not None:  # its random rows, the complete ones, are too few
+        return more[0].upper() + more[1:]
+    return f"Sketch with sample=True where rows may be kept; otherwise {more}"
 
 
 def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> None:

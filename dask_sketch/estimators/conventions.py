@@ -7,11 +7,17 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from dask.base import is_dask_collection
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_unmasked
 from dask_sketch.validation.device import on_device
+from dask_sketch.validation.tables import require_columns
 from dask_sketch.validation.warn import warn_user
 
 _VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
@@ -48,6 +54,114 @@ def require_numbers(x: Any, name: str) -> None:
             "feature_map = design(X, n_components=K, categories={column: [...]}).",
             parameter="X",
         )
+
+
+def validate_rows(
+    estimator: Any, x: Any, *, reset: bool = False, finite: bool | str = True, remedy: str
+) -> NDArray[np.floating]:
+    """Validate samples in memory as scikit-learn does, and name the value that is refused.
+
+    Parameters
+    ----------
+    estimator
+        Estimator, whose parameter ``columns`` chooses the columns of tables.
+    x
+        Samples, shape (n_samples, n_features).
+    reset
+        Whether the number and names of features are set rather than compared.
+    finite
+        Whether values must be finite, or ``"allow-nan"`` for finite or NaN.
+    remedy
+        Remedy for other values, in the imperative.
+
+    Returns
+    -------
+    rows
+        Samples, float64 or float32.
+
+    Raises
+    ------
+    ValueError
+        If the samples are masked, have other columns, are no numbers, or hold refused values.
+    """
+    require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
+    if estimator.columns is not None and (reset or hasattr(x, "columns")):
+        if not hasattr(x, "columns"):
+            raise InputError(f"columns={estimator.columns!r}: X has no names, leave it out.")
+        require_columns(list(estimator.columns), list(x.columns), "X")
+        x = x[list(estimator.columns)]
+    require_numbers(x, type(estimator).__name__)
+    rows: NDArray[np.floating]
+    try:
+        rows = validate_data(
+            estimator, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
+        )
+    except ValueError as error:
+        _refuse_value(x, finite, remedy, error)
+        raise
+    return rows
+
+
+def _refuse_value(x: Any, finite: bool | str, remedy: str, error: ValueError) -> None:
+    """Raise an error that names the first value that is not finite, if there is one."""
+    if finite is False or np.iscomplexobj(x):
+        return
+    try:
+        values = np.asarray(x, np.float64)
+    except (TypeError, ValueError):  # no numbers: the error of scikit-learn says so
+        return
+    refused = np.isinf(values) if finite == "allow-nan" else ~np.isfinite(values)
+    if values.ndim != 2 or not refused.any():
+        return
+    row, feature = (int(index[0]) for index in np.nonzero(refused))
+    value = "NaN" if np.isnan(values[row, feature]) else str(values[row, feature])
+    name = repr(x.columns[feature]) if hasattr(x, "columns") else str(feature)
+    raise InputError(
+        f"X holds {value} at row {row}, feature {name}; {int(refused.any(axis=1).sum()):,} of "
+        f"{len(values):,} rows hold such values: {remedy}.",
+        parameter="X",
+    ) from error
+
+
+def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
+    """Validate the weights of samples in memory.
+
+    Parameters
+    ----------
+    weights
+        Weight of each sample, finite and non-negative, shape (n_samples,).
+    n_samples
+        Number of samples.
+
+    Returns
+    -------
+    weights
+        The same, float64.
+
+    Raises
+    ------
+    ValueError
+        If there is another number of weights, or one is masked, negative or not finite.
+    """
+    require_unmasked(weights, "weights", "sample_weight")
+    share: NDArray[np.float64] = check_array(
+        weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
+        ensure_non_negative=True, ensure_all_finite=False,
+    )  # fmt: skip
+    if share.shape != (n_samples,):
+        raise InputError(
+            f"sample_weight has shape {share.shape}, X has {n_samples} rows: give one for each.",
+            parameter="sample_weight",
+        )
+    if not np.isfinite(share).all():
+        row = int(np.argmin(np.isfinite(share)))
+        value = "NaN" if np.isnan(share[row]) else str(share[row])
+        raise InputError(
+            f"sample_weight holds {value} at row {row}: give finite weights, and zero for samples "
+            "to be left out.",
+            parameter="sample_weight",
+        )
+    return share
 
 
 @functools.cache

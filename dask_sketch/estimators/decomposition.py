@@ -12,12 +12,17 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dask_sketch.decoders.leading_components import default_n_columns, principal_components
 from dask_sketch.errors import InputError
-from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy, require_numbers
-from dask_sketch.estimators.sketch_estimators import chosen_columns
+from dask_sketch.estimators.conventions import (
+    LazyOutput,
+    VersionedPickle,
+    is_lazy,
+    validate_rows,
+    validate_weights,
+)
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
 from dask_sketch.models.model import weighted_mean
@@ -26,8 +31,10 @@ from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
 from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer, require_random_state, require_unmasked
+from dask_sketch.validation.arrays import require_integer, require_random_state
 from dask_sketch.validation.tables import names_of
+
+_REMEDY = "leave out such rows, or fill them"
 
 
 class SketchPCA(
@@ -235,20 +242,14 @@ class SketchPCA(
         """Open the samples of a fit; input in memory is validated by scikit-learn."""
         if is_lazy(x):
             return open_samples(x, weights=weights, columns=self.columns), False
-        rows = self._validated(x, reset=fresh, finite=self.nan_policy == "raise")
+        rows = validate_rows(
+            self, x, reset=fresh, finite=self.nan_policy == "raise",
+            remedy="give nan_policy='omit' or 'available', or fill them",
+        )  # fmt: skip
         if fresh and len(rows) < 2:
             raise InputError(f"n_samples={len(rows)} is too few: give at least 2 samples.")
         if weights is not None:
-            require_unmasked(weights, "weights", "sample_weight")
-            weights = check_array(
-                weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
-                ensure_non_negative=True,
-            )  # fmt: skip
-            if weights.shape != rows.shape[:1]:
-                raise InputError(
-                    f"sample_weight has shape {weights.shape}, X has {len(rows)} rows: give one "
-                    "for each."
-                )
+            weights = validate_weights(weights, len(rows))
         names = names_of(getattr(self, "feature_names_in_", []))
         samples = open_samples(rows, weights=weights)
         n_bytes = moment_bytes(
@@ -256,15 +257,6 @@ class SketchPCA(
         )
         samples = in_larger_chunks(samples, n_bytes, rows, weights=weights)
         return replace(samples, feature_names=names), True
-
-    def _validated(self, x: Any, *, reset: bool, finite: bool = True) -> Any:
-        require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
-        if self.columns is not None and (reset or hasattr(x, "columns")):
-            x = chosen_columns(x, list(self.columns))
-        require_numbers(x, type(self).__name__)
-        return validate_data(
-            self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
-        )
 
     # Maps of samples.
 
@@ -297,7 +289,7 @@ class SketchPCA(
             if self.columns is not None and hasattr(X, "columns"):
                 X = open_samples(X, columns=self.columns)
             return apply(mapping, "transform", X)
-        return mapping.transform(self._validated(X, reset=False))
+        return mapping.transform(validate_rows(self, X, remedy=_REMEDY))
 
     def inverse_transform(self, X: Any) -> Any:
         """Map coordinates along the components back to samples.
@@ -318,7 +310,7 @@ class SketchPCA(
         mapping = AffineMap(np.zeros(len(matrix)), matrix, self.mean_)
         if is_lazy(X):
             return apply(mapping, "transform", X)
-        return mapping.transform(check_array(X, dtype=[np.float64, np.float32]))
+        return mapping.transform(check_array(X, dtype=[np.float64, np.float32], input_name="X"))
 
     def get_covariance(self) -> Any:
         """Covariance matrix of the model: that of the components, and noise in other directions.
@@ -348,7 +340,7 @@ class SketchPCA(
             Shape (n_samples,).
         """
         check_is_fitted(self)
-        rows = self._validated(X, reset=False) - self.mean_
+        rows = validate_rows(self, X, remedy=_REMEDY) - self.mean_
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
         scores = rows @ self.components_.T

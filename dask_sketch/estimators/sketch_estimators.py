@@ -19,14 +19,19 @@ from sklearn.base import (
     DensityMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
-from dask_sketch.estimators.conventions import LazyOutput, VersionedPickle, is_lazy, require_numbers
+from dask_sketch.estimators.conventions import (
+    LazyOutput,
+    VersionedPickle,
+    is_lazy,
+    validate_rows,
+    validate_weights,
+)
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
@@ -41,10 +46,9 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import (
     require_integer,
     require_random_state,
-    require_unmasked,
 )
 from dask_sketch.validation.choices import Task
-from dask_sketch.validation.tables import names_of, require_columns
+from dask_sketch.validation.tables import names_of
 from dask_sketch.validation.warn import warn_user
 
 _MAX_AUTO = 20  # components that the feature map of "auto" is designed for
@@ -58,14 +62,6 @@ def number(value: Any) -> float:
 def _as_int32(labels: Any) -> Any:
     """Convert labels to the type of scikit-learn; lazy labels stay lazy."""
     return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
-
-
-def chosen_columns(x: Any, columns: list[str]) -> Any:
-    """Columns of a table in memory."""
-    if not hasattr(x, "columns"):
-        raise InputError(f"columns={columns!r}: X has no names, leave it out.")
-    require_columns(columns, list(x.columns), "X")
-    return x[columns]
 
 
 class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
@@ -184,7 +180,11 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         self, x: Any, weights: Any, n_components: int, *, reset: bool
     ) -> tuple[NDArray[np.floating], NDArray[np.float64] | None]:
         """Validate the samples of a fit in memory, and their weights."""
-        rows = self._validated(x, reset=reset, finite=self.nan_policy == "raise")
+        policies = "'omit' or 'available'" if self._predicts_missing else "'omit'"
+        rows = validate_rows(
+            self, x, reset=reset, finite=self.nan_policy == "raise",
+            remedy=f"give nan_policy={policies}, or fill them",
+        )  # fmt: skip
         if reset and len(rows) < max(n_components, 2):
             raise InputError(
                 f"n_samples={len(rows)} is too few for {self._size}={n_components}: give at least "
@@ -192,16 +192,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             )
         if weights is None:
             return rows, None
-        require_unmasked(weights, "weights", "sample_weight")
-        share = check_array(
-            weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
-            ensure_non_negative=True,
-        )  # fmt: skip
-        if share.shape != rows.shape[:1]:
-            raise InputError(
-                f"sample_weight has shape {share.shape}, X has {len(rows)} rows: give one for each."
-            )
-        return rows, share
+        return rows, validate_weights(weights, len(rows))
 
     def _validated_input(self, x: Any) -> Any:
         """Validate the input of a method that needs the fitted model."""
@@ -210,18 +201,12 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             if self.columns is None or isinstance(x, (da.Array, Samples)):
                 return x
             return open_samples(x, columns=self.columns)
-        missing = self._predicts_missing and self.nan_policy == "available"
-        return self._validated(x, reset=False, finite="allow-nan" if missing else True)
-
-    def _validated(self, x: Any, *, reset: bool, finite: bool | str = True) -> NDArray[np.floating]:
-        require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
-        if self.columns is not None and (reset or hasattr(x, "columns")):
-            x = chosen_columns(x, list(self.columns))
-        require_numbers(x, type(self).__name__)
-        rows: NDArray[np.floating] = validate_data(
-            self, x, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=finite
-        )
-        return rows
+        if self._predicts_missing and self.nan_policy == "available":
+            return validate_rows(self, x, finite="allow-nan", remedy="set them to NaN")
+        remedy = "leave out such rows, or fill them"
+        if self._predicts_missing:
+            remedy += "; fitted with nan_policy='available', predictions take NaN"
+        return validate_rows(self, x, remedy=remedy)
 
     @abstractmethod
     def _design(self) -> dict[str, Any]:

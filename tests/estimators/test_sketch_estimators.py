@@ -260,6 +260,30 @@ def test_an_error_leaves_what_was_fitted():
     assert found.sketch_ is before
 
 
+def test_values_that_are_not_finite_are_named_with_the_way_out():
+    table = pd.DataFrame(np.tile(X[:200], 4), columns=["width", "height", *"abcdef"])
+    table += np.random.default_rng(0).normal(size=table.shape)
+    table.loc[3, "height"] = np.nan
+    with pytest.raises(InputError, match="row 3, feature 'height'.*'available'"):
+        SketchGaussianMixture(2).fit(table)
+    infinite = table.fillna(np.inf)
+    with pytest.raises(InputError, match="inf at row 3, feature 1.*'omit'"):
+        SketchKMeans(2).fit(infinite.to_numpy())
+    with pytest.warns(UserWarning, match="200 rows") as warned:
+        available = SketchGaussianMixture(2, nan_policy="available").fit(table)
+    assert "sample=True" not in str(warned[0].message)  # it holds the complete rows
+    assert np.isfinite(available.score_samples(table)).all()
+    with pytest.raises(InputError, match="inf at row 3"):
+        available.predict(infinite)
+    omitted = SketchKMeans(2, nan_policy="omit").fit(table)
+    with pytest.raises(InputError, match="NaN at row 3") as refused:
+        omitted.predict(table)
+    assert refused.value.parameter == "X"
+    weights = np.where(np.arange(200) == 7, np.nan, 1.0)
+    with pytest.raises(InputError, match="sample_weight holds NaN at row 7"):
+        SketchKMeans(2).fit(X[:200], sample_weight=weights)
+
+
 @pytest.mark.parametrize(
     ("estimator", "rows", "message"),
     [
