@@ -374,7 +374,9 @@ def mmd(
         raise InputError(
             f"sketches of type {type(sketches).__name__} with other of type "
             f"{type(other).__name__}: give two sketches, or one group of sketches; call .compute() "
-            "on lazy ones."
+            "on lazy ones. Compare a sketch with a model by "
+            "dask_sketch.distributions.compare_model.",
+            parameter="sketches" if not isinstance(sketches, Sketch) else "other",
         )
     sketches.feature_map.require_same(other.feature_map)
     unit = feature_weights(sketches.feature_map) / np.sqrt(sketches.feature_map.n_frequencies)

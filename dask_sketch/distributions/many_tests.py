@@ -165,11 +165,14 @@ def compare_each(
     if not isinstance(units, SketchGroup):
         raise InputError(
             f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
-            "call .compute() on a lazy one."
+            "call .compute() on a lazy one.",
+            parameter="units",
         )
     labels, codes = _labels("by", by, units)
     if len(labels) < 2:
-        raise InputError(f"by has {len(labels)} labels: give those of two or more groups.")
+        raise InputError(
+            f"by has {len(labels)} labels: give those of two or more groups.", parameter="by"
+        )
     blocks = None if strata is None else _labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
@@ -181,8 +184,8 @@ def compare_each(
             mine = codes == code
             others = (codes >= 0) & ~mine & ~np.append(before, False)[codes]
             ordered = None if blocks is None else [*blocks[mine], *blocks[others]]
-            tests.append(
-                compare(
+            try:
+                one = compare(
                     units.select(mine),
                     units.select(others),
                     strata=ordered,
@@ -191,7 +194,15 @@ def compare_each(
                     n_permutations=n_permutations,
                     seed=seed,
                 )
-            )
+            except InputError as error:
+                if error.parameter != "level":
+                    raise
+                raise InputError(
+                    f"rate={rate:g}: no p-value of group {labels[code]!r} is so small, with "
+                    f"{mine.sum():,} units and {others.sum():,} others. Give groups of more units, "
+                    "a larger rate, or fewer strata."
+                ) from error
+            tests.append(one)
         p = np.array([max(t.p_value, t.tolerance_p_value if tolerance else 0.0) for t in tests])
         adjusted = stats.false_discovery_control(p, method=method)
         order = np.lexsort((-np.array([one.squared for one in tests]), p, adjusted))

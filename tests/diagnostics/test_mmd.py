@@ -163,3 +163,10 @@ def test_discrepancies_in_blocks_and_with_weighted_features(rng, monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
     with pytest.raises(InputError, match="7 by 7 "):
         ds.mmd(group)
+
+
+def test_a_model_is_compared_by_a_test():
+    sketch = partial_sketch(TRUTH.sample(10, seed=0), MAP)
+    with pytest.raises(InputError, match="other of type GaussianMixture.*compare_model") as error:
+        ds.mmd(sketch, TRUTH)
+    assert error.value.parameter == "other"

@@ -42,8 +42,10 @@ def test_groups_that_differ_come_first_with_adjusted_p_values():
 
 def test_what_cannot_be_found_is_refused():
     units, machine = files(16)
-    with pytest.raises(InputError, match="rate=1e-07|level=1e-07"):
+    with pytest.raises(InputError, match="rate=1e-07"):
         compare_each(units, machine, rate=1e-7)
+    with pytest.raises(InputError, match="rate=0.05.* 2 units"):
+        compare_each(units, machine, strata=np.arange(len(units)))
     with pytest.raises(InputError, match="method='holm'"):
         compare_each(units, machine, method="holm")
     with pytest.raises(InputError, match=r"by has shape \(15,\)"):
