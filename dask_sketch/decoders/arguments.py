@@ -23,7 +23,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import COVARIANCE_TYPES
+from dask_sketch.validation.choices import COVARIANCE_TYPES, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
@@ -77,7 +77,7 @@ def check_problem(
         given = {"bounds": bounds, "start": start, "covariance": covariance, "device": device}
         _require_transform(model, n_components, given | {"refine": refine, "merge": merge or None})
     model = _model_of_type(model, covariance_type)
-    has_matrices = covariance_type in ("full", "tied")
+    has_matrices = uses_matrices(covariance_type)
     d = sketch.feature_map.n_features
     components = None if start is None else _start(start, d, has_matrices)
     optional = (start, bounds, covariance, device, merge or None)
@@ -322,7 +322,7 @@ def without_few_rows(
     if not isinstance(sketch, Sketch) or sketch.missing is None or sketch.sample is None:
         return sketch
     d, k = sketch.feature_map.n_features, n_components or 1
-    each = 1 + d + (d * (d + 1) // 2 if covariance_type in ("full", "tied") else d)
+    each = 1 + d + (d * (d + 1) // 2 if uses_matrices(covariance_type) else d)
     enough = len(sketch.sample) >= max(_COMPLETE_ROWS, _ROWS_PER_PARAMETER * k * each)
     return sketch if enough else sketch.without_sample()
 

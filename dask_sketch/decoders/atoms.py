@@ -30,6 +30,7 @@ from dask_sketch.decoders.names import ATOMS
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.covariances import floored
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.choices import uses_matrices
 
 Array = npt.NDArray[np.float64]
 FAMILIES = (*ATOMS, "scaled", "full", "tied")
@@ -209,13 +210,13 @@ class Family:
             "full": np.eye(count_shapes("full", d), d),
             "tied": np.eye(count_shapes("tied", d), d),
         }.get(model, np.empty((0, d)))
-        diagonal = diagonal and model not in ("full", "tied")
+        diagonal = diagonal and not uses_matrices(model)
         return cls(model, diagonal, spread, log_envelope, fixed)
 
     @property
     def has_matrices(self) -> bool:
         """Whether the shape parameters are the entries of covariance matrices."""
-        return self.name in ("full", "tied")
+        return uses_matrices(self.name)
 
     def factors(self, frequencies: Array) -> Array:
         """Derivatives (q, n_frequencies) of the logarithm of an atom by its shape parameters."""

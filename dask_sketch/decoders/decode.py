@@ -37,6 +37,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.choices import uses_matrices
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _FAMILIES: dict[str, Callable[..., VonMisesFisherMixture | AlphaStableMixture]] = {
@@ -448,6 +449,6 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
 
 def _of_type(covariance_type: str, variances: Array, matrices: Array | None) -> Array:
     """Array of a covariance type, from variances or matrices that fulfil it."""
-    if matrices is not None and covariance_type in ("full", "tied"):
+    if matrices is not None and uses_matrices(covariance_type):
         return matrices if covariance_type == "full" else matrices[0]
     return variances[:, 0] if covariance_type == "spherical" else variances

@@ -42,6 +42,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
 from dask_sketch.models.weighted_em import FittedMixture, fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
@@ -179,7 +180,7 @@ def _fit_to_sketch(
 def _shapes(found: FittedMixture) -> Array:
     """Variances (K, n_features), or covariance matrices of the types that have them."""
     family = COVARIANCES[found.covariance_type]
-    of = family.matrices if found.covariance_type in ("full", "tied") else family.variances
+    of = family.matrices if uses_matrices(found.covariance_type) else family.variances
     return of(found.covariances, *found.means.shape)
 
 

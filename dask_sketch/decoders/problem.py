@@ -13,6 +13,7 @@ from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.choices import uses_matrices
 
 Report = Callable[[float], None]  # called with the cost after each iteration
 
@@ -58,7 +59,7 @@ class Problem:
     @property
     def has_matrices(self) -> bool:
         """Whether components have covariance matrices."""
-        return self.covariance_type in ("full", "tied")
+        return uses_matrices(self.covariance_type)
 
     @property
     def family(self) -> str:

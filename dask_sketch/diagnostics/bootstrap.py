@@ -25,6 +25,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
@@ -110,7 +111,7 @@ class Bootstrap:
 
     @property
     def _has_matrices(self) -> bool:
-        return getattr(self.model, "covariance_type", "diag") in ("full", "tied")
+        return uses_matrices(getattr(self.model, "covariance_type", "diag"))
 
     def as_dict(self) -> dict[str, Any]:
         """Sizes, and the standard errors of all parameters."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dask_sketch.decoders.swap_moves import coincident
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.choices import uses_matrices
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
@@ -40,7 +41,7 @@ def coincident_pairs(
         scaled = model.centers / np.sqrt(sketch.feature_map.mean_variances)
         close = coincident(scaled, np.zeros_like(scaled))
     else:
-        has_matrices = model.covariance_type in ("full", "tied")
+        has_matrices = uses_matrices(model.covariance_type)
         shapes = model.covariance_matrices if has_matrices else model.variances
         close = coincident(model.means, shapes)
     first, second = np.nonzero(np.triu(close, 1))
@@ -69,7 +70,7 @@ def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool
     variances. Variances below a hundred-thousandth of the data's are always included.
     """
     held: NDArray[np.bool_] = model.variances < _THIN * sketch.extent[1]
-    if model.covariance_type in ("full", "tied"):  # their floor is one of eigenvalues
+    if uses_matrices(model.covariance_type):  # their floor is one of eigenvalues
         return held
     if model.stderr is not None:
         held |= np.broadcast_to(model.stderr.covariances.reshape(len(held), -1) == 0.0, held.shape)

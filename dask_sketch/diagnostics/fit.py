@@ -33,6 +33,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.choices import uses_matrices
 
 
 def require_model(name: str, value: Any) -> None:
@@ -468,7 +469,7 @@ def diagnose(
 
 def _relative_errors(model: GaussianMixture, errors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standard errors of log variances (n_components, n_features), from those of covariances."""
-    if model.covariance_type in ("full", "tied"):
+    if uses_matrices(model.covariance_type):
         errors = np.diagonal(errors, axis1=-2, axis2=-1)
     elif model.covariance_type == "spherical":
         errors = errors[:, None]

@@ -33,6 +33,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import StandardErrors
+from dask_sketch.validation.choices import uses_matrices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,14 +224,14 @@ def variance_groups(model: GaussianMixture) -> Array:
     Those of covariances of two features have no feature.
     """
     d = model.n_features
-    if model.covariance_type in ("full", "tied"):
+    if uses_matrices(model.covariance_type):
         return np.eye(count_shapes("full", d), d)
     return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
 
 
 def _family(model: GaussianMixture) -> str:
     """Family of atoms of a mixture; matrices of all components are those of each of them."""
-    if model.covariance_type in ("full", "tied"):
+    if uses_matrices(model.covariance_type):
         return "full"
     if model.covariance_type == "spherical":
         return "isotropic"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space, pinvh
 
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.choices import uses_matrices
 
 Array = NDArray[np.float64]
 
@@ -53,13 +54,13 @@ def _component_scores(
 ) -> Iterator[tuple[Array, Array]]:
     """Scores of the mean and of the covariance of each component."""
     d, kind = mixture.n_features, mixture.covariance_type
-    if kind in ("full", "tied"):
+    if uses_matrices(kind):
         rows, columns = np.tril_indices(d)
         twice = np.where(rows == columns, 0.5, 1.0)  # an entry beside the diagonal is there twice
         precisions = np.linalg.inv(mixture.covariance_matrices)
     for k in range(mixture.n_components):
         share, gap = posterior[:, k, None], x - mixture.means[k]
-        if kind in ("full", "tied"):
+        if uses_matrices(kind):
             pull = gap @ precisions[k]
             square = pull[:, rows] * pull[:, columns] - precisions[k][rows, columns]
             yield share * pull, share * twice * square
@@ -75,7 +76,7 @@ def _component_scores(
 def n_parameters(mixture: GaussianMixture) -> int:
     """Number of columns of :func:`scores`."""
     k, d = mixture.means.shape
-    if mixture.covariance_type in ("full", "tied"):
+    if uses_matrices(mixture.covariance_type):
         return k * (1 + d) + mixture.covariances.size // d * (d + 1) // 2
     return int(k * (1 + d) + mixture.covariances.size)
 
@@ -85,7 +86,7 @@ def standard_errors(mixture: GaussianMixture) -> Array:
     errors = mixture.stderr
     assert errors is not None
     covariances = errors.covariances
-    if mixture.covariance_type in ("full", "tied"):
+    if uses_matrices(mixture.covariance_type):
         rows, columns = np.tril_indices(mixture.n_features)
         covariances = covariances[..., rows, columns]
     return np.concatenate([errors.weights, errors.means.ravel(), covariances.ravel()])

@@ -47,7 +47,7 @@ from dask_sketch.validation.arrays import (
     require_integer,
     require_random_state,
 )
-from dask_sketch.validation.choices import Task
+from dask_sketch.validation.choices import Task, uses_matrices
 from dask_sketch.validation.tables import names_of
 from dask_sketch.validation.warn import warn_user
 
@@ -707,7 +707,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         assert model.decoding is not None
         self.weights_, self.means_ = model.weights, model.means
         self.covariances_ = model.covariances
-        if model.covariance_type in ("full", "tied"):
+        if uses_matrices(model.covariance_type):
             self.precisions_ = np.linalg.inv(model.covariances)
         else:
             self.precisions_ = 1.0 / model.covariances

@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_sketch.decoders.misfit import loss_to_rival
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.choices import uses_matrices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +114,7 @@ def model_breaches(limits: LimitsTable, name: str, model: Model, sketch: Sketch)
                 "Decode more components or more replicates, or check the data."
             )
     if limits.nats is not None and isinstance(model, GaussianMixture):
-        has_matrices = model.covariance_type in ("full", "tied")
+        has_matrices = uses_matrices(model.covariance_type)
         shapes = model.covariance_matrices if has_matrices else model.variances
         found = loss_to_rival(sketch, model.weights, model.means, shapes)
         if found is not None and found[0] > limits.nats:

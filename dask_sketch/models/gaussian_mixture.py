@@ -18,6 +18,7 @@ from dask_sketch.models.missing_values import conditional_means
 from dask_sketch.models.mixture import Mixture
 from dask_sketch.models.model import SHOWN_FEATURES, in_memory, row_blocks
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class GaussianMixture(Mixture):
             Values, shape (n_frequencies,), complex128, at most one in modulus.
         """
         omega = self._omega(frequencies)
-        if self.covariance_type in ("full", "tied"):
+        if uses_matrices(self.covariance_type):
             matrices = np.broadcast_to(self.covariances, (self.n_components, *omega.shape[:1] * 2))
             squares = np.stack([np.einsum("im,im->m", omega, each @ omega) for each in matrices])
         else:
@@ -209,7 +210,7 @@ class GaussianMixture(Mixture):
         for name in ("weights", "means", "covariances"):
             value, error = getattr(self, name), reach * getattr(self.stderr, name)
             low = value - error
-            if name == "covariances" and self.covariance_type in ("full", "tied"):
+            if name == "covariances" and uses_matrices(self.covariance_type):
                 positive = np.broadcast_to(np.eye(self.n_features, dtype=bool), low.shape)
                 low = np.where(positive, np.maximum(low, 0.0), low)
             elif name != "means":
@@ -301,7 +302,7 @@ class GaussianMixture(Mixture):
         rng = np.random.default_rng(require_integer("seed", seed, 0))
         component = np.searchsorted(np.cumsum(self.weights)[:-1], rng.random(n_samples), "right")
         x = rng.standard_normal((n_samples, self.n_features))
-        has_matrices = self.covariance_type in ("full", "tied")
+        has_matrices = uses_matrices(self.covariance_type)
         if has_matrices:
             lower = np.linalg.cholesky(self.covariance_matrices)
         else:
@@ -339,7 +340,7 @@ class GaussianMixture(Mixture):
         made = Estimator(self.n_components, covariance_type=self.covariance_type)
         made.weights_, made.means_ = self.weights.copy(), self.means.copy()
         made.covariances_ = self.covariances.copy()
-        if self.covariance_type in ("full", "tied"):
+        if uses_matrices(self.covariance_type):
             inverse = np.linalg.inv(np.linalg.cholesky(self.covariances))
             made.precisions_cholesky_ = np.ascontiguousarray(np.swapaxes(inverse, -1, -2))
             made.precisions_ = np.swapaxes(inverse, -1, -2) @ inverse
@@ -390,7 +391,7 @@ class GaussianMixture(Mixture):
             )
         weights = np.asarray(estimator.weights_, dtype=np.float64)
         covariances = np.asarray(estimator.covariances_, dtype=np.float64)
-        if estimator.covariance_type in ("full", "tied"):  # symmetric up to rounding
+        if uses_matrices(estimator.covariance_type):  # symmetric up to rounding
             covariances = 0.5 * (covariances + np.swapaxes(covariances, -1, -2))
         return cls(
             weights / weights.sum(),
@@ -422,7 +423,7 @@ class GaussianMixture(Mixture):
 
 def _require_positive(covariances: Array, covariance_type: str) -> None:
     """Raise unless variances are positive, and matrices symmetric and positive definite."""
-    if covariance_type not in ("full", "tied"):
+    if not uses_matrices(covariance_type):
         if not (covariances > 0).all():
             raise InputError(f"covariances must be positive: smallest {covariances.min():g}.")
         return

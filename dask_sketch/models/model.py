@@ -22,6 +22,7 @@ from dask_sketch.validation.arrays import (
     unit_rows,
     weighted_sum,
 )
+from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.tables import (
     common_dtype,
     feature_title,
@@ -162,7 +163,7 @@ class Model(FrozenDataclass, Storable):
     def plot(self) -> ModelPlots:
         """Plots (extra ``plot``): ``model.plot.ellipses(sample)``, ``model.plot.trace()``."""
         kind = getattr(self, "covariance_type", None)  # points have no covariances
-        name = "covariance_matrices" if kind in ("full", "tied") else "variances"
+        name = "covariance_matrices" if uses_matrices(kind) else "variances"
         covariances = getattr(self, name, None)
         return ModelPlots(self.weights, self._locations, covariances, self.decoding)
 

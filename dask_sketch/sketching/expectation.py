@@ -35,6 +35,7 @@ from dask_sketch.models.covariances import floored
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.arguments import require_directions
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
+from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.tables import feature_title
 
@@ -151,7 +152,7 @@ class ExpectationStep(FrozenDataclass):
     def has_matrices(self) -> bool:
         """Whether the components have covariance matrices."""
         model = self.model
-        return isinstance(model, GaussianMixture) and model.covariance_type in ("full", "tied")
+        return isinstance(model, GaussianMixture) and uses_matrices(model.covariance_type)
 
     @property
     def _locations(self) -> Array:

@@ -17,6 +17,7 @@ from dask_sketch.models.model import row_blocks
 from dask_sketch.speech.enrolment import SpeakerModels
 from dask_sketch.speech.frames import Frames, segments
 from dask_sketch.speech.trials import Trial
+from dask_sketch.validation.choices import uses_matrices
 
 Array = NDArray[np.float64]
 
@@ -60,7 +61,7 @@ class LikelihoodRatios:
         self._density = universal.density()
         self._shape = adapted.shape[:2]
         self._center = universal.mean
-        if universal.covariance_type in ("full", "tied"):
+        if uses_matrices(universal.covariance_type):
             inverse = np.linalg.inv(universal.covariance_matrices)
             steps = np.einsum("skd,kde->ske", adapted - universal.means, inverse)
         else:

@@ -21,3 +21,19 @@ WHITENINGS: tuple[str, ...] = get_args(Whitening)
 CovarianceType = Literal["diag", "spherical", "tied", "full"]
 COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 """Types of the covariances of a mixture, as in scikit-learn; see :class:`GaussianMixture`."""
+
+
+def uses_matrices(covariance_type: str | None) -> bool:
+    """Whether components of a covariance type have covariance matrices.
+
+    Parameters
+    ----------
+    covariance_type
+        Type of the covariances, or the family of the atoms of a sketch; None for the default.
+
+    Examples
+    --------
+    >>> uses_matrices("tied"), uses_matrices("diag"), uses_matrices(None)
+    (True, False, False)
+    """
+    return covariance_type in ("full", "tied")
