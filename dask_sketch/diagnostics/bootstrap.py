@@ -25,7 +25,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
@@ -200,6 +200,12 @@ def bootstrap(
     """
     gaussian_or_centroids("bootstrap", model)
     require_model("model", model)
+    if rank_of(getattr(model, "covariance_type", None)) is not None:
+        raise InputError(
+            f"model has covariance_type={model.covariance_type!r}: loadings are determined only up "  # type: ignore[union-attr]
+            "to rotations. Bootstrap a model with covariance_type='full' or 'diag'.",
+            parameter="model",
+        )
     n_replicates = require_integer("n_replicates", n_replicates, 2)
     require_integer("seed", seed, 0)
     if executor is not None and not callable(getattr(executor, "submit", None)):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space, pinvh
 
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 
 Array = NDArray[np.float64]
 
@@ -62,6 +62,12 @@ def _component_scores(
         share, gap = posterior[:, k, None], x - mixture.means[k]
         if uses_matrices(kind):
             pull = gap @ precisions[k]
+            if rank_of(kind) is not None:  # noise variances and loadings, interleaved
+                yield (
+                    share * pull,
+                    share * _factor_scores(mixture.covariances[k], pull, precisions[k]),
+                )
+                continue
             square = pull[:, rows] * pull[:, columns] - precisions[k][rows, columns]
             yield share * pull, share * twice * square
             continue
@@ -73,10 +79,18 @@ def _component_scores(
         yield share * pull, share * square
 
 
+def _factor_scores(factors: Array, pull: Array, precision: Array) -> Array:
+    """Scores of noise variances and loadings, from those of the entries of the matrix."""
+    loadings = factors[:, 1:]
+    by_noise = 0.5 * (pull**2 - np.diagonal(precision))
+    by_loading = pull[:, :, None] * (pull @ loadings)[:, None, :] - precision @ loadings
+    return np.concatenate([by_noise[:, :, None], by_loading], axis=2).reshape(len(pull), -1)
+
+
 def n_parameters(mixture: GaussianMixture) -> int:
     """Number of columns of :func:`scores`."""
     k, d = mixture.means.shape
-    if uses_matrices(mixture.covariance_type):
+    if mixture.covariance_type in ("full", "tied"):
         return k * (1 + d) + mixture.covariances.size // d * (d + 1) // 2
     return int(k * (1 + d) + mixture.covariances.size)
 

@@ -47,7 +47,7 @@ from dask_sketch.validation.arrays import (
     require_integer,
     require_random_state,
 )
-from dask_sketch.validation.choices import Task, uses_matrices
+from dask_sketch.validation.choices import Task, rank_of, uses_matrices
 from dask_sketch.validation.tables import names_of
 from dask_sketch.validation.warn import warn_user
 
@@ -708,7 +708,11 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         self.weights_, self.means_ = model.weights, model.means
         self.covariances_ = model.covariances
         if uses_matrices(model.covariance_type):
-            self.precisions_ = np.linalg.inv(model.covariances)
+            self.precisions_ = np.linalg.inv(
+                model.covariances
+                if rank_of(model.covariance_type) is None
+                else model.covariance_matrices
+            )
         else:
             self.precisions_ = 1.0 / model.covariances
         self.converged_ = model.decoding.converged

@@ -85,6 +85,11 @@ COVARIANCE_LAYOUTS = {
         ("component", "feature", "other_feature"),
         "covariance matrix of each component, squared units",
     ),
+    "low-rank": (
+        ("component", "feature", "factor"),
+        "noise variances (factor 0) and loadings (others) of each component: its covariance matrix "
+        "is diag(noise variances) + loadings loadings^T",
+    ),
 }
 SCHEMAS: tuple[str, ...] = (*LAYOUTS, LATENT_CLASSES)
 _DECODING = (
@@ -115,7 +120,7 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         values = getattr(model, name)
         dimensions = ("component", "feature")[: values.ndim]
         if name == "covariances" and kind != "diag":
-            dimensions, text = COVARIANCE_LAYOUTS[kind]
+            dimensions, text = COVARIANCE_LAYOUTS[kind.partition(":")[0]]
             convention = f"density = sum_k weights[k] * Normal(x; means[k], {kind} covariances). "
         variables[name] = (dimensions, values, {"meaning": text})
     if getattr(model, "stderr", None) is not None:

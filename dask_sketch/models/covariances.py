@@ -140,6 +140,10 @@ class Covariances:
         mixed = mixed + self._per_component(1.0 - share) * components.covariances + extra
         return means, mixed, self.log_determinants(mixed, means.shape[1])
 
+    def of_merged(self, merged: Array) -> Array:
+        """Covariances of this type of one of the merged components."""
+        return merged
+
     def log_determinants(self, covariances: Array, n_features: int) -> Array:
         """Logarithms of the determinants, shape (n_components,)."""
         del n_features
@@ -238,6 +242,25 @@ class Covariances:
 
     def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
         squares += shares @ (block * block)
+
+    def constrained(self, matrices: Array, before: Array, floor: Array) -> Array:
+        """Matrices of an M-step, of no smaller likelihood than those before.
+
+        Parameters
+        ----------
+        matrices
+            Second moments about the means, shape (n_matrices, n_features, n_features).
+        before
+            Covariances before the step; they are the floor where they are below it.
+        floor
+            Smallest variances, shape (n_features,).
+        """
+        units = np.sqrt(np.outer(floor, floor))
+        lowest = min(float(np.linalg.eigvalsh(before / units).min()), 1.0)
+        narrow = np.linalg.eigvalsh(matrices / units).min(axis=1) < lowest
+        found = matrices.copy()
+        found[narrow] = units * floored(matrices[narrow] / units, lowest)
+        return found
 
     def maximization(self, moments: Moments, before: Components, floor: float) -> Components:
         """M-step; components without any weight keep their parameters."""

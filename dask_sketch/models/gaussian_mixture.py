@@ -14,11 +14,12 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import MIXTURE
 from dask_sketch.models.covariances import COVARIANCES, Covariances
 from dask_sketch.models.density import RowDensity
+from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.missing_values import conditional_means
 from dask_sketch.models.mixture import Mixture
 from dask_sketch.models.model import SHOWN_FEATURES, in_memory, row_blocks
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import named_type, rank_of, uses_matrices
 from dask_sketch.validation.lazy_input import apply_lazily
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class GaussianMixture(Mixture):
         Type of the covariances, as in scikit-learn: ``"diag"``, variances (n_components,
         n_features); ``"spherical"``, one variance for each component, (n_components,); ``"tied"``,
         one matrix for all components, (n_features, n_features); or ``"full"``, one matrix for each
-        component, (n_components, n_features, n_features).
+        component, (n_components, n_features, n_features). ``("low-rank", r)``, or
+        ``"low-rank:r"``, is a mixture of factor analysers with the matrices ``diag(psi) + W W^T``:
+        noise variances ``psi``, then the ``r`` columns of the loadings ``W``, (n_components,
+        n_features, 1 + r).
 
     Raises
     ------
@@ -89,11 +93,10 @@ class GaussianMixture(Mixture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "covariance_type", named_type(self.covariance_type))
         shape, means = self.covariances.shape, self.means
-        if self.covariance_type not in COVARIANCES:
-            raise InputError(
-                f"covariance_type={self.covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
-            )
+        covariances_of(self.covariance_type)
+        require_rank(self.covariance_type, means.shape[1])
         if shape != self._family.shape(*means.shape):
             raise InputError(
                 f"covariances has shape {shape}, means {means.shape}: with covariance_type="
@@ -101,6 +104,12 @@ class GaussianMixture(Mixture):
             )
         _require_positive(self.covariances, self.covariance_type)
         errors = self.stderr
+        if errors is not None and rank_of(self.covariance_type) is not None:
+            raise InputError(
+                f"stderr with covariance_type={self.covariance_type!r}: loadings are determined "
+                "only up to rotations. Leave stderr out.",
+                parameter="stderr",
+            )
         if errors is not None and (errors.means.shape, errors.covariances.shape) != (
             means.shape,
             shape,
@@ -112,7 +121,7 @@ class GaussianMixture(Mixture):
 
     @property
     def _family(self) -> Covariances:
-        return COVARIANCES[self.covariance_type]
+        return covariances_of(self.covariance_type)
 
     @property
     def variances(self) -> Array:
@@ -132,8 +141,9 @@ class GaussianMixture(Mixture):
         """Joint log-density of rows and components, for repeated use on rows in memory."""
         if self.covariance_type == "tied":
             return RowDensity(self.weights, self.means, self.covariances[None])
-        full = self.covariance_type == "full"
-        return RowDensity(self.weights, self.means, self.covariances if full else self.variances)
+        has_matrices = uses_matrices(self.covariance_type)
+        shapes = self.covariance_matrices if has_matrices else self.variances
+        return RowDensity(self.weights, self.means, shapes)
 
     @property
     def mean(self) -> Array:
@@ -161,8 +171,9 @@ class GaussianMixture(Mixture):
         """
         omega = self._omega(frequencies)
         if uses_matrices(self.covariance_type):
-            matrices = np.broadcast_to(self.covariances, (self.n_components, *omega.shape[:1] * 2))
-            squares = np.stack([np.einsum("im,im->m", omega, each @ omega) for each in matrices])
+            squares = np.stack(
+                [np.einsum("im,im->m", omega, each @ omega) for each in self.covariance_matrices]
+            )
         else:
             squares = self.variances @ omega**2
         exponent = -1j * (self.means @ omega) - 0.5 * squares
@@ -267,11 +278,11 @@ class GaussianMixture(Mixture):
         """
         if not in_memory(x):
             return apply_lazily(self, "impute", x)
-        density, covariances = self.density(), self.covariances
+        density, covariances = self.density(), self.variances
         if self.covariance_type == "tied":
-            covariances = covariances[None]
-        elif self.covariance_type == "spherical":
-            covariances = self.variances
+            covariances = self.covariances[None]
+        elif uses_matrices(self.covariance_type):
+            covariances = self.covariance_matrices
         rows = [
             conditional_means(self.means, covariances, density.posterior(block), block)
             for block in self._blocks(x)
@@ -320,7 +331,8 @@ class GaussianMixture(Mixture):
     def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
         """Convert to a fitted :class:`sklearn.mixture.GaussianMixture`.
 
-        Its predictions are the same. It has no record of iterations: ``n_iter_`` is 0, and
+        Its predictions are the same; that of covariances ``"low-rank:r"`` has
+        ``covariance_type="full"``. It has no record of iterations: ``n_iter_`` is 0, and
         ``lower_bound_`` is nan unless the mixture was decoded with a score.
 
         Returns
@@ -337,16 +349,19 @@ class GaussianMixture(Mixture):
         # imported here because the import takes a second, and few callers need it
         from sklearn.mixture import GaussianMixture as Estimator
 
-        made = Estimator(self.n_components, covariance_type=self.covariance_type)
+        kind, covariances = self.covariance_type, self.covariances
+        if rank_of(kind) is not None:
+            kind, covariances = "full", self.covariance_matrices
+        made = Estimator(self.n_components, covariance_type=kind)
         made.weights_, made.means_ = self.weights.copy(), self.means.copy()
-        made.covariances_ = self.covariances.copy()
-        if uses_matrices(self.covariance_type):
-            inverse = np.linalg.inv(np.linalg.cholesky(self.covariances))
+        made.covariances_ = covariances.copy()
+        if uses_matrices(kind):
+            inverse = np.linalg.inv(np.linalg.cholesky(covariances))
             made.precisions_cholesky_ = np.ascontiguousarray(np.swapaxes(inverse, -1, -2))
             made.precisions_ = np.swapaxes(inverse, -1, -2) @ inverse
         else:
-            made.precisions_cholesky_ = 1.0 / np.sqrt(self.covariances)
-            made.precisions_ = 1.0 / self.covariances
+            made.precisions_cholesky_ = 1.0 / np.sqrt(covariances)
+            made.precisions_ = 1.0 / covariances
         record = self.decoding
         made.converged_ = record is None or record.converged
         made.n_iter_ = 0
@@ -423,6 +438,13 @@ class GaussianMixture(Mixture):
 
 def _require_positive(covariances: Array, covariance_type: str) -> None:
     """Raise unless variances are positive, and matrices symmetric and positive definite."""
+    if rank_of(covariance_type) is not None:
+        if not (covariances[..., 0] > 0).all():
+            raise InputError(
+                f"covariances has noise variances [..., 0] that are not positive: smallest "
+                f"{covariances[..., 0].min():g}."
+            )
+        return
     if not uses_matrices(covariance_type):
         if not (covariances > 0).all():
             raise InputError(f"covariances must be positive: smallest {covariances.min():g}.")

@@ -110,7 +110,8 @@ def _merge(family: Covariances, components: Components, k: int, partner: int) ->
     weights, means = components.weights.copy(), components.means.copy()
     covariances = components.covariances.copy()
     merged_means, merged_covariances, _ = family.merged(components, k)
-    means[partner], covariances[partner] = merged_means[partner], merged_covariances[partner]
+    means[partner] = merged_means[partner]
+    covariances[partner] = family.of_merged(merged_covariances[partner])
     weights[partner] += weights[k]
     weights[k] = 0.0
     return Components(weights, means, covariances)

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
-from dask_sketch.models.covariances import COVARIANCES, Components, Covariances
+from dask_sketch.models.covariances import Components, Covariances
+from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.relocation import agglomerate, centroid_relocations, relocations
 
 Array = NDArray[np.float64]
@@ -45,7 +46,8 @@ class FittedMixture:
     covariances
         Covariances as in scikit-learn: shape (n_components, n_features) for ``"diag"``,
         (n_components,) for ``"spherical"``, (n_features, n_features) for ``"tied"`` and
-        (n_components, n_features, n_features) for ``"full"``.
+        (n_components, n_features, n_features) for ``"full"``; noise variances and loadings
+        (n_components, n_features, 1 + r) for ``"low-rank:r"``.
     covariance_type
         Type of the covariances.
     log_likelihood
@@ -220,17 +222,19 @@ def fit_mixture(
         Number of components of the starts from k-means.
     starts
         Other starts: weights (n_components,), means and variances (n_components, n_features), or
-        covariances of the shape of the type, or covariance matrices (n_components, n_features,
-        n_features).
+        covariances of the shape of the type (except of ``"low-rank:r"``), or covariance matrices
+        (n_components, n_features, n_features).
     n_starts
         Number of starts from k-means; by default 4, or fewer for many components and rows.
     seed
         Seed of the starts, ``>= 0``.
     covariance_type
-        ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn.
+        ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn; or
+        ``"low-rank:r"``, factor analysers of ``r`` factors.
     regularization
         Smallest variance, as a fraction of that of the rows; for ``"full"`` and ``"tied"``, the
-        smallest eigenvalue of the covariances of standardised rows.
+        smallest eigenvalue of the covariances of standardised rows; for ``"low-rank:r"``, the
+        smallest noise variance.
     tolerance
         Gain of an iteration below which iterations end, in nats.
     n_iterations
@@ -257,10 +261,8 @@ def fit_mixture(
     [-3.0, 3.0]
     """
     values, masses = checked_rows(rows, weights)
-    if covariance_type not in COVARIANCES:
-        raise InputError(
-            f"covariance_type={covariance_type!r}: choose one of {', '.join(COVARIANCES)}."
-        )
+    family = covariances_of(covariance_type)
+    require_rank(covariance_type, values.shape[1])
     require_components(n_components, len(values))
     work = n_components * len(values)
     if n_starts is None:
@@ -269,7 +271,6 @@ def fit_mixture(
         n_moves = min(max(round(_MOVE_WORK / work), 2), 40)
     if not starts and n_starts < 1:
         raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
-    family = COVARIANCES[covariance_type]
     with one_thread():
         data = _Rows(values, masses, family)
         runs = [_Run(data.inward(*_given(start, family)), k) for k, start in enumerate(starts)]

@@ -31,11 +31,11 @@ from dask_sketch.features.kernels.matrix_loop import matrix_loop
 from dask_sketch.features.kernels.row_loop import OVERFLOW
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.covariances import floored
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.sketching.arguments import require_directions
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.tables import feature_title
 
@@ -470,10 +470,11 @@ class ExpectationStep(FrozenDataclass):
             found = np.einsum("k,kij->ij", counts / counts.sum(), found)[None]
             before = before[:1]
         smallest = np.maximum(floor, _LEAST * model.variances).min(axis=0)
-        units = np.sqrt(np.outer(smallest, smallest))
-        lowest = min(float(np.linalg.eigvalsh(before / units).min()), 1.0)
-        narrow = np.linalg.eigvalsh(found / units).min(axis=1) < lowest
-        found[narrow] = units * floored(found[narrow] / units, lowest)
+        if rank_of(model.covariance_type) is not None:
+            before = model.covariances
+        found = covariances_of(model.covariance_type).constrained(found, before, smallest)
+        if model.covariance_type != "tied":
+            found = np.where(kept[:, None, None], before, found)
         return GaussianMixture(
             weights,
             model.means + np.einsum("kij,kj->ki", factors, shift),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Distribution = Literal[
     "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian", "clustering"
@@ -20,7 +20,55 @@ WHITENINGS: tuple[str, ...] = get_args(Whitening)
 
 CovarianceType = Literal["diag", "spherical", "tied", "full"]
 COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
-"""Types of the covariances of a mixture, as in scikit-learn; see :class:`GaussianMixture`."""
+"""Types of the covariances of a mixture, as in scikit-learn; see :class:`GaussianMixture`.
+
+Beside these there is ``"low-rank:r"`` with a rank ``r``, see :func:`rank_of`.
+"""
+LOW_RANK = "low-rank"
+
+
+def named_type(covariance_type: Any) -> Any:
+    """Name of a covariance type; ``("low-rank", r)`` is named ``"low-rank:r"``.
+
+    Parameters
+    ----------
+    covariance_type
+        Argument of that name; anything that is no such pair is returned as it is.
+
+    Examples
+    --------
+    >>> named_type(("low-rank", 3)), named_type("full")
+    ('low-rank:3', 'full')
+    """
+    is_pair = isinstance(covariance_type, (tuple, list)) and len(covariance_type) == 2
+    return ":".join(map(str, covariance_type)) if is_pair else covariance_type
+
+
+def rank_of(covariance_type: Any) -> int | None:
+    """Rank of the covariance type ``"low-rank:r"``; None for anything else.
+
+    Parameters
+    ----------
+    covariance_type
+        Name of a covariance type, see :func:`named_type`.
+
+    Examples
+    --------
+    >>> rank_of("low-rank:3"), rank_of("full"), rank_of("low-rank:0")
+    (3, None, None)
+    """
+    kind, _, rank = str(covariance_type).partition(":")
+    return int(rank) if kind == LOW_RANK and rank.isdecimal() and int(rank) > 0 else None
+
+
+def known_type(covariance_type: Any) -> bool:
+    """Whether a name is that of a covariance type."""
+    return covariance_type in COVARIANCE_TYPES or rank_of(covariance_type) is not None
+
+
+def listed_types() -> str:
+    """Names of the covariance types, for messages."""
+    return ", ".join(COVARIANCE_TYPES) + " or low-rank:r with a rank r of at least 1"
 
 
 def uses_matrices(covariance_type: str | None) -> bool:
@@ -33,7 +81,7 @@ def uses_matrices(covariance_type: str | None) -> bool:
 
     Examples
     --------
-    >>> uses_matrices("tied"), uses_matrices("diag"), uses_matrices(None)
-    (True, False, False)
+    >>> uses_matrices("tied"), uses_matrices("diag"), uses_matrices("low-rank:2")
+    (True, False, True)
     """
-    return covariance_type in ("full", "tied")
+    return covariance_type in ("full", "tied") or rank_of(covariance_type) is not None

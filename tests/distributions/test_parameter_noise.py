@@ -19,6 +19,7 @@ COVARIANCES = {
     "spherical": np.array([0.8, 1.3]),
     "tied": FULL[0],
     "full": FULL,
+    "low-rank:1": np.array([[[0.5, 0.4], [0.7, -0.3]], [[0.9, 0.2], [0.4, 0.6]]]),
 }
 
 
