@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dask_sketch.cli.options import (
+    CovarianceOption,
     NumberOrAuto,
     Run,
     cluster_options,
@@ -27,7 +28,6 @@ from dask_sketch.cli.options import (
 )
 from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
 from dask_sketch.display.text import describe
-from dask_sketch.validation.choices import COVARIANCE_TYPES
 
 
 @click.command(
@@ -49,9 +49,10 @@ from dask_sketch.validation.choices import COVARIANCE_TYPES
               "default that of --start, or found from the sketch by cl-omp.")  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
 @click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
-@click.option("--covariance-type", type=click.Choice(COVARIANCE_TYPES),
+@click.option("--covariance-type", type=CovarianceOption(), metavar="TYPE",
               help="Covariances of a mixture: variances of features (diag), one variance "
-              "(spherical), one matrix (tied), or a matrix for each component (full).")  # fmt: skip
+              "(spherical), one matrix (tied), a matrix for each component (full), or factors for "
+              "each, such as three (low-rank:3).")  # fmt: skip
 @click.option("--refine", type=click.Choice(REFINEMENTS),
               help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
 @click.option("--start", metavar="MODEL",

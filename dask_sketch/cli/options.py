@@ -19,7 +19,7 @@ import click
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
 from dask_sketch.errors import ArtifactError, InputError, PlanError, SketchError
 from dask_sketch.storage.replace import replacing
-from dask_sketch.validation.choices import TASKS
+from dask_sketch.validation.choices import TASKS, known_type, listed_types
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
 # Options whose name is not that of the parameter of the library.
@@ -330,6 +330,18 @@ class NumberOrAuto(click.ParamType[Any]):
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
         """Return the number, or ``"auto"``."""
         return "auto" if value == "auto" else click.IntRange(min=1).convert(value, param, ctx)
+
+
+class CovarianceOption(click.ParamType[Any]):
+    """A covariance type, also ``low-rank:r``."""
+
+    name = "covariance type"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name of the type."""
+        if not known_type(value):
+            self.fail(f"{value!r} is not one of {listed_types()}.", param, ctx)
+        return str(value)
 
 
 def size_options(function: Command) -> Command:

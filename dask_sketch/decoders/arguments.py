@@ -18,12 +18,13 @@ from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_clusters
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start
-from dask_sketch.errors import DecodeError
+from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import COVARIANCE_TYPES, uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
@@ -69,8 +70,8 @@ def check_problem(
     seed = require_integer("seed", seed, 0, DecodeError)
     _require_known(
         method=method, model=model, maxima=maxima, refine=refine, device=device,
-        covariance_type=covariance_type,
     )  # fmt: skip
+    _require_type(covariance_type, sketch.feature_map.n_features, refine)
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     if model in TRANSFORMS:
@@ -129,7 +130,7 @@ def check_problem(
 
 _KNOWN = {
     "method": METHODS, "model": MODELS, "maxima": MAXIMA, "refine": REFINEMENTS,
-    "device": ("cuda",), "covariance_type": COVARIANCE_TYPES,
+    "device": ("cuda",),
 }  # fmt: skip
 
 
@@ -139,6 +140,20 @@ def _require_known(**names: str | None) -> None:
         known = _KNOWN[name]
         if value not in known and (value is not None or name == "maxima"):
             raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
+
+
+def _require_type(covariance_type: Any, n_features: int, refine: str | None) -> None:
+    """Raise an error for a type of covariances that is unknown or does not suit the features."""
+    try:
+        covariances_of(covariance_type or "diag")
+        require_rank(covariance_type, n_features)
+    except InputError as error:
+        raise DecodeError(str(error)) from None
+    if refine is not None and rank_of(covariance_type) is not None:
+        raise DecodeError(
+            f"refine={refine!r} with covariance_type={covariance_type!r}: factors have no standard "
+            "errors. Leave refine out, the fit to the sketch is refined in any case."
+        )
 
 
 def _require_taken(row: Method, **given: Any) -> None:
@@ -251,7 +266,7 @@ def _require_solvable(problem: Problem) -> None:
         n_parameters = k * problem.count_parameters()
         given, remedy = f"model={problem.model!r}", "components"
     else:
-        n_parameters = k * (1 + d + d * (d + 1) // 2)
+        n_parameters = problem.count_solved()
         given = f"covariance_type={problem.covariance_type!r}"
         remedy = "components or covariance_type='diag'"
     if problem.model != "alpha-stable":
@@ -322,7 +337,9 @@ def without_few_rows(
     if not isinstance(sketch, Sketch) or sketch.missing is None or sketch.sample is None:
         return sketch
     d, k = sketch.feature_map.n_features, n_components or 1
-    each = 1 + d + (d * (d + 1) // 2 if uses_matrices(covariance_type) else d)
+    full = (d + 1) / 2 if uses_matrices(covariance_type) else 1
+    rank = rank_of(covariance_type)
+    each = int(1 + d + d * (full if rank is None else 1 + rank))
     enough = len(sketch.sample) >= max(_COMPLETE_ROWS, _ROWS_PER_PARAMETER * k * each)
     return sketch if enough else sketch.without_sample()
 

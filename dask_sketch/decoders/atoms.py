@@ -30,7 +30,7 @@ from dask_sketch.decoders.names import ATOMS
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.covariances import floored
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 
 Array = npt.NDArray[np.float64]
 FAMILIES = (*ATOMS, "scaled", "full", "tied")
@@ -59,9 +59,12 @@ def count_shapes(model: str, n_features: int) -> int:
 
     Examples
     --------
-    >>> count_shapes("gaussian", 3), count_shapes("isotropic", 3), count_shapes("dirac", 3)
-    (3, 1, 0)
+    >>> count_shapes("gaussian", 3), count_shapes("isotropic", 3), count_shapes("low-rank:1", 3)
+    (3, 1, 6)
     """
+    rank = rank_of(model)
+    if rank is not None:
+        return n_features * (1 + rank)
     n_entries = n_features * (n_features + 1) // 2
     counts = {"gaussian": n_features, "isotropic": 1, "scaled": 1, "full": n_entries}
     counts["tied"] = n_entries

@@ -37,7 +37,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import named_type, uses_matrices
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _FAMILIES: dict[str, Callable[..., VonMisesFisherMixture | AlphaStableMixture]] = {
@@ -55,7 +55,7 @@ def decode(
     method: str | None = ...,
     model: str | None = ...,
     *,
-    covariance_type: str | None = ...,
+    covariance_type: str | tuple[str, int] | None = ...,
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
@@ -79,7 +79,7 @@ def decode(
     method: str | None = ...,
     model: str | None = ...,
     *,
-    covariance_type: str | None = ...,
+    covariance_type: str | tuple[str, int] | None = ...,
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
@@ -102,7 +102,7 @@ def decode(
     method: str | None = None,
     model: str | None = None,
     *,
-    covariance_type: str | None = None,
+    covariance_type: str | tuple[str, int] | None = None,
     refine: str | None = None,
     bounds: str | ArrayLike | None = None,
     covariance: ArrayLike | None = None,
@@ -185,12 +185,16 @@ def decode(
     covariance_type
         Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
         ``"diag"``, the default; ``"spherical"``, as ``model="isotropic"``; ``"tied"``, one matrix
-        for all components; or ``"full"``, one matrix for each. Matrices are fitted by maximum
+        for all components; ``"full"``, one matrix for each; or ``("low-rank", r)``, also
+        ``"low-rank:r"``, factor analysers, whose matrices are the sum of a diagonal one and one of
+        rank ``r``, for many features. Matrices are fitted by maximum
         likelihood on the random rows of the sketch and to the sketch itself, or, without rows, to
         the sketch alone, from diagonal mixtures of the same sketch (``"cl-ompr"`` or
         ``"splitting"``). They need ``n_components`` and five frequencies for each parameter, of
-        which ``"full"`` has ``1 + d + d (d + 1) / 2`` for each component, and at most 4096
-        parameters; the fit is always refined as by ``refine="efficient"``.
+        which ``"full"`` has ``1 + d + d (d + 1) / 2`` for each component and ``"low-rank:r"``
+        ``1 + d + d (1 + r)``, of which two frequencies are enough, and at most 4096
+        parameters; the fit is always refined as by ``refine="efficient"``. Factors have no standard
+        errors.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -281,6 +285,7 @@ def decode(
     >>> abs(mixture.score(x) - truth.score(x)) < 0.001
     True
     """
+    covariance_type = named_type(covariance_type)
     options: dict[str, Any] = {
         "method": method, "model": model, "refine": refine, "bounds": bounds,
         "covariance": covariance, "start": start, "maxima": maxima, "merge": merge, "seed": seed,
@@ -435,10 +440,13 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
         return Centroids(solution.weights, centers, decoding=record, normalize=spherical)
     errors = solution.standard_errors
     kind = problem.covariance_type
+    covariances = solution.factors
+    if covariances is None:
+        covariances = _of_type(kind, solution.variances, solution.matrices)
     return GaussianMixture(
         solution.weights,
         solution.means,
-        _of_type(kind, solution.variances, solution.matrices),
+        covariances,
         decoding=record,
         stderr=None
         if errors is None

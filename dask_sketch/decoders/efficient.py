@@ -29,6 +29,7 @@ from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.validation.choices import rank_of
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
 # nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10). With
@@ -180,6 +181,8 @@ def _in_data_units(
     space, d = objective.space, objective.space.n_features
     deviations = np.sqrt(np.maximum(squares, 0.0))
     by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
+    if rank_of(space.family.name) is not None:  # of noise variances; loadings may be rotated
+        return deviations[:n_atoms], space.scale * by_theta[:, :d], by_theta[:, d : 2 * d]
     if space.family.has_matrices:
         matrices = unpacked(by_theta[:, d:], d) * np.outer(space.scale, space.scale)
         return deviations[:n_atoms], space.scale * by_theta[:, :d], matrices

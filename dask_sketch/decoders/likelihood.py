@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array, count_shapes
+from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.expected_loss import gain_by_chance
@@ -37,12 +37,12 @@ from dask_sketch.decoders.splitting import hierarchical_splitting
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.models.clusters import Clusters, spherical_kmeans
-from dask_sketch.models.covariances import COVARIANCES
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST
 from dask_sketch.models.weighted_em import FittedMixture, fit_centroids, fit_mixture
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
@@ -72,6 +72,8 @@ class Candidates:
         Whether the iterations of EM converged.
     calibrated
         Calibrated rows.
+    factors
+        Noise variances and loadings of the matrices, for types that have them.
     """
 
     fit: Fit | None
@@ -79,6 +81,7 @@ class Candidates:
     score: float
     converged: bool
     calibrated: CalibratedSample
+    factors: Array | None = None
 
     @property
     def cost(self) -> float:
@@ -125,7 +128,8 @@ def fit_replicate(
         if again.log_likelihood > found.log_likelihood:
             found, shapes = again, _shapes(again)
     likeliest = found.weights, found.means, shapes
-    return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated)
+    factors = found.covariances if rank_of(kind) is not None else None
+    return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated, factors)
 
 
 def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
@@ -159,8 +163,7 @@ def _fit_to_sketch(
     if effort > _MAX_DESCENT:
         return None
     if problem.has_matrices:
-        n_parameters = k * (1 + problem.n_features + count_shapes("full", problem.n_features))
-        if n_parameters > min(MAX_SOLVABLE, problem.n_frequencies):
+        if problem.count_solved() > min(MAX_SOLVABLE, problem.n_frequencies):
             return None
         return fit_matrices(problem, start, report, threads)
     objective = problem.objective(threads)
@@ -179,7 +182,7 @@ def _fit_to_sketch(
 
 def _shapes(found: FittedMixture) -> Array:
     """Variances (K, n_features), or covariance matrices of the types that have them."""
-    family = COVARIANCES[found.covariance_type]
+    family = covariances_of(found.covariance_type)
     of = family.matrices if uses_matrices(found.covariance_type) else family.variances
     return of(found.covariances, *found.means.shape)
 
@@ -269,6 +272,7 @@ def _likeliest(
         means=means,
         variances=np.diagonal(shapes, axis1=1, axis2=2) if has_matrices else shapes,
         matrices=shapes if has_matrices else None,
+        factors=None if best.factors is None else best.factors[order],
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,

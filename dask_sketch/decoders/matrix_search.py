@@ -18,11 +18,18 @@ import numpy as np
 from dask_sketch.decoders.atoms import Array, packed, unpacked
 from dask_sketch.decoders.descent import Fit, non_negative_weights
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
+from dask_sketch.decoders.factor_descent import (
+    FactorObjective,
+    data_factors,
+    descend_factors,
+    descend_from_diagonal,
+)
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
 from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.search import Algorithm, search_atoms
 from dask_sketch.decoders.splitting import hierarchical_splitting
@@ -48,6 +55,7 @@ _MANY_PARAMETERS = 1500
 # Multiplications of all moves of a search at most, some 30 CPU seconds, and of one step of a
 # descent up to which there are restarts.
 _MOVE_WORK, _RESTART_WORK = 2e11, 3e8
+_EXPLAINED = 2.0  # noise levels up to which the descent from the pilot needs no search
 _RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _GAIN = 0.01  # smallest relative gain of a move
 N_REPORTS = 2 * _MAX_MOVES + 40  # largest number of reports of a search, roughly
@@ -71,6 +79,8 @@ def search_matrices(
     """
     objective, k = problem.objective(threads), problem.required_size
     diagonal = replace(problem, covariance_type="diag")
+    if isinstance(objective, FactorObjective):
+        return _search_factors(objective, diagonal, rng, report, threads)
     found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
     fit = _moved(problem, objective, _matrices_of(objective, found), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
@@ -89,6 +99,30 @@ def search_matrices(
         problem, objective, replace(many, weights=merged[0], theta=merged[1]), rng, report, threads
     )
     return min(fit, other, key=lambda each: each.cost)
+
+
+def _search_factors(
+    objective: FactorObjective,
+    diagonal: Problem,
+    rng: np.random.Generator,
+    report: Report,
+    threads: Threads,
+) -> Fit:
+    """Descent from the mixture of the pilot, and from a search where noise leaves less."""
+    k = diagonal.required_size
+    pilot = pilot_start(diagonal.sketch, k, int(rng.integers(2**31)))
+    fits = []
+    if pilot is not None:
+        own = objective.space
+        means, variances = (pilot.means - own.shift) / own.scale, pilot.variances / own.scale**2
+        theta = np.concatenate([means, variances], axis=1)
+        fits.append(descend_from_diagonal(objective, pilot.weights, theta))
+        report(fits[0].cost)
+    if pilot is None or fits[0].cost > _EXPLAINED * objective.unit:
+        found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(diagonal, k))
+        fits.append(descend_from_diagonal(objective, found.weights, found.theta))
+        report(fits[-1].cost)
+    return min(fits, key=lambda each: each.cost)
 
 
 def _algorithm(problem: Problem, n_components: int) -> Algorithm:
@@ -112,7 +146,10 @@ def fit_matrices(problem: Problem, start: Start, report: Report, threads: Thread
     """
     objective = problem.objective(threads)
     theta = objective.space.clip(start.atoms(objective))
-    fit = descend_matrices(objective, start.weights, theta)
+    if isinstance(objective, FactorObjective):
+        fit = descend_factors(objective, start.weights, theta)
+    else:
+        fit = descend_matrices(objective, start.weights, theta)
     report(fit.cost)
     return fit
 
@@ -290,6 +327,7 @@ def conclude_matrices(
         means=means,
         variances=variances,
         matrices=objective.space.matrices(theta),
+        factors=data_factors(objective, theta),
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=fit.converged,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.cuda import DeviceObjective
+from dask_sketch.decoders.factor_descent import FactorObjective
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start
 from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 
 Report = Callable[[float], None]  # called with the cost after each iteration
 
@@ -107,6 +108,12 @@ class Problem:
             n_shapes = -(-n_shapes // (self.size or 1))
         return 1 + self.n_features + n_shapes
 
+    def count_solved(self) -> int:
+        """Number of parameters of all components in the equations for their matrices."""
+        d = self.n_features
+        own = self.family if rank_of(self.family) is not None else "full"
+        return self.required_size * (1 + d + count_shapes(own, d))
+
     def objective(self, threads: Threads, variance_floor: float | None = None) -> Objective:
         """Objective of the problem, on the processor or the GPU.
 
@@ -117,7 +124,9 @@ class Problem:
         variance_floor
             Smallest variance, by default that of the problem.
         """
-        kind = Objective if self.device is None else DeviceObjective
+        kind: type[Objective] = Objective if self.device is None else DeviceObjective
+        if rank_of(self.covariance_type) is not None:
+            kind = FactorObjective
         return kind(
             self.sketch,
             self.family,
@@ -160,6 +169,9 @@ class Solution:
     matrices
         Covariance matrices, shape (K, n_features, n_features), whose diagonals are the variances;
         None for problems without.
+    factors
+        Noise variances and loadings of the matrices, shape (K, n_features, 1 + rank), for
+        ``covariance_type="low-rank:r"``; else None.
     overidentification
         Overidentification statistic, its mean and its standard deviation for data of such a
         mixture; None unless it was computed.
@@ -181,6 +193,7 @@ class Solution:
     score: float | None = None
     gain: float | None = None
     matrices: Array | None = None
+    factors: Array | None = None
     overidentification: tuple[float, float, float] | None = None
     parameters: dict[str, Array] | None = None
 

@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from dask_sketch.decoders.atoms import count_shapes, entries
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
+from dask_sketch.decoders.factor_descent import FactorObjective, FactorSpace
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.threads import SERIAL
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, added_noise, halves, observed_factors
 from dask_sketch.errors import InputError
@@ -33,7 +35,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import StandardErrors
-from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.choices import rank_of, uses_matrices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,9 +100,7 @@ class LogVarianceAtoms:
     """
 
     def __init__(self, model: GaussianMixture, sketch: Sketch) -> None:
-        name = _family(model)
-        known = model.covariances[0] if name == "known" else None
-        objective = Objective(sketch, name, covariance=known)
+        objective = _objective(model, sketch)
         space = objective.space
         self.scale, self.shift, self.omega = space.scale, space.shift, objective.omega
         self.weights, self.groups = model.weights, variance_groups(model)
@@ -113,8 +113,10 @@ class LogVarianceAtoms:
         self.target = objective.target[0] + 1j * objective.target[1]
         self.n_parameters = len(self.weights) * (1 + space.n_parameters)
         self._objective = objective
-        shapes = model.variances if self._matrices is None else model.covariance_matrices
-        self._theta = space.from_data_units(model.means, shapes)
+        self._theta = _atoms(objective, model)
+        self._loadings: Array | None = None  # shape (K, n_features, rank)
+        if isinstance(objective, FactorObjective):
+            self._loadings = objective.space.factors(self._theta)[:, :, 1:]
 
     def blocks(self) -> Iterator[tuple[slice, Array, NDArray[np.complex128]]]:
         """Yield blocks of frequencies with derivatives (P, 2B) and the mixture's sketch (B,).
@@ -126,15 +128,31 @@ class LogVarianceAtoms:
         for block, rows in self._objective.jacobian_blocks(self.weights, self._theta):
             atoms = rows[:k]
             by_theta = rows[k:].reshape(k, -1, *rows.shape[1:])
+            if self._loadings is not None:
+                self._keep_variances(by_theta[:, d : 2 * d], by_theta[:, 2 * d :])
             by_theta[:, d:] *= shapes
             by_atom = np.concatenate([atoms[:, None], by_theta], axis=1)
             mixture = np.tensordot(self.weights, atoms, axes=1)
             yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
+    def _keep_variances(self, by_noise: Array, by_loading: Array) -> None:
+        """Change derivatives (K, q, ...) by loadings, in place, to those at the same variances.
+
+        Those by noise variances (K, n_features, ...) are derivatives by variances then.
+        """
+        assert self._loadings is not None  # the caller asked
+        k, d, rank = self._loadings.shape
+        each = by_loading.reshape(k, d, rank, *by_loading.shape[2:])
+        twice = 2.0 * self._loadings.reshape(k, d, rank, *[1] * (by_loading.ndim - 2))
+        each -= twice * by_noise[:, :, None]
+
     def _units(self) -> Array:
         """Units (K, q) of the shape parameters: themselves, or products of two deviations."""
         if self._matrices is None:
             return self._theta[:, self._objective.space.n_features :]
+        if self._loadings is not None:
+            loadings = np.repeat(np.sqrt(self.variances), self._loadings.shape[2], axis=1)
+            return np.concatenate([self.variances, loadings], axis=1)
         first, second = entries(self._objective.space.n_features)
         return np.asarray(np.sqrt(self.variances[:, first] * self.variances[:, second]))
 
@@ -160,6 +178,16 @@ class LogVarianceAtoms:
             inverse = np.linalg.inv(matrices)
             white = inverse @ away
             by_mean = share[:, None] * white
+        if self._loadings is not None:
+            by_noise = 0.5 * (white**2 - np.diagonal(inverse, axis1=1, axis2=2)[:, :, None])
+            projected = np.swapaxes(self._loadings, 1, 2) @ white  # (K, rank, n)
+            by_loading = white[:, :, None] * projected[:, None]
+            by_loading -= (inverse @ self._loadings)[..., None]
+            by_loading = by_loading.reshape(len(share), -1, len(x))
+            self._keep_variances(by_noise, by_loading)
+            squares = np.concatenate([by_noise, by_loading], axis=1) * self._units()[:, :, None]
+            by_shape = share[:, None] * squares
+        elif matrices is not None:
             first, second = entries(matrices.shape[1])
             squares = white[:, first] * white[:, second] - inverse[:, first, second, None]
             squares *= np.where(first == second, 0.5, 1.0)[:, None] * self._units()[:, :, None]
@@ -188,17 +216,35 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     Hansen (1982), Large sample properties of generalized method of moments estimators,
     Econometrica 50(4).
     """
-    name = _family(model)
-    known = model.covariances[0] if name == "known" else None
-    objective = Objective(sketch, name, covariance=known, variance_floor=_TESTED_FLOOR)
+    objective = _objective(model, sketch, _TESTED_FLOOR)
     part = _part(model, np.flatnonzero(model.weights > _MIN_WEIGHT))
-    shapes = part.covariance_matrices if objective.space.family.has_matrices else part.variances
-    theta = objective.space.clip(objective.space.from_data_units(part.means, shapes))
+    theta = objective.space.clip(_atoms(objective, part))
     fit = Fit(part.weights, theta, objective.cost(part.weights, theta), True, "")
     single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
     found = refine_efficiently(objective, fit, lambda cost: None, single=single, test=True)
     assert found.overidentification is not None  # it was asked for
     return found.overidentification
+
+
+def _objective(
+    model: GaussianMixture, sketch: Sketch, variance_floor: float = VARIANCE_FLOOR
+) -> Objective:
+    """Objective with atoms as the components of a mixture."""
+    if rank_of(model.covariance_type) is not None:
+        kind = model.covariance_type
+        return FactorObjective(sketch, kind, variance_floor=variance_floor, threads=SERIAL)
+    name = _family(model)
+    known = model.covariances[0] if name == "known" else None
+    return Objective(sketch, name, covariance=known, variance_floor=variance_floor)
+
+
+def _atoms(objective: Objective, model: GaussianMixture) -> Array:
+    """Atoms (K, n_parameters) of the components of a mixture."""
+    space = objective.space
+    if isinstance(space, FactorSpace):
+        return space.from_factors(model.means, model.covariances)
+    shapes = model.covariance_matrices if space.family.has_matrices else model.variances
+    return space.from_data_units(model.means, shapes)
 
 
 def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
@@ -225,6 +271,9 @@ def variance_groups(model: GaussianMixture) -> Array:
     """
     d = model.n_features
     if uses_matrices(model.covariance_type):
+        rank = rank_of(model.covariance_type)
+        if rank is not None:
+            return np.eye(d * (1 + rank), d)
         return np.eye(count_shapes("full", d), d)
     return {"isotropic": np.ones((1, d)), "known": np.empty((0, d))}.get(_family(model), np.eye(d))
 

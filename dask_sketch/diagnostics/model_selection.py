@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dask_sketch.decoders.arguments import without_few_rows
+from dask_sketch.decoders.atoms import count_shapes
 from dask_sketch.decoders.calibrated_sample import calibrate
 from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
@@ -39,7 +40,7 @@ from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.blas import one_blas_thread
-from dask_sketch.validation.choices import COVARIANCE_TYPES
+from dask_sketch.validation.choices import CovarianceTypes, listed_types, named_types
 from dask_sketch.validation.warn import warn_user
 
 Criterion = Literal["overidentification", "likelihood", "heldout"]
@@ -206,7 +207,7 @@ def select_model(
     seed: int = 0,
     *,
     n_components: Iterable[int] | None = None,
-    covariance_types: Sequence[str] = ("diag",),
+    covariance_types: CovarianceTypes = ("diag",),
     criterion: str | None = None,
     **options: Any,
 ) -> ModelSelection:
@@ -244,7 +245,8 @@ def select_model(
         grow by factors, as long as the criterion falls and there are two frequencies for each
         parameter, and then close in on the best.
     covariance_types
-        Types of the covariances to decode from the sketch, see :func:`decode`.
+        Types of the covariances to decode from the sketch, see :func:`decode`, such as
+        ``("diag", ("low-rank", 3))``.
     criterion
         Name of the criterion. By default ``"heldout"`` with a held-out sketch; otherwise
         ``"likelihood"`` where the sketch carries all rows; otherwise ``"overidentification"``,
@@ -441,7 +443,7 @@ def _select_from_sketch(
     heldout: Sketch | None,
     seed: int,
     n_components: Iterable[int] | None,
-    covariance_types: Sequence[str],
+    covariance_types: CovarianceTypes,
     criterion: str | None,
     options: dict[str, Any],
 ) -> ModelSelection:
@@ -490,14 +492,10 @@ def _checked_numbers(n_components: Iterable[int]) -> list[int]:
     return numbers
 
 
-def _checked_types(covariance_types: Sequence[str], options: dict[str, Any]) -> list[str]:
-    types = [covariance_types] if isinstance(covariance_types, str) else list(covariance_types)
-    unknown = [name for name in types if name not in COVARIANCE_TYPES]
-    if not types or unknown:
-        raise InputError(
-            f"covariance_types={covariance_types!r}: give some of {', '.join(COVARIANCE_TYPES)}.",
-            parameter="covariance_types",
-        )
+def _checked_types(covariance_types: CovarianceTypes, options: dict[str, Any]) -> list[str]:
+    types = named_types(covariance_types)
+    if not types:
+        raise InputError(f"covariance_types={covariance_types!r}: give some of {listed_types()}.")
     if options.get("start") is not None:
         raise InputError("start with a sketch of which a number is selected: leave it out.")
     _require_mixture(options, options.get("model") not in ("dirac", *TRANSFORMS))
@@ -516,7 +514,8 @@ def _require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
 def _close_in(candidates: _Candidates, kind: str) -> None:
     """Decode growing numbers of components, then those around the best."""
     d, m = candidates.sketch.feature_map.n_features, candidates.sketch.feature_map.n_frequencies
-    each = {"full": 1 + d + d * (d + 1) // 2, "spherical": 2 + d}.get(kind, 1 + 2 * d)
+    family = {"diag": "gaussian", "tied": "gaussian", "spherical": "isotropic"}.get(kind, kind)
+    each = 1 + d + count_shapes(family, d)
     most = m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, candidates.sketch.count
     largest = max(min(most), 1)
 

@@ -511,7 +511,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         default.
     covariance_type
         ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn, where ``"full"``
-        is the default; see :func:`dask_sketch.decode`.
+        is the default; or ``("low-rank", r)``; see :func:`dask_sketch.decode`.
     method, refine, variance_floor
         Arguments of the decoder, see :func:`dask_sketch.decode`.
     sample_size
@@ -580,7 +580,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         *,
         n_frequencies: int | None = None,
         scale: float | None = None,
-        covariance_type: str = "diag",
+        covariance_type: str | tuple[str, int] = "diag",
         method: str | None = None,
         refine: str | None = None,
         variance_floor: float = 0.1,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainValidator,
     PrivateAttr,
@@ -44,7 +45,7 @@ from dask_sketch.jobs.values import (
 )
 from dask_sketch.sketching.arguments import NanPolicy
 from dask_sketch.storage.overwrite import local_path
-from dask_sketch.validation.choices import CovarianceType, Distribution, Task
+from dask_sketch.validation.choices import Distribution, Task, known_type, listed_types
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -54,6 +55,13 @@ MAX_ERRORS = 50
 CLUSTER_OPTIONS = (
     "account", "interface", "name", "namespace", "queue", "resources", "walltime",
 )  # fmt: skip
+
+
+def _covariance_type(name: str) -> str:
+    """Name of a covariance type."""
+    if not known_type(name):
+        raise ValueError(f"should be one of {listed_types()}")
+    return name
 
 
 def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
@@ -277,7 +285,7 @@ class DecodeTable(Table):
     n_components: Components | Literal["auto"] | None = None
     method: MethodName | None = None
     model: AtomName | None = None
-    covariance_type: CovarianceType | None = None
+    covariance_type: Annotated[str, AfterValidator(_covariance_type)] | None = None
     refine: RefinementName | None = None
     bounds: Literal["data"] | None = None
     covariance: Variances | None = None

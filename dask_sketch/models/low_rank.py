@@ -51,7 +51,7 @@ def covariances_of(covariance_type: str) -> Covariances:
     return COVARIANCES[covariance_type]
 
 
-def require_rank(covariance_type: str, n_features: int) -> None:
+def require_rank(covariance_type: str | None, n_features: int) -> None:
     """Raise unless the rank of a covariance type is less than the number of features.
 
     Parameters

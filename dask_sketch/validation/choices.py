@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 Distribution = Literal[
@@ -25,6 +27,7 @@ COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 Beside these there is ``"low-rank:r"`` with a rank ``r``, see :func:`rank_of`.
 """
 LOW_RANK = "low-rank"
+CovarianceTypes = Sequence[str | tuple[str, int]]
 
 
 def named_type(covariance_type: Any) -> Any:
@@ -57,13 +60,31 @@ def rank_of(covariance_type: Any) -> int | None:
     >>> rank_of("low-rank:3"), rank_of("full"), rank_of("low-rank:0")
     (3, None, None)
     """
-    kind, _, rank = str(covariance_type).partition(":")
-    return int(rank) if kind == LOW_RANK and rank.isdecimal() and int(rank) > 0 else None
+    found = re.fullmatch(f"{LOW_RANK}:([1-9][0-9]{{0,5}})", str(covariance_type))
+    return None if found is None else int(found[1])
 
 
 def known_type(covariance_type: Any) -> bool:
     """Whether a name is that of a covariance type."""
     return covariance_type in COVARIANCE_TYPES or rank_of(covariance_type) is not None
+
+
+def named_types(covariance_types: Any) -> list[str]:
+    """Names of several covariance types, or of one; empty if one of them is unknown.
+
+    Parameters
+    ----------
+    covariance_types
+        Names, or pairs as of :func:`named_type`.
+
+    Examples
+    --------
+    >>> named_types(["full", ("low-rank", 3)]), named_types("full"), named_types(["banded"])
+    (['full', 'low-rank:3'], ['full'], [])
+    """
+    one = named_type(covariance_types)
+    types = [one] if known_type(one) else [named_type(each) for each in covariance_types]
+    return types if all(map(known_type, types)) else []
 
 
 def listed_types() -> str:

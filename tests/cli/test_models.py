@@ -46,6 +46,11 @@ def test_every_model(sketched: Path) -> None:
     assert (variances[:, 0] == variances[:, 1]).all()
     full = answer(*common, "gaussian", "--covariance-type", "full")
     assert (full["covariance_type"], np.shape(full["covariances"])) == ("full", (2, 2, 2))
+    factors = answer(*common, "gaussian", "--covariance-type", "low-rank:1")
+    assert (factors["covariance_type"], np.shape(factors["covariances"])) == (
+        "low-rank:1",
+        (2, 2, 2),
+    )
     known = answer(*common, "known", "--covariance", "1.5,0.75")
     assert np.array(known["covariances"]) == pytest.approx(np.array([[1.5, 0.75]] * 2))
     assert answer(*common, "dirac", "--method", "cl-ompr")["kind"] == "centroids"

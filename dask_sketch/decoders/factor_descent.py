@@ -1,0 +1,305 @@
+"""Fit mixtures of factor analysers to a sketch: atoms, a start from diagonal ones, and descent.
+
+A covariance matrix is ``diag(psi) + W W^T`` with few loadings ``W``. The exponent of an atom,
+``psi . w^2 + |W^T w|^2``, never needs the matrix, so that an evaluation takes a time that is
+proportional to the rank. Least squares is by L-BFGS, since the normal equations of many features
+would be large; the result is refined by :mod:`~dask_sketch.decoders.efficient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes
+from dask_sketch.decoders.descent import Fit
+from dask_sketch.decoders.objective import Complex, Objective
+from dask_sketch.models.covariances import floored
+from dask_sketch.models.low_rank import covariances_of
+
+_ITERATIONS = 1500  # steps of L-BFGS at most
+_TOLERANCE = 1e-8  # relative gain of a step that ends the descent
+_MEMORY = 30  # pairs of L-BFGS
+_LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
+_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
+_NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
+
+
+class FactorSpace(ParameterSpace):
+    """Parameters of atoms with factors: means, noise variances, and loadings row after row.
+
+    The arguments are those of :class:`~dask_sketch.decoders.atoms.ParameterSpace`.
+    """
+
+    def __init__(self, sketch: Any, model: str, variance_floor: float) -> None:
+        super().__init__(sketch, "full", None, variance_floor, None)
+        d = self.n_features
+        self.family = replace(self.family, name=model)
+        self.covariances = covariances_of(model)
+        self.n_shapes = count_shapes(model, d)
+        self.n_parameters = d + self.n_shapes
+        unbounded = np.full(self.n_shapes - d, np.inf)
+        # noise variances are at least the floor of eigenvalues
+        self.lower = np.concatenate([self.lower[: 2 * d], -unbounded])
+        self.upper = np.concatenate([self.upper[: 2 * d], unbounded])
+
+    def factors(self, theta: Array) -> Array:
+        """Noise variances and loadings (K, n_features, 1 + rank) in normalised coordinates."""
+        d = self.n_features
+        loadings = theta[:, 2 * d :].reshape(len(theta), d, -1)
+        return np.concatenate([theta[:, d : 2 * d, None], loadings], axis=2)
+
+    def packed(self, means: Array, factors: Array) -> Array:
+        """Parameters (K, n_parameters) of means and factors in normalised coordinates."""
+        loadings = factors[:, :, 1:].reshape(len(means), -1)
+        return np.concatenate([means, factors[:, :, 0], loadings], axis=1)
+
+    def from_factors(self, means: Array, factors: Array) -> Array:
+        """Parameters (K, n_parameters) of means and factors in the units of the data."""
+        own = self.covariances.rescaled(factors, 1.0 / self.scale)
+        return self.packed((means - self.shift) / self.scale, own)
+
+    def clip(self, theta: Array) -> Array:
+        """Atoms moved into the bounds."""
+        return np.clip(theta, self.lower, self.upper)
+
+    def limit_step(self, theta: Array, trial: Array) -> Array:
+        """Atoms after a step, with no noise variance far from the one before."""
+        noise = slice(self.n_features, 2 * self.n_features)
+        trial = trial.copy()
+        before = theta[:, noise]
+        trial[:, noise] = np.clip(trial[:, noise], _LARGEST_FALL * before, _LARGEST_RISE * before)
+        return self.clip(trial)
+
+    def variances(self, theta: Array) -> Array:
+        """Variances of atoms (K, n_features) in normalised coordinates."""
+        return self.covariances.variances(self.factors(theta), len(theta), self.n_features)
+
+    def shapes(self, theta: Array) -> Array:
+        """Covariance matrices of atoms in normalised coordinates."""
+        return self.covariances.matrices(self.factors(theta), len(theta), self.n_features)
+
+    def matrices(self, theta: Array) -> Array:
+        """Covariance matrices (K, n_features, n_features) of atoms, in the units of the data."""
+        return self.shapes(theta) * np.outer(self.scale, self.scale)
+
+    def from_data_units(self, means: Array, variances: Array) -> Array:
+        """Parameters (K, n_parameters) of the nearest atoms.
+
+        Variances may be replaced by covariance matrices (K, n_features, n_features).
+        """
+        equal = np.full(len(means), 1.0 / len(means))
+        if variances.ndim == 3:
+            unit = np.outer(self.scale, self.scale)
+            factors = self.covariances.from_matrices(equal, variances / unit)
+        else:
+            factors = self.covariances.from_variances(equal, variances / self.scale**2)
+        return self.packed((means - self.shift) / self.scale, factors)
+
+
+class FactorObjective(Objective):
+    """Match a sketch with atoms that have factors.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        Sketch of at least one sample.
+    model : str
+        Covariance type, ``"low-rank:r"``.
+    box, covariance : None
+        Not taken, as those of other families.
+    variance_floor, threads
+        Arguments of :class:`~dask_sketch.decoders.objective.Objective`.
+    """
+
+    space: FactorSpace
+
+    def __init__(
+        self,
+        sketch: Any,
+        model: str,
+        *,
+        box: None = None,
+        covariance: None = None,
+        variance_floor: float,
+        threads: Any,
+    ) -> None:
+        super().__init__(sketch, "gaussian", variance_floor=variance_floor, threads=threads)
+        self.space = FactorSpace(sketch, model, variance_floor)
+
+    def projections(self, theta: Array, block: slice) -> Array:
+        """Products ``W^T w`` of the loadings and a block of frequencies, shape (K, rank, B)."""
+        loadings = self.space.factors(theta)[:, :, 1:]
+        return np.asarray(np.swapaxes(loadings, 1, 2) @ self.omega[:, block])
+
+    def _evaluator(self, theta: Array, lift: Array | None = None) -> Callable[[slice], Complex]:
+        d = self.space.n_features
+        diagonal = super()._evaluator(theta[:, : 2 * d], lift)
+
+        def evaluate(block: slice) -> Complex:
+            real, imag = diagonal(block)
+            narrowed = np.exp(-0.5 * (self.projections(theta, block) ** 2).sum(axis=1))
+            real *= narrowed
+            imag *= narrowed
+            return real, imag
+
+        return evaluate
+
+    def jacobian_blocks(self, weights: Array, theta: Array) -> Iterator[tuple[slice, Array]]:
+        """Blocks of the columns of :meth:`jacobian`, shape (P, 2, B)."""
+        d, n_atoms = self.space.n_features, len(theta)
+        evaluate = self._evaluator(theta)
+        for block in self._blocks(8 * n_atoms):
+            omega = self.omega[:, block]
+            atoms = np.stack(evaluate(block), axis=1)
+            rows = np.empty((n_atoms, self.space.n_parameters, *atoms.shape[1:]))
+            rows[:, :d, 0] = omega * atoms[:, None, 1]
+            rows[:, :d, 1] = -omega * atoms[:, None, 0]
+            rows[:, d : 2 * d] = -0.5 * (omega**2)[:, None] * atoms[:, None]
+            scaled = self.projections(theta, block)[:, :, None] * atoms[:, None]  # (K, r, 2, B)
+            by_loading = rows[:, 2 * d :].reshape(n_atoms, d, -1, *atoms.shape[1:])
+            np.multiply(-omega[:, None, None], scaled[:, None], out=by_loading)
+            rows *= weights[:, None, None, None]
+            yield block, np.concatenate([atoms, rows.reshape(-1, *atoms.shape[1:])])
+
+    def cost_gradient(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
+        """Cost ``||z - sum_k alpha_k a_k||^2``, and its derivatives by weights and parameters."""
+        self.n_evaluations += 1
+
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Any, ...]:
+            omega, projected = self.omega[:, block], self.projections(theta, block)
+            left_real = self.target[0][block] - weights @ real
+            left_imag = self.target[1][block] - weights @ imag
+            even = left_real * real + left_imag * imag
+            odd = left_real * imag - left_imag * real
+            return (
+                np.array(left_real @ left_real + left_imag @ left_imag),
+                even.sum(axis=1),
+                odd @ omega.T,
+                even @ (omega**2).T,
+                (even[:, None] * projected) @ omega.T,
+            )
+
+        parts = zip(*self._for_blocks(sums, theta), strict=True)
+        cost, by_weight, by_mean, by_noise, by_loading = (np.sum(part, axis=0) for part in parts)
+        by_loading = np.swapaxes(by_loading, 1, 2).reshape(len(theta), -1)
+        by_theta = np.concatenate([-2.0 * by_mean, by_noise, 2.0 * by_loading], axis=1)
+        return float(cost), -2.0 * by_weight, weights[:, None] * by_theta
+
+    def missing_covariances(self, weights: Array, theta: Array) -> Array:
+        """Covariances (K, n_features, n_features) that would explain the residual, one by one."""
+        residual = self.residual(weights, theta)
+
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Array, Array]:
+            omega = self.omega[:, block]
+            even = residual[0][block] * real + residual[1][block] * imag
+            power = real**2 + imag**2
+            return (
+                np.stack([(omega * row) @ omega.T for row in even]),
+                np.stack([(omega**2 * row) @ (omega**2).T for row in power]),
+            )
+
+        parts = zip(*self._for_blocks(sums, theta), strict=True)
+        products, squares = (np.sum(part, axis=0) for part in parts)
+        shares = np.maximum(weights, _LIGHTEST)[:, None, None]
+        return np.asarray(-products / np.maximum(shares * squares, 1e-300))
+
+
+def data_factors(objective: Objective, theta: Array) -> Array | None:
+    """Noise variances and loadings (K, n_features, 1 + rank) of atoms, in the units of the data.
+
+    Parameters
+    ----------
+    objective
+        Objective of any family; without factors the result is None.
+    theta
+        Atoms, shape (K, n_parameters).
+    """
+    space = objective.space
+    if not isinstance(space, FactorSpace):
+        return None
+    return space.covariances.rescaled(space.factors(theta), space.scale)
+
+
+def descend_from_diagonal(objective: FactorObjective, weights: Array, theta: Array) -> Fit:
+    """Descend from atoms with variances; their loadings first explain the residual.
+
+    Each covariance of two features is estimated by a step of Gauss and Newton of its own.
+
+    Parameters
+    ----------
+    objective
+        Atoms with factors, and target.
+    weights, theta
+        Weights (K,), and means and variances (K, 2 n_features) in the coordinates of the objective.
+    """
+    space, d = objective.space, objective.space.n_features
+    variances = np.maximum(theta[:, d:], space.lower[d : 2 * d])
+    means, family = theta[:, :d], space.covariances
+    atoms = space.packed(means, family.from_variances(weights, variances))
+    covariances = objective.missing_covariances(weights, atoms)
+    unit = np.sqrt(variances[:, :, None] * variances[:, None, :])
+    correlations = np.clip(covariances / unit, -1.0, 1.0)
+    correlations[:, np.arange(d), np.arange(d)] = 1.0
+    matrices = unit * floored(correlations, _NARROWEST)
+    start = space.packed(means, family.from_matrices(weights, matrices))
+    return descend_factors(objective, weights, start)
+
+
+def descend_factors(objective: FactorObjective, weights: Array, theta: Array) -> Fit:
+    """Descend to a minimum of the cost over weights that sum to one, and atoms with factors.
+
+    Parameters
+    ----------
+    objective
+        Atoms and target.
+    weights, theta
+        Weights (K,) and atoms (K, n_parameters) to start from.
+
+    Returns
+    -------
+    fit
+        Fit whose weights sum to one.
+    """
+    k, d = len(theta), objective.space.n_features
+    noise = slice(d, 2 * d)
+    theta = objective.space.clip(theta)
+    shares = np.maximum(weights / weights.sum(), _LIGHTEST)
+
+    def unpacked(x: npt.NDArray[np.float64]) -> tuple[Array, Array]:
+        atoms = x[k:].reshape(k, -1).copy()
+        atoms[:, noise] = np.exp(atoms[:, noise])
+        raised = np.exp(x[:k] - x[:k].max())
+        return raised / raised.sum(), atoms
+
+    def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, Array]:
+        own, atoms = unpacked(x)
+        cost, by_weight, by_theta = objective.cost_gradient(own, atoms)
+        by_theta[:, noise] *= atoms[:, noise]
+        by_logarithm = own * (by_weight - own @ by_weight)
+        gradient = np.concatenate([by_logarithm, by_theta.ravel()])
+        return cost / objective.unit, gradient / objective.unit
+
+    low = np.full(theta.shape, -np.inf)
+    low[:, noise] = np.log(objective.space.lower[noise])
+    begun = theta.copy()
+    begun[:, noise] = np.log(theta[:, noise])
+    bounds = np.concatenate([np.full(k, -np.inf), low.ravel()])
+    found = optimize.minimize(
+        evaluate,
+        np.concatenate([np.log(shares), begun.ravel()]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=optimize.Bounds(bounds, np.inf),
+        options={"maxiter": _ITERATIONS, "maxcor": _MEMORY, "ftol": _TOLERANCE, "gtol": 0.0},
+    )
+    own, atoms = unpacked(found.x)
+    atoms = objective.space.clip(atoms)
+    cost = objective.cost(own, atoms)
+    converged = bool(found.success)
+    return Fit(own, atoms, cost, converged, str(found.message), objective.n_evaluations)

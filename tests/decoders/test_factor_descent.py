@@ -1,0 +1,132 @@
+"""Mixtures of factor analysers from sketches, with random rows and without."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import dask_sketch as ds
+from dask_sketch.decoders.factor_descent import FactorObjective, data_factors
+from dask_sketch.decoders.threads import SERIAL
+from dask_sketch.errors import DecodeError
+from dask_sketch.models import GaussianMixture
+
+D, K, RANK = 8, 2, 1
+RNG = np.random.default_rng(5)
+FACTORS = np.concatenate(
+    [RNG.uniform(0.3, 1.0, (K, D, 1)), 0.8 * RNG.normal(size=(K, D, RANK))], axis=2
+)
+TRUTH = GaussianMixture(
+    [0.6, 0.4], 2.0 * RNG.normal(size=(K, D)), FACTORS, covariance_type=("low-rank", RANK)
+)
+X, HELDOUT = TRUTH.sample(30_000, seed=1), TRUTH.sample(5000, seed=2)
+
+
+@pytest.fixture(scope="module")
+def sketch():
+    feature_map = ds.design(X, n_components=K, n_frequencies=300, seed=0)
+    return ds.sketch(X, feature_map, sample=4000)
+
+
+@pytest.fixture(scope="module")
+def objective(sketch):
+    return FactorObjective(sketch, "low-rank:1", variance_floor=0.1, threads=SERIAL)
+
+
+def test_atoms_are_the_characteristic_functions(sketch, objective):
+    theta = objective.space.from_factors(TRUTH.means, TRUTH.covariances)
+    np.testing.assert_allclose(data_factors(objective, theta), TRUTH.covariances)
+    np.testing.assert_allclose(objective.space.matrices(theta), TRUTH.covariance_matrices)
+    atoms = objective.atoms(theta).reshape(K, 2, -1)
+    moduli = np.hypot(*np.swapaxes(atoms, 0, 1)) * np.sqrt(sketch.feature_map.n_frequencies)
+    one = GaussianMixture(
+        [1.0], TRUTH.means[:1], TRUTH.covariances[:1], covariance_type="low-rank:1"
+    )
+    expected = np.abs(one.characteristic(sketch.feature_map.frequencies))
+    np.testing.assert_allclose(moduli[0], expected, atol=1e-10)
+    assert objective.cost(TRUTH.weights, theta) < 2.0 * objective.noise_level
+
+
+def test_gradients_and_jacobian_are_derivatives(objective):
+    rng = np.random.default_rng(0)
+    theta = objective.space.from_factors(TRUTH.means, TRUTH.covariances)
+    theta = objective.space.clip(theta + 0.05 * rng.normal(size=theta.shape))
+    weights, direction, step = TRUTH.weights, rng.normal(size=theta.shape), 1e-6
+    ends = [objective.cost(weights, theta + sign * step * direction) for sign in (1.0, -1.0)]
+    _, by_weight, by_theta = objective.cost_gradient(weights, theta)
+    assert np.sum(by_theta * direction) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
+    residual = np.concatenate(objective.residual(weights, theta))
+    products = -2.0 * objective.jacobian(weights, theta) @ residual
+    np.testing.assert_allclose(products, np.r_[by_weight, by_theta.ravel()], atol=1e-12)
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_fits_are_near_the_truth(sketch, has_rows):
+    given = sketch if has_rows else sketch.without_sample()
+    found = ds.decode(given, K, covariance_type=("low-rank", RANK), seed=1)
+    assert found.covariance_type == "low-rank:1"
+    assert found.covariances.shape == FACTORS.shape
+    assert found.stderr is None
+    loss = TRUTH.score(HELDOUT) - found.score(HELDOUT)
+    # 47 parameters: maximum likelihood loses 0.0008 nats on average
+    assert abs(loss) < 0.004
+    assert found.decoding.overidentification < found.decoding.freedom + 200
+    diagonal = ds.decode(given, K, seed=1)
+    assert found.score(HELDOUT) > diagonal.score(HELDOUT) + 0.3
+
+
+def test_a_model_is_diagnosed_and_polished(sketch):
+    found = ds.decode(sketch, K, covariance_type="low-rank:1")
+    quality = ds.diagnose(found, sketch)
+    assert quality.overidentification.excess < 5.0
+    # errors of variances by two ways: those of full matrices are hardly larger
+    full = ds.decode(sketch, K, covariance_type="full", refine="efficient")
+    ratio = (
+        quality.linearization.variance_errors
+        / ds.diagnose(full, sketch).linearization.variance_errors
+    )
+    assert 0.3 < np.median(ratio) < 3.0
+    better = ds.polish(found, X, passes=1)
+    assert better.covariance_type == "low-rank:1"
+    assert better.score(X) >= found.score(X)
+
+
+def test_types_are_selected_by_name_or_pair(sketch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few frequencies for full matrices
+        found = ds.select_model(
+            sketch, n_components=[K], covariance_types=["diag", ("low-rank", 1), "full"]
+        )
+    assert found.model.covariance_type == "low-rank:1"
+
+
+def test_a_start_is_taken(sketch):
+    found = ds.decode(sketch, start=TRUTH, covariance_type="low-rank:1")
+    assert abs(TRUTH.score(HELDOUT) - found.score(HELDOUT)) < 0.004
+
+
+def test_estimators_take_a_pair():
+    estimator = ds.SketchGaussianMixture(
+        K, covariance_type=("low-rank", 1), n_frequencies=200, random_state=0
+    )
+    estimator.fit(X[:3000])
+    assert estimator.covariances_.shape == FACTORS.shape
+    identity = estimator.precisions_ @ estimator.model_.covariance_matrices
+    np.testing.assert_allclose(identity, np.broadcast_to(np.eye(D), identity.shape), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"covariance_type": "low-rank"}, "covariance_type='low-rank'"),
+        ({"covariance_type": ("low-rank", 0)}, "covariance_type='low-rank:0'"),
+        ({"covariance_type": ("low-rank", 8)}, "covariance_type='low-rank:8'.*n_features=8"),
+        ({"covariance_type": "low-rank:1", "refine": "efficient"}, "refine='efficient'"),
+        ({"covariance_type": "low-rank:1", "method": "density"}, "method='density'"),
+    ],
+)
+def test_arguments_that_do_not_suit_are_refused(sketch, options, match):
+    with pytest.raises(DecodeError, match=match):
+        ds.decode(sketch, K, **options)
