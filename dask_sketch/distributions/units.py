@@ -37,6 +37,8 @@ class Units:
     masses
         Total weight of each unit, shape (n_units,); with missing values, the mean over the
         frequencies of the weights of the rows that observe them.
+    sizes
+        Effective number of rows of each unit, shape (n_units,): Kish's, if rows have weights.
     first
         Whether a unit is on the first side, bool, shape (n_units,).
     strata
@@ -48,6 +50,7 @@ class Units:
     means: Array
     variances: Array
     masses: Array
+    sizes: Array
     first: NDArray[np.bool_]
     strata: NDArray[np.intp]
 
@@ -73,11 +76,14 @@ class Units:
         return mean, share @ (self.variances[chosen] + (self.means[chosen] - mean) ** 2)
 
     def centred(self, vectors: Array) -> Array:
-        """Rows of ``vectors``, one for each unit, minus the weighted mean of their stratum."""
+        """Rows of ``vectors``, one for each unit, minus the mean of their stratum.
+
+        The mean has the weights of the effective sizes, which leave it the least noise.
+        """
         n_strata = int(self.strata.max()) + 1
-        total = np.bincount(self.strata, self.masses, n_strata)
+        total = np.bincount(self.strata, self.sizes, n_strata)
         sums = np.zeros((n_strata, vectors.shape[1]))
-        np.add.at(sums, self.strata, self.masses[:, None] * vectors)
+        np.add.at(sums, self.strata, self.sizes[:, None] * vectors)
         out = vectors - (sums / total[:, None])[self.strata]
         out[np.abs(out) < _ROUNDING * np.abs(vectors).max(axis=0)] = 0.0
         return np.asarray(out)
@@ -130,12 +136,17 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
         _require_observed(name, side)
     # with missing values, the weight that the mean frequency is observed with
     masses = np.concatenate([side.observed_weight().mean(axis=1) for side in sides])
+    weights, counts = (
+        np.concatenate([getattr(side, name) for side in sides])
+        for name in ("total_weight", "effective_count")
+    )
     return Units(
         feature_map=first.feature_map,
         vectors=np.concatenate([group_vectors(side) for side in sides]),
         means=np.concatenate([side.mean for side in sides]),
         variances=np.concatenate([side.variance for side in sides]),
         masses=masses,
+        sizes=masses / weights * np.where(counts > 0.0, counts, weights),
         first=np.repeat([True, False], [len(side) for side in sides]),
         strata=np.unique(codes[kept], return_inverse=True)[1],
     )

@@ -128,12 +128,33 @@ def test_units_without_samples_are_left_out():
     assert compare(a, more, strata=strata) == compare(a, b)
 
 
-def test_sides_with_units_of_other_sizes_are_named():
+def of_sizes(rng, sizes, weights=None):
+    """Sketches of units of independent rows, in which each unit has a weight."""
+    label = np.repeat(np.arange(len(sizes)), sizes)
+    weights = None if weights is None else np.asarray(weights)[label]
+    return partial_sketch(rng.normal(size=(len(label), 3)), MAP, weights, groups=label)
+
+
+@pytest.mark.parametrize("sizes", [[(8, 30), (24, 6)], [(6, 5), (18, 35)]])
+@pytest.mark.parametrize("equalised", [False, True])
+def test_the_level_holds_for_units_of_other_sizes_and_weights(sizes, equalised):
+    rng, found = np.random.default_rng(0), []
+    for _ in range(40):
+        sides = [np.full(n, size) for n, size in sizes]
+        sides = [of_sizes(rng, one, 1.0 / one if equalised else None) for one in sides]
+        found.append(compare(*sides, n_permutations=39).p_value <= 0.05)
+    # four standard errors of a binomial share
+    assert np.mean(found) < 0.19
+
+
+def test_weights_that_hide_the_sizes_of_units_are_named():
     rng = np.random.default_rng(0)
-    small, large = frames(rng, 12), frames(rng, 12, n=400)
+    small, large = of_sizes(rng, [40] * 12), of_sizes(rng, [400] * 12)
+    compare(small, large, n_permutations=99)
+    heavy = of_sizes(rng, [40] * 12, [10.0] * 12)
     with pytest.warns(UserWarning, match=r"units .* of 40 rows.* of 400"):
-        compare(small, large, n_permutations=99)
-    compare(small, frames(rng, 12, n=120), n_permutations=99)
+        compare(heavy, large, n_permutations=99)
+    compare(of_sizes(rng, [120] * 12, [3.3] * 12), large, n_permutations=99)
 
 
 def test_equal_data_is_not_different():
