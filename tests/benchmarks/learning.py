@@ -2,7 +2,8 @@
 
 The problem of counting is that of Sutherland (2016), section 5.2: predict the number of components
 of a Gaussian mixture in the plane from some of its samples. Digits are those of MNIST as sets of
-points in the plane, weighted by their brightness; the tested images are not used for any choice.
+points in the plane, weighted by their brightness, centered, upright and of about one size by the
+moments of each image; the tested images are not used for any choice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _DESIGNED = 200  # groups whose rows choose the feature map
 _NODES, _REACH, _SMOOTHING = 40, 10.0, 1.5  # of the densities on nodes
 _EM_GROUPS = 200  # tested groups to which mixtures are fitted
 _TUNED, _TUNED_SIZE = 10_000, 1000  # images and landmarks that choose bandwidth and ridge
-_DIGIT_LANDMARKS = 3000
+_DIGIT_LANDMARKS = 4000
+_TURN, _MIRROR = np.array([[0.0, -1.0], [1.0, 0.0]]), np.diag([-1.0, 1.0])
+# Turns of the square in which the means of components are uniform, and of its mirror image.
+_TURNS = [np.linalg.matrix_power(_TURN, k) for k in range(4)]
+_ORIENTATIONS = [*_TURNS, *(_MIRROR @ turn for turn in _TURNS)]
 _SCALE, _FREQUENCIES = 2.0, 300  # of the feature map of images, in pixels
 
 
@@ -129,6 +134,19 @@ def counting(
         group = sketched(new, feature_map)
         return model.predict(group), model.predict_interval(group, level=LEVEL)
 
+    def in_all_orientations() -> tuple[Array, Array]:
+        feature_map = design(np.concatenate(old[:_DESIGNED]), task="comparison", seed=5)
+
+        def turned(groups: Groups, orientation: Array) -> Groups:
+            return [group @ orientation for group in groups]
+
+        whole = [one for orientation in _ORIENTATIONS for one in turned(old, orientation)]
+        model = DistributionRegressor(2 * landmarks)
+        model.fit(sketched(whole, feature_map), np.tile(y, len(_ORIENTATIONS)))
+        given = [sketched(turned(new, orientation), feature_map) for orientation in _ORIENTATIONS]
+        predicted = np.mean([model.predict(group) for group in given], axis=0)
+        return predicted, model.predict_interval(given[0], level=LEVEL)
+
     def of_points(points: Callable[[Groups], Array]) -> tuple[Array, Array]:
         model = DistributionRegressor(landmarks).fit(points(old), y)
         made = points(new)
@@ -142,7 +160,9 @@ def counting(
             size=landmarks // 2, kernel="rbf", layer="random"
         ),
     }
-    if sizes[0] < sizes[1]:
+    if sizes[0] == sizes[1]:
+        methods["turned and mirrored sketches"] = in_all_orientations
+    else:
         methods["sketches, without weights"] = lambda: ours(weight_sizes=False)
         methods["sketches, without weights and shrinkage"] = lambda: ours(
             weight_sizes=False, shrink=False
@@ -212,14 +232,28 @@ def streamed(n_groups: int, size: int, m: int, landmarks: int, in_chunk: int = 5
     )
 
 
+def upright(points: Array, weights: Array, image: NDArray[np.intp]) -> Array:
+    """Points of images less their centers and slants, and half as unequal in height and width."""
+    total = np.bincount(image, weights)
+
+    def mean(values: Array) -> Array:
+        return np.bincount(image, weights * values) / total
+
+    row, column = (values - mean(values)[image] for values in points.T)
+    column -= (mean(row * column) / mean(row**2))[image] * row
+    deviations = np.sqrt([mean(row**2), mean(column**2)])
+    typical = np.exp(np.log(deviations).mean(axis=1, keepdims=True))
+    return np.stack([row, column], axis=1) / np.sqrt(deviations / typical).T[image]
+
+
 def sketched_images(images: NDArray[np.uint8]) -> SketchGroup:
     """One sketch for each image: its pixels are points, weighted by their brightness."""
     side = int(np.sqrt(images.shape[1]))
     number, pixel = np.nonzero(images)
-    points = np.stack([pixel // side, pixel % side], axis=1) - 0.5 * (side - 1)
+    points = np.stack([pixel // side, pixel % side], axis=1).astype(float)
     feature_map = FeatureMap(2, _FREQUENCIES, scale=_SCALE, distribution="gaussian")
     weights = images[number, pixel] / 255.0
-    return partial_sketch(points, feature_map, weights, groups=number)
+    return partial_sketch(upright(points, weights, number), feature_map, weights, groups=number)
 
 
 def digits(images: NDArray[np.uint8], labels: NDArray[np.uint8], n_test: int, size: int) -> float:
