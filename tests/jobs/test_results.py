@@ -133,15 +133,23 @@ def test_covariance_types_that_do_not_suit_the_model_are_refused(make_place: Mak
         place.run()
 
 
-def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make) -> None:
+@pytest.mark.parametrize("kind", ["full", "low-rank:1"])
+def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make, kind: str) -> None:
     place = make_place(
-        20, DECODE + 'covariance_type = "full"\nmethod = "cl-ompr"\n[outputs]\nmodel = "m.zarr"\n'
+        20,
+        DECODE + f'covariance_type = "{kind}"\nmethod = "cl-ompr"\n[outputs]\nmodel = "m.zarr"\n',
     )
     place.run()
     place.append(rows_of(10 * ROWS, seed=5))
     outcome = place.run()
     assert outcome.models["model"]["start"] in ("warm", "cold, better than warm")
-    assert ds.open(place.folder / "m.zarr").covariance_type == "full"
+    assert ds.open(place.folder / "m.zarr").covariance_type == kind
+
+
+def test_unknown_covariance_types_are_refused(make_place: Make) -> None:
+    place = make_place(20, DECODE + 'covariance_type = "low-rank:0"\n')
+    with pytest.raises(JobError, match=r'"low-rank:0".*low-rank:r'):
+        place.run()
 
 
 def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:

@@ -1,4 +1,4 @@
-"""Mixtures with full covariances: nats lost to the truth, from the sketch alone and by EM."""
+"""Mixtures with full and low-rank covariances: nats lost to the truth, by the sketch and by EM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dask_sketch import GaussianMixture, decode, design, sketch
+from dask_sketch import FeatureMap, GaussianMixture, decode, design, sketch
+from dask_sketch.models.weighted_em import fit_mixture
 from tests.benchmarks.paper import rivals
 from tests.benchmarks.paper.likelihood_cases import FORMS
 from tests.benchmarks.paper.records import Job, Run, timed
@@ -18,6 +19,8 @@ N_SAMPLES = 200_000
 OURS = "full"
 WARNED = "warned"
 RATIO = "full, over EM from the truth"  # ratio of the losses in one draw
+LOW_RANK = "low rank, random rows"
+LOW_RANK_ALONE = "low rank, sketch alone"
 
 
 def tilted_mixture(
@@ -110,6 +113,79 @@ def _full_covariances(
             runs.append(Run(setting, WARNED, seed, float(warned)))
     lost = {run.method: run.value for run in runs}
     return [*runs, Run(setting, RATIO, seed, lost[OURS] / lost["EM from the truth"])]
+
+
+def factor_mixture(n_components: int, n_features: int, rank: int, seed: int) -> GaussianMixture:
+    """Random mixture of factor analysers.
+
+    Parameters
+    ----------
+    n_components, n_features, rank
+        Sizes.
+    seed
+        Seed.
+
+    Examples
+    --------
+    >>> factor_mixture(3, 4, 2, seed=0).covariances.shape
+    (3, 4, 3)
+    """
+    rng = np.random.default_rng(seed)
+    size = (n_components, n_features)
+    weights = rng.dirichlet(np.full(n_components, 5.0))
+    means = rng.standard_normal(size) * max(8.0 / np.sqrt(n_features), 1.0)
+    noise = rng.uniform(0.3, 1.0, (*size, 1))
+    loadings = 0.7 * rng.standard_normal((*size, rank))
+    shapes = np.concatenate([noise, loadings], axis=2)
+    return GaussianMixture(weights, means, shapes, covariance_type=("low-rank", rank))
+
+
+def low_rank(form: str, d: int, n_components: int, rank: int) -> list[Job]:
+    """Nats per sample that mixtures of factor analysers lose to the truth."""
+    n_draws, divisor = FORMS[form]
+    sizes = (d, n_components, rank) if form != "toy" else (4, 2, 1)
+    n_samples = N_SAMPLES // divisor
+    return [partial(_low_rank, *sizes, n_samples, seed) for seed in range(n_draws)]
+
+
+def _low_rank(d: int, n_components: int, rank: int, n_samples: int, seed: int) -> list[Run]:
+    truth = factor_mixture(n_components, d, rank, seed)
+    x = truth.sample(n_samples, seed=seed + 1000)
+    heldout = truth.sample(20_000, seed=seed + 2000)
+    kind = ("low-rank", rank)
+    feature_map = design(x[:20_000], n_components=n_components, seed=seed)
+    fits = {
+        LOW_RANK: partial(_decoded, x, feature_map, n_components, kind, seed),
+        LOW_RANK_ALONE: partial(_decoded, x, feature_map, n_components, kind, seed, sample=False),
+        "EM of factor analysers": partial(
+            _factor_analysers, x[:20_000], n_components, f"low-rank:{rank}", seed
+        ),
+        "EM": partial(rivals.em, x, n_components, seed, "full"),
+    }
+    best, bound = truth.score(heldout), truth.n_parameters / (2 * n_samples)
+    setting = {"d": d, "K": n_components, "m": feature_map.n_frequencies, "rank": rank}
+    runs = []
+    for name, fit in fits.items():
+        model, seconds = timed(fit)
+        runs.append(Run(setting, name, seed, best - model.score(heldout), seconds, None, bound))
+    return runs
+
+
+def _decoded(
+    x: np.ndarray,
+    feature_map: FeatureMap,
+    n_components: int,
+    kind: str | tuple[str, int],
+    seed: int,
+    sample: bool = True,
+) -> GaussianMixture:
+    found = sketch(x, feature_map, sample=sample)
+    return decode(found, n_components, covariance_type=kind, seed=seed)
+
+
+def _factor_analysers(x: np.ndarray, n_components: int, kind: str, seed: int) -> GaussianMixture:
+    found = fit_mixture(x, None, n_components, covariance_type=kind, seed=seed)
+    return GaussianMixture(found.weights, found.means, found.covariances, covariance_type=kind)
 
 
 def speech(form: str, path: Path) -> list[Job]:

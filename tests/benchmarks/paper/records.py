@@ -19,7 +19,7 @@ from dask_sketch import FeatureMap, decode, sketch
 T = TypeVar("T")
 
 Setting = dict[str, Any]  # the columns that tell one line of a table from another
-REFERENCES = ("EM", "EM from the truth", "Lloyd")
+REFERENCES = ("EM", "EM from the truth", "EM of factor analysers", "Lloyd")
 
 
 @dataclass(frozen=True)
