@@ -473,8 +473,8 @@ def plot_history(
         ax.scatter(numbers, line, sizes[:, k], color=[color])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="run", ylabel=label)
-    if y.shape[1] <= _MAX_LEGEND:
-        ax.legend()
+    if y.shape[1] <= _MAX_LEGEND:  # beside the axes: lines may be anywhere in them
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return ax
 
 
