@@ -107,6 +107,7 @@ def main() -> None:
 @size_options
 @input_options
 @by_option
+@missing_option
 @click.option(
     "--memory-per-thread",
     metavar="SIZE",
@@ -123,6 +124,7 @@ def plan(
     n_components: int | None,
     n_frequencies: int | None,
     task: Task | None,
+    nan_policy: str,
     memory_per_thread: str | None,
     calibrate: bool,
     opening: dict[str, Any],
@@ -153,8 +155,9 @@ def plan(
             m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
             feature_map = FeatureMap(d, m, scale=1.0)
         made = make_plan(
-            samples, feature_map, memory_per_thread=memory_per_thread, calibrate=calibrate
-        )
+            samples, feature_map, nan_policy=nan_policy, memory_per_thread=memory_per_thread,
+            calibrate=calibrate,
+        )  # fmt: skip
     run.answer(made.as_dict(), str(made))
 
 

@@ -32,18 +32,39 @@ def default_fan_in(samples: Samples) -> int:
     return setting if samples.groups is None else min(setting, FAN_IN)
 
 
-def group_bytes(feature_map: FeatureMap, weighted: bool) -> int:
+def group_bytes(feature_map: FeatureMap, weighted: bool, with_missing: bool = False) -> int:
     """Bytes of the sketch of one group in a result.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map.
+    weighted
+        Whether rows have weights.
+    with_missing
+        Whether the sketch has counters of missing values, as with ``nan_policy="available"``.
 
     Examples
     --------
-    >>> group_bytes(FeatureMap(12, 200, scale=1.0), weighted=False)
+    >>> feature_map = FeatureMap(12, 200, scale=1.0)
+    >>> group_bytes(feature_map, weighted=False)
     3856
+    >>> group_bytes(feature_map, weighted=False, with_missing=True)
+    6288
     """
     m, d = feature_map.n_frequencies, feature_map.n_features
     # moments in words of 8 bytes: one, and two where there are weights; two moments of the features
     # in two words each, and two bounds; weights, counts and a label
-    return (32 if weighted else 16) * m + 48 * d + 80
+    held = (32 if weighted else 16) * m + 48 * d + 80
+    return held + counter_bytes(feature_map, weighted) if with_missing else held
+
+
+def counter_bytes(feature_map: FeatureMap, weighted: bool) -> int:
+    """Bytes of the counters of missing values of one sketch."""
+    m, d = feature_map.n_frequencies, feature_map.n_features
+    # a number of each frequency and each pair of features, in words of 8 bytes: one, and two where
+    # there are weights; two moments of the features
+    return (16 if weighted else 8) * (m + d * (d + 1) // 2) + 16 * d + 16
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,7 @@ class GroupMemory:
 
 
 def group_memory(
-    samples: Samples, feature_map: FeatureMap, split_every: int, n_threads: int, weighted: bool
+    samples: Samples, feature_map: FeatureMap, split_every: int, n_threads: int, with_missing: bool
 ) -> GroupMemory | None:
     """Projected memory for the groups of samples, ``None`` if they have no groups.
 
@@ -89,7 +110,7 @@ def group_memory(
     if samples.groups is None:
         return None
     n_groups = samples.groups.n_groups
-    each = group_bytes(feature_map, weighted)
+    each = group_bytes(feature_map, samples.is_weighted, with_missing)
     rows = (samples.largest_chunk or 0) // (feature_map.n_features * samples.dtype.itemsize)
     result = None if n_groups is None else n_groups * each
     n_levels, width = 1, batch_chunks(samples.n_chunks, split_every) or samples.n_chunks

@@ -26,6 +26,7 @@ from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.memory import (
     REMEDY,
     GroupMemory,
+    counter_bytes,
     default_fan_in,
     free_memory,
     group_memory,
@@ -33,7 +34,7 @@ from dask_sketch.graph.memory import (
 from dask_sketch.graph.telemetry import log_calibration
 from dask_sketch.graph.tree import batch_chunks, count_merges
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
-from dask_sketch.sketching.arguments import require_feature_map
+from dask_sketch.sketching.arguments import require_feature_map, require_nan_policy
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sketching.row_sample import sample_bytes, sample_size
 from dask_sketch.sources.open import open_samples, require_options
@@ -243,6 +244,7 @@ def plan(
     *,
     groups: Any = None,
     split_every: int | None = None,
+    nan_policy: str = "raise",
     sample: int | bool | None = None,
     memory_per_thread: str | int | None = None,
     calibrate: bool = False,
@@ -252,7 +254,7 @@ def plan(
 
     Parameters
     ----------
-    x, feature_map, weights, groups, split_every, sample, options
+    x, feature_map, weights, groups, split_every, nan_policy, sample, options
         Arguments of :func:`sketch`.
     memory_per_thread
         Bytes of memory for each thread, as a number or as text such as ``"2GB"``; by default that
@@ -285,6 +287,7 @@ def plan(
     >>> made.estimate(n_cores=1).seconds > 0
     True
     """
+    require_nan_policy(nan_policy)
     samples, fan_in = open_input(
         "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
@@ -293,7 +296,10 @@ def plan(
         available = n_bytes("memory_per_thread", memory_per_thread)
     client = active_client() if samples.lazy else None
     size = sample_size(sample, feature_map.n_features, grouped=samples.groups is not None)
-    made = make_plan(samples, feature_map, fan_in, client=client, available=available, sample=size)
+    made = make_plan(
+        samples, feature_map, fan_in, client=client, available=available, sample=size,
+        nan_policy=nan_policy,
+    )  # fmt: skip
     made.require_fit()
     if calibrate:
         rates = measure(samples, feature_map, made.n_threads, fan_in, client)
@@ -353,6 +359,7 @@ def require_fit(
     *,
     feature_map: FeatureMap,
     sample: int | None = None,
+    nan_policy: str = "raise",
 ) -> None:
     """Raise if a pass cannot fit in memory; for :class:`dask_sketch.graph.reduction.Reduction`.
 
@@ -361,7 +368,10 @@ def require_fit(
     PlanError
         With the bytes needed, the bytes available, and the remedy.
     """
-    make_plan(samples, feature_map, split_every, client=client, sample=sample).require_fit()
+    made = make_plan(
+        samples, feature_map, split_every, client=client, sample=sample, nan_policy=nan_policy
+    )
+    made.require_fit()
 
 
 def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
@@ -394,11 +404,16 @@ def make_plan(
     client: Any = None,
     available: int | None = None,
     sample: int | None = None,
+    nan_policy: str = "raise",
 ) -> Plan:
     """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
     memory, n_threads = resources(client)
     weighted = samples.is_weighted
-    grouped = group_memory(samples, feature_map, split_every, n_threads, weighted)
+    with_missing = nan_policy == "available"
+    grouped = group_memory(samples, feature_map, split_every, n_threads, with_missing)
+    one_sketch = _sketch_bytes(feature_map)
+    if with_missing:
+        one_sketch += counter_bytes(feature_map, weighted=True)
     rows = _sample_bytes(samples, feature_map, sample)
     # where the number of samples is known, partial samples have twice as many rows in all
     held = 3 * rows if samples.n_samples and not weighted else (split_every + 1) * rows
@@ -421,10 +436,10 @@ def make_plan(
         bytes_read=samples.bytes_read,
         largest_chunk=samples.largest_chunk,
         memory_per_thread=_thread_memory(
-            samples, feature_map, split_every, weighted, grouped, held
+            samples, feature_map, split_every, one_sketch, grouped, held
         ),
         memory_available=memory if available is None else available,
-        sketch_bytes=_sketch_bytes(feature_map) + rows if grouped is None else grouped.result,
+        sketch_bytes=one_sketch + rows if grouped is None else grouped.result,
         n_threads=n_threads,
         warnings=tuple(_warnings(samples, n_batches, grouped)),
         groups=None if grouped is None else grouped.dim,
@@ -452,7 +467,7 @@ def _thread_memory(
     samples: Samples,
     feature_map: FeatureMap,
     split_every: int,
-    weighted: bool,
+    one_sketch: int,
     grouped: GroupMemory | None,
     sampled: int,
 ) -> int | None:
@@ -460,10 +475,9 @@ def _thread_memory(
     if samples.largest_chunk is None:
         return None
     m, d = feature_map.n_frequencies, feature_map.n_features
-    one_sketch = _sketch_bytes(feature_map)
     frequencies = 12 * d * m  # in float64, and packed in float32; once for a process
     scratch = 2 * BLOCK_BYTES + 2 * one_sketch
-    if weighted:
+    if samples.is_weighted:
         # longer blocks; sums, and rows that wait, for each group of weights
         ratio = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
         held = int(ratio * BLOCK_BYTES)

@@ -333,7 +333,9 @@ def sketch_reduction(
         ),
         partial(prepare, feature_map, samples.dtype, device),
         uses_numbers=sampling is not None,
-        require_fit=partial(require_fit, feature_map=feature_map, sample=size),
+        require_fit=partial(
+            require_fit, feature_map=feature_map, sample=size, nan_policy=nan_policy
+        ),
         feature_map=feature_map,
     )
 
@@ -420,7 +422,7 @@ def group_reduction(
         ),
         partial(prepare_groups, feature_map, samples.dtype),
         uses_groups=True,
-        require_fit=partial(require_fit, feature_map=feature_map),
+        require_fit=partial(require_fit, feature_map=feature_map, nan_policy=nan_policy),
         require_room=require_room,
         feature_map=feature_map,
     )

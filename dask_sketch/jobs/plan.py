@@ -182,7 +182,7 @@ def plan_run(
     plans = [
         make_plan(
             source.samples, feature_map, config.get("split-every"), client=active_client(),
-            available=_memory(job),
+            available=_memory(job), nan_policy=source.table.nan_policy,
         )
         for source in sources
     ]  # fmt: skip

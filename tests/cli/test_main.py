@@ -170,6 +170,11 @@ def test_nan_policy(here: Path) -> None:
     assert "row 7" in message
     assert message.endswith("(option --nan-policy)")
     assert answer(*common, "--nan-policy", "omit")["omitted"] == 1
+    planned = [
+        answer("plan", "holes.zarr", "-k", 1, "--nan-policy", policy)["sketch_bytes"]
+        for policy in ("omit", "available")
+    ]
+    assert planned[0] < planned[1]
 
 
 def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:

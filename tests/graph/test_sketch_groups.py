@@ -245,6 +245,21 @@ def test_the_bytes_of_a_group_are_those_of_the_plan(m, weighted):
     assert planned <= 3.5 * group.nbytes
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_plan_counts_the_counters_of_missing_values(weighted):
+    fm = ds.FeatureMap(6, 100, scale=1.0, distribution="sparse-sums")
+    x = draw_rows(3, 3000, 6)
+    x[np.random.default_rng(1).random(x.shape) < 0.1] = np.nan
+    w = np.random.default_rng(0).lognormal(sigma=2.0, size=3000) if weighted else None
+    labels = np.arange(3000) % 10
+    group = ds.sketch(x, fm, w, groups=labels, nan_policy="available")
+    plan = ds.plan(x, fm, w, groups=labels, nan_policy="available")
+    assert group.nbytes <= plan.sketch_bytes <= 2.0 * group.nbytes
+    assert ds.plan(x, fm, w, groups=labels, nan_policy="omit").sketch_bytes < plan.sketch_bytes
+    with pytest.raises(InputError, match="nan_policy"):
+        ds.plan(x, fm, nan_policy="keep")
+
+
 def test_what_cannot_fit_is_refused_before_anything_is_read():
     reads = Reads(X)
     x = da.from_array(
