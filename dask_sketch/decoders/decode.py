@@ -18,6 +18,7 @@ from dask_sketch.decoders.arguments import (
 )
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
+from dask_sketch.decoders.factor_descent import warn_of_lost_width
 from dask_sketch.decoders.latent_classes import decode_latent_classes
 from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
 from dask_sketch.decoders.names import TRANSFORMS
@@ -333,9 +334,12 @@ def _decode_sketch(
     test = solution.overidentification
     if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
         return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
-    if test is not None and solution.score is None:  # which says more than the rivals without rows
+    if solution.factors is not None and solution.score is None:
+        warn_of_lost_width(solution.factors)
+    if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
-        return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
+        if sketch.sample is None:  # it says more than the rivals without rows
+            return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, beside_default(n_components, options),

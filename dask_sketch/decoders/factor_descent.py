@@ -21,6 +21,7 @@ from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.low_rank import covariances_of
+from dask_sketch.validation.warn import warn_user
 
 _ITERATIONS = 1500  # steps of L-BFGS at most
 _TOLERANCE = 1e-8  # relative gain of a step that ends the descent
@@ -28,6 +29,7 @@ _MEMORY = 30  # pairs of L-BFGS
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 _LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
 _NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
+_LOST_SHARE = 1e-3  # of the variance of a feature: noise that hardly widens the density
 
 
 class FactorSpace(ParameterSpace):
@@ -303,3 +305,24 @@ def descend_factors(objective: FactorObjective, weights: Array, theta: Array) ->
     cost = objective.cost(own, atoms)
     converged = bool(found.success)
     return Fit(own, atoms, cost, converged, str(found.message), objective.n_evaluations)
+
+
+def warn_of_lost_width(factors: Array) -> None:
+    """Warn of features that the factors explain nearly whole (Heywood cases).
+
+    Parameters
+    ----------
+    factors
+        Noise variances and loadings, shape (K, n_features, 1 + rank).
+    """
+    noise = factors[:, :, 0]
+    share = noise / (noise + (factors[:, :, 1:] ** 2).sum(axis=2))
+    lost = np.flatnonzero((share < _LOST_SHARE).any(axis=0))
+    if len(lost):
+        warn_user(
+            f"the factors explain all but {share.min():.1g} of the variance of "
+            f"{len(lost)} features, such as feature {lost[0]}: the density has hardly any width "
+            "across them, so that other rows may be far less likely than the sketch says. Give a "
+            "lower rank or covariance_type='full', or sketch with sample=True where rows may be "
+            "kept."
+        )

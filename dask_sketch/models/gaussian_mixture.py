@@ -211,9 +211,10 @@ class GaussianMixture(Mixture):
         array([[[-0.196,  0.196]]])
         """
         if self.stderr is None:
-            raise InputError(
-                "this mixture has no standard errors: decode it with refine='efficient'."
-            )
+            remedy = "decode it with refine='efficient'"
+            if rank_of(self.covariance_type) is not None:
+                remedy = "factors have none; decode another covariance_type with refine='efficient'"
+            raise InputError(f"this mixture has no standard errors: {remedy}.")
         if not 0.0 < level < 1.0:
             raise InputError(f"level={level!r}: give a probability between 0 and 1.")
         reach = float(special.ndtri(0.5 + 0.5 * level))

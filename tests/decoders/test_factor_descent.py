@@ -10,7 +10,7 @@ import pytest
 import dask_sketch as ds
 from dask_sketch.decoders.factor_descent import FactorObjective, data_factors
 from dask_sketch.decoders.threads import SERIAL
-from dask_sketch.errors import DecodeError
+from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import GaussianMixture
 
 D, K, RANK = 8, 2, 1
@@ -130,3 +130,26 @@ def test_estimators_take_a_pair():
 def test_arguments_that_do_not_suit_are_refused(sketch, options, match):
     with pytest.raises(DecodeError, match=match):
         ds.decode(sketch, K, **options)
+
+
+def correlated_rows():
+    """Rows of a Gaussian whose correlations no three factors explain."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(3000, 6)) @ rng.normal(size=(6, 6))
+
+
+def test_factors_that_explain_features_whole_are_named():
+    x = correlated_rows()
+    sketched = ds.sketch(x, ds.design(x, n_components=2, seed=0))
+    kind = ("low-rank", 3)
+    with pytest.warns(UserWarning, match=r"feature .*lower rank|overidentification") as caught:
+        alone = ds.decode(sketched.without_sample(), 2, covariance_type=kind)
+    assert any("lower rank" in str(each.message) for each in caught)
+    # with rows, a fit from a start is compared with simple rivals
+    with pytest.warns(UserWarning, match=r"below|lower rank|overidentification") as caught:
+        ds.decode(sketched, start=alone, covariance_type=kind)
+    assert any("nats a sample below" in str(each.message) for each in caught)
+    fitted = ds.decode(sketched, 2, covariance_type=kind)
+    assert fitted.score(x) > alone.score(x)
+    with pytest.raises(InputError, match="covariance_type"):
+        fitted.interval()
