@@ -145,7 +145,7 @@ def _require_known(**names: str | None) -> None:
 def _require_type(covariance_type: Any, n_features: int, refine: str | None) -> None:
     """Raise an error for a type of covariances that is unknown or does not suit the features."""
     try:
-        covariances_of(covariance_type or "diag")
+        covariances_of("diag" if covariance_type is None else covariance_type)
         require_rank(covariance_type, n_features)
     except InputError as error:
         raise DecodeError(str(error)) from None
@@ -159,7 +159,7 @@ def _require_type(covariance_type: Any, n_features: int, refine: str | None) -> 
 def _require_taken(row: Method, **given: Any) -> None:
     """Raise an error for an argument that the method does not take."""
     for name in OPTIONAL:
-        if name not in row.arguments and given[name] not in (None, False):
+        if name not in row.arguments and not (given[name] is None or given[name] is False):
             raise DecodeError(
                 f"{name}={given[name]!r} with method={row.name!r}: leave it out, or choose another "
                 "method, such as 'cl-ompr' or 'splitting'."

@@ -321,7 +321,7 @@ def warn_of_lost_width(factors: Array) -> None:
     if len(lost):
         warn_user(
             f"the factors explain all but {share.min():.1g} of the variance of "
-            f"{len(lost)} features, such as feature {lost[0]}: the density has hardly any width "
+            f"{len(lost)} feature(s), such as feature {lost[0]}: the density has hardly any width "
             "across them, so that other rows may be far less likely than the sketch says. Give a "
             "lower rank or covariance_type='full', or sketch with sample=True where rows may be "
             "kept."

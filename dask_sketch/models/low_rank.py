@@ -46,7 +46,7 @@ def covariances_of(covariance_type: str) -> Covariances:
     rank = rank_of(covariance_type)
     if rank is not None:
         return _low_rank(rank)
-    if covariance_type not in COVARIANCES:
+    if not isinstance(covariance_type, str) or covariance_type not in COVARIANCES:
         raise InputError(f"covariance_type={covariance_type!r}: choose one of {listed_types()}.")
     return COVARIANCES[covariance_type]
 

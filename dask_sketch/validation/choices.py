@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 Distribution = Literal[
@@ -66,7 +66,8 @@ def rank_of(covariance_type: Any) -> int | None:
 
 def known_type(covariance_type: Any) -> bool:
     """Whether a name is that of a covariance type."""
-    return covariance_type in COVARIANCE_TYPES or rank_of(covariance_type) is not None
+    is_name = isinstance(covariance_type, str)
+    return is_name and (covariance_type in COVARIANCE_TYPES or rank_of(covariance_type) is not None)
 
 
 def named_types(covariance_types: Any) -> list[str]:
@@ -83,7 +84,9 @@ def named_types(covariance_types: Any) -> list[str]:
     (['full', 'low-rank:3'], ['full'], [])
     """
     one = named_type(covariance_types)
-    types = [one] if known_type(one) else [named_type(each) for each in covariance_types]
+    several = isinstance(covariance_types, Iterable) and not isinstance(covariance_types, str)
+    types = [one] if known_type(one) else map(named_type, covariance_types if several else ())
+    types = list(types)
     return types if all(map(known_type, types)) else []
 
 

@@ -153,3 +153,15 @@ def test_factors_that_explain_features_whole_are_named():
     assert fitted.score(x) > alone.score(x)
     with pytest.raises(InputError, match="covariance_type"):
         fitted.interval()
+
+
+@pytest.mark.parametrize("kind", [{}, np.zeros(2), {"low-rank": 2}, 3])
+def test_types_that_are_no_names_are_refused(kind):
+    x = correlated_rows()
+    sketched = ds.sketch(x, ds.design(x, n_components=2, seed=0))
+    with pytest.raises(DecodeError, match="covariance_type="):
+        ds.decode(sketched, 2, covariance_type=kind)
+    with pytest.raises(DecodeError, match=r"covariance=.*method="):
+        ds.decode(sketched, 2, covariance_type="low-rank:2", covariance=np.ones(6))
+    with pytest.raises(InputError, match="covariance_types=None"):
+        ds.select_model(sketched, covariance_types=None)
