@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.fixed_point import (
     BINADES,
     FRACTION,
@@ -20,8 +21,9 @@ from dask_sketch.features.kernels.fixed_point import (
 from dask_sketch.features.kernels.grouped_code import STEPS, elements_of, longest_segment, pitch_of
 from dask_sketch.features.kernels.grouped_loops import batch_summer
 from dask_sketch.features.kernels.grouped_reading import NOT_FINITE, batch_reading
+from dask_sketch.features.kernels.incomplete import IncompleteKernel
 from dask_sketch.features.kernels.prepared import PreparedKernel
-from dask_sketch.features.kernels.row_loop import N_EXPONENTS, ROOT, split_weights
+from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, ROOT, split_weights
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
@@ -30,6 +32,7 @@ from dask_sketch.validation.compilation import cached_njit
 DIGIT = 24  # low bits of total weights that are summed separately, so that sums do not overflow
 _GRID = 2.0**WEIGHT_BITS
 _DIGIT_MASK = 2**DIGIT - 1
+_LOW_MASK = 2**LOW_BITS - 1
 Whole = NDArray[np.int64]
 
 
@@ -187,6 +190,26 @@ class SplitWeights:
 
 
 @dataclass(frozen=True)
+class MissingSums:
+    """Counters and moments of the rows of each group that have missing values.
+
+    Attributes
+    ----------
+    frequencies, pairs
+        Weights of the rows that miss a feature of each frequency, and of each pair, in quanta of
+        ``2**-71``, with a leading axis of groups.
+    first, second, weights
+        Sums of a sketch over these rows, in quanta, with a leading axis of groups.
+    """
+
+    frequencies: StackedFixedPoint
+    pairs: StackedFixedPoint
+    first: StackedFixedPoint
+    second: StackedFixedPoint
+    weights: StackedFixedPoint
+
+
+@dataclass(frozen=True)
 class GroupSums:
     """Sums over the rows of each group.
 
@@ -198,6 +221,8 @@ class GroupSums:
         Bounds of the rows with positive weight, shape (n_groups, n_features).
     count
         Number of rows, including rows of weight zero, shape (n_groups,).
+    missing
+        Counters and moments of the rows with missing values; None where there may be none.
     """
 
     moments: StackedFixedPoint
@@ -208,6 +233,7 @@ class GroupSums:
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
     count: Whole
+    missing: MissingSums | None = None
 
 
 class RowError(Exception):
@@ -225,12 +251,32 @@ class RowError(Exception):
         self.row = row
 
 
+@dataclass(frozen=True)
+class IncompleteRows:
+    """Rows of a chunk with missing values.
+
+    Attributes
+    ----------
+    kernel
+        Kernel of the feature map for such rows.
+    codes
+        Group of each row, from 0 on, shape (n,); -1 for complete rows and omitted ones.
+    missing
+        Missing values of each row, from :func:`missing_values`.
+    """
+
+    kernel: IncompleteKernel
+    codes: Whole
+    missing: NDArray[np.uint64]
+
+
 def sum_groups(
     raw: NDArray[Any],
     prepared: PreparedKernel,
     codes: Whole,
     n_groups: int,
     split: SplitWeights | None,
+    incomplete: IncompleteRows | None = None,
 ) -> GroupSums:
     """Sum rows by groups.
 
@@ -241,11 +287,13 @@ def sum_groups(
     prepared
         Kernel of the feature map.
     codes
-        Group of each row, from 0 on; -1 for rows that are omitted.
+        Group of each complete row, from 0 on; -1 for rows that are omitted.
     n_groups
         Number of groups.
     split
         Weights of the rows, or None.
+    incomplete
+        Rows with missing values, each of which counts for the frequencies that it observes.
 
     Raises
     ------
@@ -253,53 +301,138 @@ def sum_groups(
         If a row cannot be summed.
     """
     raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype))
-    kernel, dtype = prepared.kernel, prepared.dtype
-    exponents, keys, totals = np.array([_ONE]), codes, None
+    kernel = prepared.kernel
+    exponents = np.array([_ONE])
     if split is not None:
-        exponents = np.flatnonzero(
-            np.bincount(split.exponents, minlength=N_EXPONENTS + 1)[:N_EXPONENTS]
-        )
-        exponents = exponents if len(exponents) else np.array([_ONE])
-        numbers = np.full(N_EXPONENTS + 2, -1)
-        numbers[exponents] = np.arange(len(exponents))
-        keys, totals = (
-            np.empty(len(codes), np.int64),
-            np.zeros((4, n_groups * len(exponents)), np.int64),
-        )
-        sum_weights(codes, split.exponents, split.mantissas, numbers, len(exponents), keys, totals)
-    segments, counts = segments_of(
-        keys,
-        n_groups * len(exponents),
-        longest_segment(prepared.n_features, dtype),
-        elements_of(dtype),
-    )
+        found = np.bincount(split.exponents, minlength=N_EXPONENTS + 1)[:N_EXPONENTS]
+        exponents = np.flatnonzero(found) if found.any() else exponents
+    rows = _KeyedRows(codes, n_groups, split, exponents, prepared)
+    counted, more = rows.counts, None
+    if incomplete is not None:
+        more = _KeyedRows(incomplete.codes, n_groups, split, exponents, prepared)
+        counted = counted + more.counts
     fraction = kernel.fraction if split is not None else kernel.plain_fraction
     least = int(exponents[0])
     shifts = BINADES * (exponents - least)
-    rows = (counts.reshape(n_groups, -1) * np.ldexp(1.0, shifts)).sum(axis=1).max(initial=0.0)
+    held = (counted.reshape(n_groups, -1) * np.ldexp(1.0, shifts)).sum(axis=1).max(initial=0.0)
     step = (1 << fraction) + (_SLACK << fraction - kernel.plain_fraction)
-    most = min(int(rows * 1.000001) * step, 2**118 - 1)
-    run = _Run(raw, prepared, segments, shifts, split, n_groups, most)
-    run.run()
-    shift = BINADES * least
+    most = min(int(held * 1.000001) * step, 2**118 - 1)
+    run, shift = _Run(raw, prepared, shifts, split, n_groups, most), BINADES * least
+    first, second = (_moments(words, shift) for words in run.add(rows.segments))
+    weights, squares = rows.weights()
+    count, missing = rows.n_rows, None
+    if incomplete is not None and more is not None:
+        gaps = [_moments(words, shift) for words in run.add(more.segments, incomplete.kernel)]
+        more_weights, more_squares = more.weights()
+        places = [np.arange(n_groups)] * 2
+        try:
+            counters = more.missing(incomplete)
+            first, second, weights, squares = (
+                StackedFixedPoint.sum(pair, places, n_groups, max_bits=bits)
+                for pair, bits in (
+                    ((first, gaps[0]), 118), ((second, gaps[1]), 118),
+                    ((weights, more_weights), None), ((squares, more_squares), None),
+                )
+            )  # fmt: skip
+        except CapacityError:
+            raise RowError(OVERFLOW) from None
+        missing = MissingSums(*counters, gaps[0], gaps[1], more_weights)
+        count = count + more.n_rows
     moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + MIN_EXPONENT, most)
-    first, second = (_moments(words, shift) for words in (run.first, run.second))
-    count = counts
-    if totals is None:
-        weights, squares = (
-            StackedFixedPoint.of(counts, shift) for shift in (WEIGHT_FRACTION, SQUARED_FRACTION)
+    for bounds in (run.low, run.high):
+        bounds += 0.0  # zero has no sign
+    return GroupSums(moments, first, second, weights, squares, run.low, run.high, count, missing)
+
+
+class _KeyedRows:
+    """Rows sorted by group and exponent of the weight, with their total weights.
+
+    Attributes
+    ----------
+    counts
+        Number of rows of each key, which is the group times the number of exponents, plus the
+        number of the exponent.
+    n_rows
+        Number of rows of each group, including rows of weight zero.
+    segments
+        The rows, sorted by key.
+    """
+
+    def __init__(
+        self,
+        codes: Whole,
+        n_groups: int,
+        split: SplitWeights | None,
+        exponents: Whole,
+        prepared: PreparedKernel,
+    ):
+        self._n_groups, self._split, self._exponents = n_groups, split, exponents
+        self._keys, n_keys = codes, n_groups * len(exponents)
+        if split is not None:
+            numbers = np.full(N_EXPONENTS + 2, -1)
+            numbers[exponents] = np.arange(len(exponents))
+            self._keys, self._totals = np.empty(len(codes), np.int64), np.zeros((4, n_keys), int)
+            sum_weights(
+                codes, split.exponents, split.mantissas, numbers, len(exponents), self._keys,
+                self._totals,
+            )  # fmt: skip
+        longest = longest_segment(prepared.n_features, prepared.dtype)
+        self.segments, self.counts = segments_of(
+            self._keys, n_keys, longest, elements_of(prepared.dtype)
         )
-    else:
-        count = count_groups(codes, n_groups)
+        self.n_rows = self.counts if split is None else count_groups(codes, n_groups)
+
+    def weights(self) -> tuple[StackedFixedPoint, StackedFixedPoint]:
+        """Total weight of each group, and that of squared weights."""
+        if self._split is None:
+            weights, squares = (
+                StackedFixedPoint.of(self.counts, shift)
+                for shift in (WEIGHT_FRACTION, SQUARED_FRACTION)
+            )
+            return weights, squares
         weights, squares = (
             _total(
-                totals[2 * n : 2 * n + 2].reshape(2, n_groups, -1), (n + 1) * BINADES * exponents
+                self._totals[2 * n : 2 * n + 2].reshape(2, self._n_groups, -1),
+                (n + 1) * BINADES * self._exponents,
             )
             for n in range(2)
         )
-    for bounds in (run.low, run.high):
-        bounds += 0.0  # zero has no sign
-    return GroupSums(moments, first, second, weights, squares, run.low, run.high, count)
+        return weights, squares
+
+    def missing(self, rows: IncompleteRows) -> tuple[StackedFixedPoint, StackedFixedPoint]:
+        """Weights of the rows of each group that miss each frequency, and each pair of features."""
+        n, quanta = len(self._exponents), None
+        if self._split is not None:
+            quanta = np.rint(self._split.mantissas * _GRID).astype(np.int64)
+        ends = np.cumsum(self.counts)
+        starts = ends - self.counts
+        order = np.empty(len(self._keys), np.uint32)
+        _place(self._keys, starts[:0], starts[:0], starts.copy(), order)
+        places, total = [np.arange(self._n_groups)] * 2, None
+        for k, exponent in enumerate(self._exponents.tolist()):
+            found = rows.kernel.count_missing(rows.missing, order, starts[k::n], ends[k::n], quanta)
+            if quanta is not None:
+                shift = FRACTION - WEIGHT_BITS + BINADES * exponent + MIN_EXPONENT
+                found = _shifted(found[0], shift), _shifted(found[1], shift)
+            if total is not None:
+                found = (
+                    StackedFixedPoint.sum([total[0], found[0]], places, self._n_groups),
+                    StackedFixedPoint.sum([total[1], found[1]], places, self._n_groups),
+                )
+            total = found
+        assert total is not None
+        return total
+
+
+def _shifted(stack: StackedFixedPoint, shift: int) -> StackedFixedPoint:
+    """Multiply integers by a power of two, which divides them if it is less than one."""
+    if shift >= 0:
+        return StackedFixedPoint(stack.words, shift, stack.largest)
+    low = stack.words[0] >> -shift  # mantissas have at most 24 bits there
+    if len(stack.words) == 1:
+        return StackedFixedPoint.of(low)
+    low, high = low + ((stack.words[1] << LOW_BITS + shift) & _LOW_MASK), stack.words[1] >> -shift
+    return StackedFixedPoint(np.stack([low, high]), 0, stack.largest)
 
 
 def _moments(words: Whole, shift: int) -> StackedFixedPoint:
@@ -332,30 +465,28 @@ class _Run:
         self,
         raw: NDArray[Any],
         prepared: PreparedKernel,
-        segments: Segments,
         shifts: Whole,
         split: SplitWeights | None,
         n_groups: int,
         most: int,
     ):
-        d, m, dtype = prepared.n_features, prepared.n_frequencies, prepared.dtype
-        self._raw, self._prepared, self._segments = raw, prepared, segments
-        self._groups = segments.keys // len(shifts)
-        self._shifts = shifts[segments.keys % len(shifts)]
-        self._weighted = split is not None
-        self._mantissas = np.empty(0, dtype)
-        if split is not None:
-            self._mantissas = split.mantissas[segments.order].astype(dtype)
-        narrow, words = most < 2**31 and not self._weighted, 1 + (most >= 2**62)
+        d, m = prepared.n_features, prepared.n_frequencies
+        self._raw, self._prepared, self._shifts, self._split = raw, prepared, shifts, split
+        narrow, words = most < 2**31 and split is None, 1 + (most >= 2**62)
         self._narrow = np.empty((n_groups if narrow else 0, 2 * m), np.int32)
         self._low = np.empty((0 if narrow else n_groups, 2 * m), np.int64)
         self._high = np.zeros((n_groups if words > 1 else 0, 2 * m), np.int64)
+        if len(self._high):
+            self._low.fill(0)
+        self._begun = np.zeros(n_groups, dtype=bool)
         self.low, self.high = np.full((n_groups, d), np.inf), np.full((n_groups, d), -np.inf)
-        self.first, self.second = np.zeros((2, n_groups, 2, d), np.int64)
 
     def moments(self) -> NDArray[Any]:
         """Words of the moments, shape (n_words, n_groups, 2, n_frequencies)."""
         words: NDArray[Any]
+        empty = ~self._begun
+        self._narrow[empty[: len(self._narrow)]] = 0
+        self._low[empty[: len(self._low)]] = 0
         if self._narrow.size:
             words = self._narrow[np.newaxis]
         elif self._high.size:
@@ -364,41 +495,56 @@ class _Run:
             words = self._low[np.newaxis]
         return words.reshape(*words.shape[:2], 2, -1)
 
-    def _first_segments(self) -> NDArray[np.bool_]:
-        """Mark the first segment of each group, and zero the sums of groups without segments."""
-        n = int(np.count_nonzero(self._segments.lengths))
+    def _first_segments(self, groups: Whole, n: int) -> NDArray[np.bool_]:
+        """Mark the first segment of each group without sums; there are ``n`` segments with rows."""
         first = np.full(len(self.low), -1)
-        first[self._groups[:n][::-1]] = np.arange(n)[::-1]
-        empty = first < 0
-        self._narrow[empty[: len(self._narrow)]] = 0
-        self._low[empty[: len(self._low)]] = 0
-        fresh = np.zeros(len(self._groups), dtype=bool)
-        fresh[first[~empty]] = True
-        if len(self._high):
-            self._low.fill(0)
+        first[groups[:n][::-1]] = np.arange(n)[::-1]
+        first[self._begun] = -1
+        found = first >= 0
+        fresh = np.zeros(len(groups), dtype=bool)
+        fresh[first[found]] = True
+        self._begun |= found
         return fresh
 
-    def run(self) -> None:
-        """Read and sum all batches."""
-        segments, prepared = self._segments, self._prepared
+    def add(self, segments: Segments, incomplete: IncompleteKernel | None = None) -> Whole:
+        """Read and sum all batches of segments, of rows with missing values if there is a kernel.
+
+        Returns
+        -------
+        words
+            First and second moments of the features, shape (2, n_groups, 2, n_features).
+        """
+        prepared, split, gaps = self._prepared, self._split, incomplete is not None
         d, dtype = prepared.n_features, prepared.dtype
         elements, pitch = elements_of(dtype), pitch_of(dtype)
+        groups = segments.keys // len(self._shifts)
         n_blocks = -(-int(segments.lengths.max(initial=0)) // STEPS)
         columns = np.zeros(n_blocks * d * pitch, dtype)
+        packed = prepared.packed
+        if incomplete is not None:
+            indicators = np.ones(n_blocks * (d + 1) * pitch, dtype)
+            columns, packed = np.concatenate([columns, indicators]), incomplete.packed
         scratch = np.empty(n_blocks * (d + 1) * pitch, self._raw.dtype).view(np.uint8)
-        weights = np.zeros(n_blocks * STEPS * elements if self._weighted else 0, dtype)
+        weights = np.zeros(0 if split is None and not gaps else n_blocks * STEPS * elements, dtype)
+        weights += split is None
+        mantissas = np.empty(0, dtype)
+        if split is not None:
+            mantissas = split.mantissas[segments.order].astype(dtype)
         white = prepared.row_whitening
         matrix = np.empty((0, 0, 0), dtype)
         if white is not None:
             matrix = RowWhitener(white, dtype).matrix
-        reading = batch_reading(self._raw.dtype.name, dtype, white is not None)
-        status, row = batch_summer(prepared.kernel)(
+        reading = batch_reading(self._raw.dtype.name, dtype, white is not None, gaps)
+        fresh = self._first_segments(groups, int(np.count_nonzero(segments.lengths)))
+        moments = np.zeros((2, len(self.low), 2, d), np.int64)
+        status, row = batch_summer(prepared.kernel, gaps)(
             *reading, self._raw.reshape(-1).view(np.uint8),
-            d * self._raw.itemsize, scratch, segments.order, self._mantissas,
-            self._weighted, segments.starts, segments.lengths, self._groups,
-            self._first_segments(), self._shifts, prepared.center, ROOT / prepared.units,
-            columns, weights, matrix, prepared.packed, prepared.n_frequencies, self.low, self.high,
-            self.first, self.second, self._narrow, self._low, self._high,
+            d * self._raw.itemsize, scratch, segments.order, mantissas,
+            split is not None, segments.starts, segments.lengths, groups,
+            fresh, self._shifts[segments.keys % len(self._shifts)], prepared.center,
+            ROOT / prepared.units, columns, weights, matrix, packed, prepared.n_frequencies,
+            self.low, self.high, *moments, self._narrow, self._low, self._high,
         )  # fmt: skip
         if status:
             raise RowError(-1 if status == NOT_FINITE else int(row))
+        return moments

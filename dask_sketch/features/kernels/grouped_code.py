@@ -77,6 +77,7 @@ def take_column(
     moments: Any,
     weights: Any,
     ends: Any,
+    present: Any = None,
 ) -> None:
     """Emit the reading of one feature: centre it, and update bounds and moments of each element.
 
@@ -101,6 +102,10 @@ def take_column(
     ends
         Pointer to the step, int32, where the segment of each element ends: later rows count as the
         center. They repeat rows of the segment, which does not change the bounds.
+    present
+        Pointer to the indicators of the finite values, which are written: one where there is one,
+        else zero. Values that are not finite count as the center, and not in the bounds. None if
+        all values are finite.
     """
     b, elements = vec.builder, vec.elements
     given, double = ir.VectorType(real_type(raw_kind), elements), ir.VectorType(_DOUBLE, elements)
@@ -118,6 +123,13 @@ def take_column(
         x = _load(b, b.gep(raw, [at]), given)
         wide = x if raw_kind == "float64" else b.fpext(x, double)
         inside = b.icmp_signed("<", vec.spread(b.trunc(step, _SHORT), counts), last)
+        below = b.fcmp_ordered("<", x, b.load(low))
+        above = b.fcmp_ordered(">", x, b.load(high))
+        if present is not None:
+            finite = b.fcmp_ordered("ord", b.fsub(x, x), b.fsub(x, x))
+            inside, below, above = (b.and_(flags, finite) for flags in (inside, below, above))
+            indicators = b.select(inside, vec.constant(1.0), ir.Constant(narrow, None))
+            _store(b, indicators, b.gep(present, [at]))
         away = b.select(inside, b.fsub(wide, center), ir.Constant(double, None))
         centred = away if vec.kind == "float64" else b.fptrunc(away, narrow)
         units = b.fmul(away, scale)
@@ -126,8 +138,8 @@ def take_column(
             row_weights = _load(b, b.gep(weights, [at]), narrow)
             row_weights = row_weights if vec.kind == "float64" else b.fpext(row_weights, double)
             parts = [b.fmul(row_weights, part) for part in parts]
-        lower = b.select(b.fcmp_ordered("<", x, b.load(low)), x, b.load(low))
-        higher = b.select(b.fcmp_ordered(">", x, b.load(high)), x, b.load(high))
+        lower = b.select(below, x, b.load(low))
+        higher = b.select(above, x, b.load(high))
         totals = [
             b.fadd(b.load(slot), b.call(rint, [part]))
             for slot, part in zip((first, second), parts, strict=True)
@@ -175,6 +187,30 @@ def add_products(
                 b.store(vec.add_in_order(b.load(slot), vec.quanta(u[n], v[k], PRODUCT)), slot)
     for along, start in zip(slots, starts, strict=True):
         _keep(b, along, start, vec.integers)
+
+
+def add_values(vec: Vectors, values: Any, pitch: Any, n_rows: Any, sums: list[Any]) -> None:
+    """Emit SIMD-parallel sums of basis functions, of which there is one for each sum.
+
+    Parameters
+    ----------
+    vec
+        Emitter.
+    values
+        Pointer to the first basis function.
+    pitch, n_rows
+        Arguments of :func:`add_products`.
+    sums
+        Pointers to vectors of integers, as in :func:`add_products`.
+    """
+    b, one = vec.builder, vec.constant(1.0)
+    for k, place in enumerate(sums):
+        column = b.gep(values, [b.mul(pitch, number(k))])
+        (slot,) = _sums(b, place, vec.integers, 1)
+        with cgutils.for_range_slice(b, number(0), n_rows, number(vec.elements)) as (at, _):
+            value = vec.quanta(vec.part(b.gep(column, [at]), 0), one, PRODUCT)
+            b.store(vec.add_in_order(b.load(slot), value), slot)
+        _keep(b, [slot], place, vec.integers)
 
 
 def _phases(
@@ -428,12 +464,15 @@ def _at(context: Any, b: Any, sig: Any, args: Any, array: int) -> Any:
 @intrinsic(prefer_literal=True)
 def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, center: Any,
                  scale: Any, bounds: Any, k: Any, moments: Any, weights: Any, v: Any, ends: Any,
-                 weighted: Any, mark: Any) -> Any:  # fmt: skip
-    """Read one feature of a block: ``raw[i:]`` to ``out[j:]``; ``bounds[k:]``, ``moments[k:]``."""
+                 p: Any, weighted: Any, incomplete: Any, mark: Any) -> Any:  # fmt: skip
+    """Read one feature of a block: ``raw[i:]`` to ``out[j:]``; ``bounds[k:]``, ``moments[k:]``.
+
+    Indicators of finite values are written to ``out[p:]`` if rows may be incomplete.
+    """
     signature = types.void(raw, i, out, j, n_steps, center, scale, bounds, k, moments, weights, v,
-                           ends, weighted, mark)  # fmt: skip
+                           ends, p, weighted, incomplete, mark)  # fmt: skip
     raw_kind, kind = raw.dtype.name, out.dtype.name
-    use = bool(weighted.literal_value)
+    use, gaps = bool(weighted.literal_value), bool(incomplete.literal_value)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         def at(array: int, offset: int) -> Any:
@@ -444,7 +483,7 @@ def take_feature(typing: Any, raw: Any, i: Any, out: Any, j: Any, n_steps: Any, 
         take_column(
             Vectors(b, kind), raw_kind, at(0, 1), at(2, 3), args[4],
             (args[5], args[6], ir.Constant(ir.DoubleType(), ROOT)), at(7, 8), at(9, 8),
-            at(10, 11) if use else None, ends_at,
+            at(10, 11) if use else None, ends_at, at(2, 13) if gaps else None,
         )  # fmt: skip
         return context.get_dummy_value()
 
@@ -464,6 +503,22 @@ def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: 
         one, other = (b.gep(data, [offset]) for offset in args[1:3])
         place = _at(context, b, sig, args, 5)
         add_products(Vectors(b, kind), one, other, args[3], args[4], place, N_BASIS, count)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def sum_basis(typing: Any, basis: Any, pitch: Any, n_rows: Any, sums: Any, i: Any, j: Any) -> Any:
+    """Add SIMD-parallel sums of cosines to ``sums[i:]``, and of sines to ``sums[j:]``."""
+    kind = basis.dtype.name
+    signature = types.void(basis, pitch, n_rows, sums, i, j)
+
+    def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
+        values = context.make_array(sig.args[0])(context, b, args[0]).data
+        place = context.make_array(sig.args[3])(context, b, args[3]).data
+        places = [b.gep(place, [offset]) for offset in args[4:6]]
+        add_values(Vectors(b, kind), values, args[1], args[2], places)
         return context.get_dummy_value()
 
     return signature, emit

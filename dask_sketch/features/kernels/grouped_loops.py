@@ -24,10 +24,12 @@ from dask_sketch.features.kernels.grouped_code import (
     multiply_basis,
     pitch_of,
     prefetch_element,
+    sum_basis,
     sum_features,
     transpose_sums,
 )
-from dask_sketch.features.kernels.grouped_reading import reading_types
+from dask_sketch.features.kernels.grouped_reading import indicators_at, reading_types
+from dask_sketch.features.kernels.incomplete import mask_basis
 from dask_sketch.features.kernels.llvm_vectors import (
     FRACTION,
     PRODUCT,
@@ -129,11 +131,12 @@ def _signature(dtype: str, packed: types.Type) -> Any:
     )  # fmt: skip
 
 
-def _summer_of_sums(dtype: str, side: int) -> Summer:
+def _summer_of_sums(dtype: str, side: int, incomplete: bool) -> Summer:
     """Compile the sums of batches for structured frequencies, or load them from numba's cache."""
     width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))
     along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
+    gaps = int(incomplete)
 
     def add(  # type: ignore[no-untyped-def]
         fetch, read, whiten, values, row_bytes, scratch, order, mantissas, weighted, starts,
@@ -142,7 +145,8 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
     ):  # fmt: skip
         d, whole = center.size, np.empty(width, np.int64)
         n_used, bases = packed.shape[2], packed.reshape(-1)
-        count, together = (side, side) if n_used == d else (1, AHEAD)
+        count, together = (side, side) if n_used == d and not gaps else (1, AHEAD)
+        present = indicators_at(columns, d, pitch) if gaps else 0
         basis = np.empty(2 * N_BASIS * pitch, columns.dtype)
         sums = np.empty(N_BASIS * N_BASIS * width, scalar)
         parts = np.empty(2 * GROUP * width, scalar)
@@ -175,6 +179,7 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                     left = min(vectors - block * STEPS, STEPS)
                     used = left * width
                     start, at = block * d * pitch, block * STEPS * width
+                    seen = present + start + block * pitch
                     for r in range(0, used, together * width):
                         for base in range(0, N_BASIS, count):
                             owed += n_rows
@@ -183,7 +188,16 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                                 soon, owed = soon + 1, owed - n_cycles
                             j, k = (group * N_BASIS + base) * 2 * n_used, 2 * base * pitch + r
                             with_weight = weighted and base >= SIDE
-                            if n_used < d and with_weight:
+                            if gaps:
+                                make_basis(columns, start + r, pitch, bases, j, n_used, weights,
+                                           at + r, basis, k, 0, 1, AHEAD, mark)  # fmt: skip
+                                if base < SIDE:
+                                    mask_basis(columns, seen + r, pitch, bases, j, n_used, weights,
+                                               at + r, basis, k, 0, mark)  # fmt: skip
+                                else:
+                                    mask_basis(columns, seen + r, pitch, bases, j, n_used, weights,
+                                               at + r, basis, k, 1, mark)  # fmt: skip
+                            elif n_used < d and with_weight:
                                 make_basis(columns, start + r, pitch, bases, j, n_used, weights,
                                            at + r,
                                        basis, k, 1, 1, AHEAD,
@@ -209,7 +223,7 @@ def _summer_of_sums(dtype: str, side: int) -> Summer:
                                       sums, (i * N_BASIS + j) * width, side,
                                        mark)  # fmt: skip
                 extra = scalar(vectors * along)  # sum of the bits of PRODUCT, modulo a power of two
-                if not weighted:
+                if not weighted and not gaps:
                     for k in range(width):
                         blanks[k] = scalar((vectors - lengths[begin + k]) * one)
                 for n in range(SIDE * SIDE):
@@ -332,13 +346,77 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
     )(add)  # fmt: skip
 
 
+def _summer_of_values(dtype: str) -> Summer:
+    """Compile the sums of incomplete rows for frequencies that are no sums of base frequencies."""
+    width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
+    scalar = getattr(np, dtype.replace("float", "int"))
+    along, finer = bits_of(PRODUCT, dtype), FINER[dtype]
+
+    def add(  # type: ignore[no-untyped-def]
+        fetch, read, whiten, values, row_bytes, scratch, order, mantissas, weighted, starts,
+        lengths, groups, fresh, shifts, center, scale, columns, weights, matrix, packed,
+        n_frequencies, minimum, maximum, first, second, narrow, low, high,
+    ):  # fmt: skip
+        d, whole = center.size, np.empty(width, np.int64)
+        n_used, bases, more = packed.shape[2], packed.reshape(-1), finer if weighted else 0
+        present = indicators_at(columns, d, pitch)
+        basis, sums = np.empty(2 * pitch, columns.dtype), np.empty(2 * width * width, scalar)
+        n_held = (n_frequencies + width - 1) // width * width
+        rows = np.empty((width, 2, n_held), scalar)
+        numbers, rows_of = rows.reshape(-1), np.empty(width, np.int64)
+        for begin in range(0, lengths.size, width):
+            _fetch(fetch, values, order, starts, lengths, begin, d, rows_of, scratch)
+            status, row = read(
+                values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
+                center, scale, columns, weights, whole, minimum, maximum, first, second,
+            )  # fmt: skip
+            if status:
+                return status, row
+            vectors = (lengths[begin] + AHEAD - 1) // AHEAD * AHEAD
+            for at in range(0, n_frequencies, width):
+                sums[:] = 0
+                for block in range((vectors + STEPS - 1) // STEPS):
+                    used = min(vectors - block * STEPS, STEPS) * width
+                    start, v = block * d * pitch, block * STEPS * width
+                    seen = present + start + block * pitch
+                    for n in range(min(width, n_frequencies - at)):
+                        j = (at + n) * 2 * n_used
+                        for r in range(0, used, AHEAD * width):
+                            make_basis(columns, start + r, pitch, bases, j, n_used, weights, v + r,
+                                       basis, r, 0, 1, AHEAD, mark)  # fmt: skip
+                            mask_basis(columns, seen + r, pitch, bases, j, n_used, weights, v + r,
+                                       basis, r, 1, mark)  # fmt: skip
+                        sum_basis(basis, pitch, used, sums, n * width, (width + n) * width)
+                less = scalar(vectors * along)  # sum of the bits of PRODUCT
+                for k in range(width * width):
+                    sums[k] -= less
+                for k in range(width * width, 2 * width * width):
+                    sums[k] = less - sums[k]
+                for part in range(2):
+                    transpose_sums(sums, part * width * width, numbers, part * n_held + at,
+                                   2 * n_held)  # fmt: skip
+            for k in range(width):
+                if lengths[begin + k]:
+                    g, shift = groups[begin + k], shifts[begin + k] + more
+                    _put(narrow, low, high, g, fresh[begin + k], rows[k], shift, 0, 0)
+        return 0, 0
+
+    real = numba.from_dtype(np.dtype(dtype))
+    return cached_njit(
+        _signature(dtype, types.Array(real, 3, "C", readonly=True)),
+        nogil=True, error_model="numpy",
+    )(add)  # fmt: skip
+
+
 @compiled_once
-def _summer(structured: bool, dtype: str) -> Summer:
+def _summer(structured: bool, dtype: str, incomplete: bool) -> Summer:
     if structured:
-        return _summer_of_sums(dtype, 4 if vector_bits() == VECTOR_BITS else 2)
+        return _summer_of_sums(dtype, 4 if vector_bits() == VECTOR_BITS else 2, incomplete)
+    if incomplete:
+        return _summer_of_values(dtype)
     return _summer_of_tiles(dtype, vector_bits() // (8 * np.dtype(dtype).itemsize))
 
 
-def batch_summer(kernel: Kernel) -> Summer:
-    """Compile the sums of batches that belong to a kernel."""
-    return _summer(isinstance(kernel, StructuredKernel), kernel.dtype.name)
+def batch_summer(kernel: Kernel, incomplete: bool = False) -> Summer:
+    """Compile the sums of batches that belong to a kernel, of rows that may be incomplete."""
+    return _summer(isinstance(kernel, StructuredKernel), kernel.dtype.name, incomplete)

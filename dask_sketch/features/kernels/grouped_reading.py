@@ -6,6 +6,7 @@ over the chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,15 @@ def _prefetch_group(low, high, first, second, g):  # type: ignore[no-untyped-def
         for sums in (first, second):
             for word in range(2):
                 prefetch_element(sums[g, word], f, 1)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def indicators_at(columns, d, pitch):  # type: ignore[no-untyped-def]
+    """Start of the indicators of finite values, which follow the columns of all blocks.
+
+    In each block they have one more column, for no feature.
+    """
+    return columns.size // ((2 * d + 1) * pitch) * d * pitch
 
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -87,11 +97,12 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
 
 
 @compiled_once
-def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
+def _reader(raw_kind: str, dtype: str, incomplete: bool) -> Callable[..., tuple[int, int]]:
     """Compile the function that reads a batch after fetching."""
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
     one, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])
-    mark = SOURCE_MARK
+    mark, gaps = SOURCE_MARK, int(incomplete)
+    weight_type = np.float64 if incomplete else getattr(np, dtype)
 
     def read(  # type: ignore[no-untyped-def]
         values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
@@ -100,6 +111,7 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
         d, steps, fetched = center.size, lengths[begin], scratch.view(real)
         ends, moments = np.empty(width, np.int32), np.zeros(2 * d * width)
         bounds = np.empty(2 * d * width, real)
+        present = indicators_at(columns, d, pitch) if gaps else 0
         for f in range(d):
             b = 2 * f * width
             bounds[b : b + width], bounds[b + width : b + 2 * width] = (
@@ -128,13 +140,19 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
                 i, j = (block * (d + 1) + f) * pitch, (block * d + f) * pitch
                 for k in range(here * width, used * width):
                     columns[j + k] = 0.0
-                b = 2 * f * width
-                if weighted:
+                b, p = 2 * f * width, present + i
+                if gaps:
+                    for k in range(here * width, used * width):
+                        columns[p + k] = 0.0
+                if gaps:  # there are weights, if only of one
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 1, mark)  # fmt: skip
+                                 moments, weights, at, ends, p, 1, 1, mark)  # fmt: skip
+                elif weighted:
+                    take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
+                                 moments, weights, at, ends, p, 1, 0, mark)  # fmt: skip
                 else:
                     take_feature(fetched, i, columns, j, here, center[f], scale[f], bounds, b,
-                                 moments, weights, at, ends, 0, mark)  # fmt: skip
+                                 moments, weights, at, ends, p, 0, 0, mark)  # fmt: skip
         for k in range(width):
             length, g = np.int64(lengths[begin + k]), groups[begin + k]
             if length == 0:
@@ -143,6 +161,8 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
             for f in range(d):
                 b = 2 * f * width + k
                 lowest, highest = np.float64(bounds[b]), np.float64(bounds[b + width])
+                if gaps and highest < lowest:  # no value is finite
+                    continue
                 low[g, f] = min(low[g, f], lowest)
                 high[g, f] = max(high[g, f], highest)
                 away = max(highest - center[f], center[f] - lowest) * scale[f]
@@ -173,15 +193,22 @@ def _reader(raw_kind: str, dtype: str) -> Callable[..., tuple[int, int]]:
             begun = starts[begin + k]
             counts = np.zeros(N_EXPONENTS, np.int64)
             counts[shift // BINADES] = length
-            mine = np.ones(length, columns.dtype)
+            mine = np.ones(length, weight_type)
             if weighted:
                 for i in range(length):  # compiles faster than an assignment to a slice
                     mine[i] = mantissas[begun + i]
-            raw = values.view(real).reshape(-1, d)
-            refused = add_far(
-                raw, mine, order[begun : begun + length], counts, center, scale, first[g],
-                second[g],
-            )  # fmt: skip
+            raw, rows = values.view(real).reshape(-1, d), order[begun : begun + length]
+            if gaps:  # copied in the same types for all types of rows: one function is compiled
+                filled, here = np.empty((length, d)), np.empty(length, np.uint32)
+                for i in range(length):
+                    here[i] = i
+                    for f in range(d):
+                        given = np.float64(raw[rows[i], f])
+                        filled[i, f] = given if math.isfinite(given) else center[f]
+                refused = add_far(filled, mine, here, counts, center, scale, first[g], second[g])
+                refused = np.int64(rows[refused]) if refused >= 0 else refused
+            else:
+                refused = add_far(raw, mine, rows, counts, center, scale, first[g], second[g])
             if refused != -1:
                 return REFUSED, refused
         return 0, 0
@@ -224,7 +251,9 @@ def _whiten(dtype: str, mixed: bool) -> Callable[..., None]:
     return _whitener(dtype) if mixed else _leaver(dtype)
 
 
-def batch_reading(raw_kind: str, dtype: str, mixed: bool) -> tuple[Callable[..., Any], ...]:
+def batch_reading(
+    raw_kind: str, dtype: str, mixed: bool, incomplete: bool = False
+) -> tuple[Callable[..., Any], ...]:
     """Compile the functions that fetch, read and whiten batches.
 
     Parameters
@@ -235,5 +264,11 @@ def batch_reading(raw_kind: str, dtype: str, mixed: bool) -> tuple[Callable[...,
         Precision of the features.
     mixed
         Whether rows are whitened by a matrix that is not diagonal.
+    incomplete
+        Whether rows have missing values.
     """
-    return _fetcher(raw_kind, elements_of(dtype)), _reader(raw_kind, dtype), _whiten(dtype, mixed)
+    return (
+        _fetcher(raw_kind, elements_of(dtype)),
+        _reader(raw_kind, dtype, incomplete),
+        _whiten(dtype, mixed),
+    )

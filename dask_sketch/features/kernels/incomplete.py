@@ -23,10 +23,12 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import DenseKernel
-from dask_sketch.features.kernels.fixed_point import WEIGHT_BITS
+from dask_sketch.features.kernels.fixed_point import FRACTION, LOW_BITS, WEIGHT_BITS
 from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.prepared import Kernel
+from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.structured import (
     AHEAD,
     BLOCK,
@@ -40,6 +42,7 @@ from dask_sketch.features.kernels.structured_code import add_values, put_present
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split_exactly
 from dask_sketch.validation.compilation import cached_njit, compiled_once
 
+_MASK = 2**LOW_BITS - 1
 _MAX_PAIRED = 1024  # features up to which pairs are counted: the counters take 8 d**2 bytes
 
 
@@ -85,7 +88,7 @@ def _summed(typing: Any, basis: Any, k: Any, pitch: Any, n_rows: Any, sums: Any,
 
 # the type checker knows intrinsics by the arguments of their definition, and without a result
 _make_basis: Any = make_basis
-_mask_basis: Any = intrinsic(prefer_literal=True)(_masked)
+mask_basis: Any = intrinsic(prefer_literal=True)(_masked)
 _sum_basis: Any = intrinsic(_summed)
 _multiply_basis: Any = multiply_basis
 _transpose: Any = transpose_square
@@ -136,11 +139,11 @@ def _structured_loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                         _make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, k + r,
                                    0, 1, AHEAD, mark)  # fmt: skip
                         if weights.size and base >= SIDE:
-                            _mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
-                                        basis, k + r, 1, mark)  # fmt: skip
+                            mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
+                                       basis, k + r, 1, mark)  # fmt: skip
                         else:
-                            _mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
-                                        basis, k + r, 0, mark)  # fmt: skip
+                            mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
+                                       basis, k + r, 0, mark)  # fmt: skip
                 for i in range(0, N_BASIS, tile):
                     for j in range(0, N_BASIS, tile):
                         k = (group * N_BASIS + i) * N_BASIS + j * tile
@@ -181,11 +184,11 @@ def _single_loop(dtype: str) -> Callable[..., None]:
                     _make_basis(columns, r, pitch, bases, j, n_used, padded, r, basis, r,
                                0, 1, AHEAD, mark)  # fmt: skip
                     if weights.size:
-                        _mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
-                                    basis, r, 1, mark)  # fmt: skip
+                        mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
+                                   basis, r, 1, mark)  # fmt: skip
                     else:
-                        _mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
-                                    basis, r, 0, mark)  # fmt: skip
+                        mask_basis(indicators, r, pitch, bases, j, n_used, padded, r,
+                                   basis, r, 0, mark)  # fmt: skip
                 totals[0] = totals[1] = 0
                 _sum_basis(basis, 0, pitch, used, totals, 0)
                 place = number // tile * 2 * tile + number % tile
@@ -241,6 +244,101 @@ def _count(observed, sets, sizes, quanta, totals):  # type: ignore[no-untyped-de
                 found += _count_ones(both[word] & planes[p, word])
             total += found << shifts[p]
         totals[s] = total
+
+
+@cached_njit(nogil=True, error_model="numpy")
+def _count_missing(  # type: ignore[no-untyped-def]
+    missing, order, starts, ends, quanta, sets, sizes, set_of_frequency, d, frequencies, pairs
+):
+    """Fill the weights of the rows of each group that miss a feature of each set.
+
+    The weights of up to 64 rows are either those of their binary digits, or of each row alone.
+    """
+    n_sets, n_words, n_pairs = sets.shape[0], pairs.shape[0], pairs.shape[2]
+    missed, totals = np.empty(d, np.int64), np.empty((2, n_sets), np.int64)
+    planes, factors = np.empty(64, np.int64), np.empty(64, np.int64)
+    for g in range(starts.size):
+        for s in range(n_sets):
+            totals[0, s] = totals[1, s] = 0
+        for begin in range(starts[g], ends[g], 64):
+            n = min(ends[g] - begin, 64)
+            for f in range(d):
+                missed[f] = 0
+            for i in range(n):
+                row, bit = order[begin + i], np.int64(1) << np.int64(i)
+                for f in range(d):
+                    if missing[row, f >> 6] >> np.uint64(f & 63) & np.uint64(1):
+                        missed[f] |= bit
+            n_planes, planes[0], factors[0] = 1, -1, 1
+            if quanta.size:
+                digits = np.int64(0)
+                for i in range(n):
+                    digits |= quanta[order[begin + i]]
+                n_planes = 0
+                if _count_ones(digits) < n:
+                    for shift in range(63):
+                        if digits >> shift & 1:
+                            plane = np.int64(0)
+                            for i in range(n):
+                                plane |= (quanta[order[begin + i]] >> shift & 1) << np.int64(i)
+                            planes[n_planes], factors[n_planes] = plane, np.int64(1) << shift
+                            n_planes += 1
+                else:
+                    for i in range(n):
+                        planes[i], factors[i] = np.int64(1) << np.int64(i), quanta[order[begin + i]]
+                    n_planes = n
+            for s in range(n_sets):
+                some = missed[sets[s, 0]]
+                for entry in range(1, sizes[s]):
+                    some |= missed[sets[s, entry]]
+                for p in range(n_planes):
+                    totals[0, s] += _count_ones(some & planes[p]) * factors[p]
+                if n_words > 1:
+                    totals[1, s] += totals[0, s] >> LOW_BITS
+                    totals[0, s] &= _MASK
+        for word in range(n_words):
+            for j in range(set_of_frequency.size):
+                frequencies[word, g, j] = totals[word, set_of_frequency[j]]
+            for j in range(n_pairs):
+                pairs[word, g, j] = totals[word, n_sets - n_pairs + j]
+
+
+@cached_njit(nogil=True, error_model="numpy")
+def _find_missing(x, counts, bits):  # type: ignore[no-untyped-def]
+    for i in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            if not math.isfinite(x[i, f]):
+                counts[i] += 1
+                bits[i, f >> 6] |= np.uint64(1) << np.uint64(f & 63)
+
+
+def missing_values(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Find the values of rows that are not finite.
+
+    Parameters
+    ----------
+    x
+        Rows, shape (n, n_features), any real dtype.
+
+    Returns
+    -------
+    counts
+        Number of missing values of each row, shape (n,).
+    bits
+        The missing values, 64 features in a number, shape (n, ceil(n_features / 64)).
+
+    Examples
+    --------
+    >>> counts, bits = missing_values(np.array([[0.0, np.nan, np.inf], [1.0, 2.0, 3.0]]))
+    >>> counts, bits.ravel()
+    (array([2, 0]), array([6, 0], dtype=uint64))
+    """
+    n, d = x.shape
+    counts, bits = np.zeros(n, np.int64), np.zeros((n, (d + 63) // 64), np.uint64)
+    read = np.ascontiguousarray(x, dtype=native_type(x.dtype)).view()
+    read.flags.writeable = False  # so that one loop is compiled
+    _find_missing(read, counts, bits)
+    return counts, bits
 
 
 @cached_njit(nogil=True, error_model="numpy")
@@ -330,14 +428,19 @@ class IncompleteKernel:
         pairs of features.
     set_of_frequency
         Set of each frequency, shape (n_frequencies,).
+    n_features
+        Number of features.
     n_pairs
         Number of pairs, which are the last sets.
+    packed
+        Base frequencies, or frequencies, for the sums of many groups, shape (n, 2, n_used): the
+        numbers of the features in use, or ``n_features`` for none, and the frequencies there.
     """
 
     def __init__(self, kernel: Kernel, cycles: NDArray[np.floating]):
         self.dtype = kernel.dtype
         columns = VECTOR_BITS // (8 * self.dtype.itemsize)
-        d = len(cycles)
+        self.n_features = d = len(cycles)
         structured = not isinstance(kernel, DenseKernel)
         bases = split_exactly(cycles).reshape(-1, d) if structured else cycles.T
         n_used = max(int(np.count_nonzero(bases, axis=1).max(initial=0)), 1)
@@ -347,6 +450,9 @@ class IncompleteKernel:
         packed = np.ascontiguousarray(np.stack([order, entries], axis=1), dtype=self.dtype)
         packed.flags.writeable = False
         self._packed = packed
+        self.packed = packed.copy()
+        self.packed[:, 0] = np.where(order < d, order, d)
+        self.packed.flags.writeable = False
         uses = used_features(cycles, structured)
         distinct, found = np.unique(uses, axis=0, return_inverse=True)
         self.set_of_frequency = found.reshape(-1)
@@ -413,3 +519,45 @@ class IncompleteKernel:
             quanta = np.rint(weights.astype(np.float64) * 2.0**WEIGHT_BITS).astype(np.int64)
         _count(observed, self.sets, self._sizes, quanta, totals)
         return totals
+
+    def count_missing(
+        self,
+        missing: NDArray[np.uint64],
+        order: NDArray[np.uint32],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        quanta: NDArray[np.int64] | None,
+    ) -> tuple[StackedFixedPoint, StackedFixedPoint]:
+        """Weights of the rows of each group that miss a feature of each frequency, and each pair.
+
+        Parameters
+        ----------
+        missing
+            Missing values of each row, from :func:`missing_values`.
+        order
+            Numbers of the rows, group by group.
+        starts, ends
+            Positions of the rows of each group in ``order``, shape (n_groups,).
+        quanta
+            Weights of the rows in quanta of ``2**-48``, at most 1, shape (n,); None if they are
+            one.
+
+        Returns
+        -------
+        frequencies, pairs
+            In quanta of ``2**-48``, without weights as multiples of ``2**71``; shapes
+            (n_groups, n_frequencies) and (n_groups, n_pairs).
+        """
+        most, shift = int((ends - starts).max(initial=0)), FRACTION
+        if quanta is not None:
+            most, shift = most << WEIGHT_BITS, 0
+        kind = np.dtype("i4" if quanta is None else "i8")
+        n_words, n_groups = 1 + (most >= 2**62), len(starts)
+        frequencies = np.empty((n_words, n_groups, len(self.set_of_frequency)), kind)
+        pairs = np.empty((n_words, n_groups, self.n_pairs), kind)
+        given = np.empty(0, np.int64) if quanta is None else quanta
+        _count_missing(
+            missing, order, np.ascontiguousarray(starts), np.ascontiguousarray(ends), given,
+            self.sets, self._sizes, self.set_of_frequency, self.n_features, frequencies, pairs,
+        )  # fmt: skip
+        return StackedFixedPoint(frequencies, shift, most), StackedFixedPoint(pairs, shift, most)
