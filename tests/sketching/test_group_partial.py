@@ -82,6 +82,20 @@ def test_groups_with_missing_values_have_the_bits_of_separate_sketches(dtype, ki
     assert SketchGroup.from_sketches(dict(group.items())).identical(group)
 
 
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [({"distribution": "sparse-radius"}, 1.0), ({"dtype": "float64"}, 1e6)],
+    ids=["no-sums-of-frequencies", "distant-rows"],
+)
+def test_other_sums_of_rows_with_missing_values_have_the_same_bits(options, factor, rng):
+    fm = FeatureMap(5, 41, **{"scale": 1.0, "distribution": "sparse-sums", "seed": 1} | options)
+    x, labels = with_missing(rng, 600)
+    x[::7] *= factor
+    for w in (None, weights_of("mild", len(x), rng)):
+        group = partial_sketch(x, fm, w, groups=labels, nan_policy="available")
+        assert_bits(group, x, labels, fm, w, "available")
+
+
 def test_averages_of_groups_are_over_the_values_that_are_observed(rng):
     x, labels = with_missing(rng)
     group = partial_sketch(x, missing_map(), groups=labels, nan_policy="available")

@@ -131,7 +131,7 @@ def _signature(dtype: str, packed: types.Type) -> Any:
     )  # fmt: skip
 
 
-def _summer_of_sums(dtype: str, side: int, incomplete: bool) -> Summer:
+def _summer_of_sums(dtype: str, side: int, incomplete: bool = False) -> Summer:
     """Compile the sums of batches for structured frequencies, or load them from numba's cache."""
     width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))

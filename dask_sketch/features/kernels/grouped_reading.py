@@ -97,7 +97,7 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
 
 
 @compiled_once
-def _reader(raw_kind: str, dtype: str, incomplete: bool) -> Callable[..., tuple[int, int]]:
+def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[..., tuple[int, int]]:
     """Compile the function that reads a batch after fetching."""
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
     one, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])

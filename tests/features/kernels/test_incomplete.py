@@ -7,7 +7,12 @@ import pytest
 
 from dask_sketch import FeatureMap
 from dask_sketch.features.kernels.dense import DenseKernel
-from dask_sketch.features.kernels.incomplete import IncompleteKernel, pairs_of, used_features
+from dask_sketch.features.kernels.incomplete import (
+    IncompleteKernel,
+    missing_values,
+    pairs_of,
+    used_features,
+)
 from dask_sketch.features.kernels.structured import StructuredKernel
 
 TOLERANCE = {"float32": 3e-7, "float64": 1e-13}
@@ -92,6 +97,29 @@ def test_counters_are_exact(n, rng):
         found = incomplete.count(observed, weights)
         for members, total in zip(incomplete.sets, found, strict=True):
             assert total == quanta[(observed[:, members] == 1).all(axis=1)].sum()
+
+
+def test_counters_of_groups_are_exact(rng):
+    fm = FeatureMap(70, 40, scale=1.0, distribution="sparse-sums", seed=1)
+    _, incomplete = kernels(fm)
+    n = 20_000  # the sums of most of them have two words
+    _, observed = rows(rng, n, 70, "float64")
+    counts, missing = missing_values(np.where(observed > 0, 1.0, np.nan))
+    np.testing.assert_array_equal(counts, (observed == 0).sum(axis=1))
+    order = rng.permutation(n).astype(np.uint32)
+    ends = np.array([3, 3, 80, n])
+    starts = np.r_[0, ends[:-1]]
+    quanta = rng.integers(2**44, 2**48, n)
+    for given in (None, quanta):
+        found = incomplete.count_missing(missing, order, starts, ends, given)
+        sets = np.r_[incomplete.set_of_frequency[:4], len(incomplete.sets) - np.arange(3, 0, -1)]
+        for group, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            part = order[start:end]
+            both = found[0].integers(group)[:4] + found[1].integers(group)[-3:]
+            for members, total in zip(incomplete.sets[sets], both, strict=True):
+                lack = (observed[part][:, members] == 0).any(axis=1)
+                weight = int(lack.sum()) << 71 if given is None else int(quanta[part][lack].sum())
+                assert total == weight
 
 
 def test_sets_are_the_features_of_the_frequencies_and_all_pairs():

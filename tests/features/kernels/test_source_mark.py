@@ -14,6 +14,7 @@ COMPILERS = {
     "structured": lambda: structured._compiled.__wrapped__("float64", 2, 128),
     "whitened": lambda: whitened._whitener.__wrapped__("float64"),
     "sums of groups": lambda: grouped_loops._summer_of_sums("float64", 2),
+    "values of groups": lambda: grouped_loops._summer_of_values("float64"),
     "tiles of groups": lambda: grouped_loops._summer_of_tiles("float64", 2),
     "fetching": lambda: grouped_reading._fetcher.__wrapped__("float64", 2),
     "reading": lambda: grouped_reading._reader.__wrapped__("float64", "float64"),
