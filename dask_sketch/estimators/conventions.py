@@ -103,24 +103,47 @@ def validate_rows(
 
 
 def _refuse_value(x: Any, finite: bool | str, remedy: str, error: ValueError) -> None:
-    """Raise an error that names the first value that is not finite, if there is one."""
-    if finite is False or np.iscomplexobj(x):
+    """Raise an error that names the first value that is no finite number, if there is one."""
+    if np.iscomplexobj(x):
         return
     try:
         values = np.asarray(x, np.float64)
-    except (TypeError, ValueError):  # no numbers: the error of scikit-learn says so
-        return
+    except (TypeError, ValueError):
+        values = _numbers(x, error)
     refused = np.isinf(values) if finite == "allow-nan" else ~np.isfinite(values)
-    if values.ndim != 2 or not refused.any():
+    if finite is False or values.ndim != 2 or not refused.any():
         return
     row, feature = (int(index[0]) for index in np.nonzero(refused))
     value = "NaN" if np.isnan(values[row, feature]) else str(values[row, feature])
-    name = repr(x.columns[feature]) if hasattr(x, "columns") else str(feature)
     raise InputError(
-        f"X holds {value} at row {row}, feature {name}; {int(refused.any(axis=1).sum()):,} of "
-        f"{len(values):,} rows hold such values: {remedy}.",
+        f"X holds {value} at row {row}, feature {_name(x, feature)}; "
+        f"{int(refused.any(axis=1).sum()):,} of {len(values):,} rows hold such values: {remedy}.",
         parameter="X",
     ) from error
+
+
+def _numbers(x: Any, error: ValueError) -> NDArray[np.float64]:
+    """Numbers of an array of objects, NaN where one is missing; texts are refused by place."""
+    objects = np.asarray(x, object)
+    values = np.full(objects.shape, np.nan)
+    for index, value in np.ndenumerate(objects):
+        if value is None or str(value) == "<NA>":  # of the nullable types of pandas
+            continue
+        try:
+            values[index] = float(value)
+        except (TypeError, ValueError):
+            if len(index) != 2:
+                return values
+            raise InputError(
+                f"X holds {value!r} at row {index[0]}, feature {_name(x, index[1])}, which is no "
+                "number: choose numeric columns by columns=[...], or remove such rows.",
+                parameter="X",
+            ) from error
+    return values
+
+
+def _name(x: Any, feature: int) -> str:
+    return repr(x.columns[feature]) if hasattr(x, "columns") else str(feature)
 
 
 def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
@@ -146,19 +169,20 @@ def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     require_unmasked(weights, "weights", "sample_weight")
     share: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
-        ensure_non_negative=True, ensure_all_finite=False,
+        ensure_all_finite=False,
     )  # fmt: skip
     if share.shape != (n_samples,):
         raise InputError(
             f"sample_weight has shape {share.shape}, X has {n_samples} rows: give one for each.",
             parameter="sample_weight",
         )
-    if not np.isfinite(share).all():
-        row = int(np.argmin(np.isfinite(share)))
+    refused = ~np.isfinite(share) | (share < 0.0)
+    if refused.any():
+        row = int(np.argmax(refused))
         value = "NaN" if np.isnan(share[row]) else str(share[row])
         raise InputError(
-            f"sample_weight holds {value} at row {row}: give finite weights, and zero for samples "
-            "to be left out.",
+            f"sample_weight holds {value} at row {row}: give finite weights of at least zero, and "
+            "zero for samples to be left out.",
             parameter="sample_weight",
         )
     return share

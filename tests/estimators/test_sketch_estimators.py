@@ -284,6 +284,27 @@ def test_values_that_are_not_finite_are_named_with_the_way_out():
         SketchKMeans(2).fit(X[:200], sample_weight=weights)
 
 
+def test_missing_values_and_texts_of_tables_are_named():
+    table = pd.DataFrame(np.arange(60.0).reshape(20, 3), columns=["a", "b", "c"])
+    nullable = table.convert_dtypes()
+    nullable.iloc[5, 1] = pd.NA
+    with pytest.raises(InputError, match="NaN at row 5, feature 'b'; 1 of 20"):
+        SketchKMeans(2).fit(nullable)
+    objects = table.astype(object)
+    objects.iloc[9, 0] = "ten"
+    with pytest.raises(InputError, match="'ten' at row 9, feature 'a'"):
+        SketchGaussianMixture(2).fit(objects)
+    with pytest.raises(InputError, match="'ten' at row 9, feature 0"):
+        SketchKMeans(2).fit(objects.to_numpy())
+
+
+def test_negative_weights_are_named():
+    weights = np.ones(20)
+    weights[4] = -1.0
+    with pytest.raises(InputError, match="sample_weight holds -1.0 at row 4"):
+        SketchKMeans(2).fit(np.arange(60.0).reshape(20, 3), sample_weight=weights)
+
+
 @pytest.mark.parametrize(
     ("estimator", "rows", "message"),
     [
