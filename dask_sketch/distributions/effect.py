@@ -92,8 +92,9 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
 
     The difference of the sides is the coefficient of the side in a regression of the units'
     vectors, weighted by their masses, on sides and strata. Its covariance is that of regression
-    with unequal variances (HC2 of MacKinnon and White 1985), and the noise in its square is taken
-    off. The variance of the result has the two terms of eq. (6.6) of Sutherland (2016), here of
+    with unequal variances (HC2 of MacKinnon and White 1985; HC3 for units of twice the mean weight
+    of their side or more), and the noise in its square is taken off. The variance of the result has
+    the two terms of eq. (6.6) of Sutherland (2016), here of
     units in place of rows.
 
     Parameters
@@ -110,11 +111,17 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
     projection = inverse @ (design.T * units.masses)
     leverage = np.einsum("ij,ji->i", design, projection)
     free = np.maximum(1.0 - leverage, 0.0)
+    # Residuals of one unit that has most of the weight of its side are small. Variances of units
+    # may not fall as their weights grow, so its own is then taken from how much the side changes
+    # without it (HC3), as in the HC4 of Cribari-Neto (2004).
+    cells = np.unique(2 * units.strata + units.first, return_inverse=True)[1]
+    even = 1.0 / np.bincount(cells)[cells]
+    power = 0.5 * np.clip(leverage / even, 1.0, 2.0)
     coefficients = projection @ units.vectors
     difference = coefficients[0]
     residuals = units.vectors - design @ coefficients
     # a unit alone on its side and in its stratum has no residual
-    scale = np.where(free > 1e-9, 1.0 / np.sqrt(np.maximum(free, 1e-9)), 0.0)
+    scale = np.where(free > 1e-9, np.maximum(free, 1e-9) ** -power, 0.0)
     if serial:
         return _serial_effect(units, difference)
     noise = (projection[0] * scale)[:, None] * residuals

@@ -98,3 +98,15 @@ def test_equal_units_have_no_effect():
     found = effect_of(units_of(group, group))
     assert found.interval(0.05) == pytest.approx((0.0, 0.0), abs=1e-12)
     assert found.p_value_above(0.0) == 1.0
+
+
+def test_a_unit_with_most_of_the_rows_widens_the_interval():
+    rng, excluded = np.random.default_rng(0), 0
+    for _ in range(30):
+        sides = []
+        for sizes in ([20] * 8, [5000] + [20] * 7):
+            label = np.repeat(np.arange(8), sizes)
+            x = rng.normal(size=(len(label), 2)) + 0.5 * rng.normal(size=(8, 2))[label]
+            sides.append(partial_sketch(x, FeatureMap(2, 20, scale=1.0), groups=label))
+        excluded += effect_of(units_of(*sides)).interval(0.05)[0] > 0.0
+    assert excluded <= 6  # about five standard errors above a share of 0.05
