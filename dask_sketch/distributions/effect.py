@@ -94,8 +94,7 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
     vectors, weighted by their masses, on sides and strata. Its covariance is that of regression
     with unequal variances (HC2 of MacKinnon and White 1985; HC3 for units of twice the mean weight
     of their side or more), and the noise in its square is taken off. The variance of the result has
-    the two terms of eq. (6.6) of Sutherland (2016), here of
-    units in place of rows.
+    the two terms of eq. (6.6) of Sutherland (2016), here of units in place of rows.
 
     Parameters
     ----------

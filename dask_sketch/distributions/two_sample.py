@@ -149,6 +149,7 @@ def compare(
         )
         _require_enough(units, permutations, level, first.dim)
         _warn_of_weights(units, first.dim)
+        units = units.with_weights_of_one_scale()
         contrasted = _Contrasts.of(permutations, units)
         p_value = combined_p_value(_statistics(units, contrasted))
         features = _feature_differences(units, contrasted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,17 @@ class Units:
     def counts(self) -> tuple[int, int]:
         """Numbers of units on the two sides."""
         return int(self.first.sum()), int((~self.first).sum())
+
+    def with_weights_of_one_scale(self) -> Units:
+        """The same units, whose mass for a row has the median one on both sides.
+
+        A common factor of all weights of a side changes nothing in the difference of the sides.
+        Where units are permuted, those with the larger weights would else outweigh all others.
+        """
+        masses = self.masses.copy()
+        for side in (self.first, ~self.first):
+            masses[side] /= np.median(self.masses[side] / self.sizes[side])
+        return replace(self, masses=masses)
 
     def moments(self, side: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
         """Means and variances of the features in the units of a side, or in all of them.

@@ -147,6 +147,19 @@ def test_the_level_holds_for_units_of_other_sizes_and_weights(sizes, equalised):
     assert np.mean(found) < 0.19
 
 
+def test_a_common_factor_of_the_weights_of_a_side_changes_nothing():
+    rng, sizes = np.random.default_rng(0), [20, 60] * 4
+    label = np.repeat(np.arange(8), sizes)
+    x, other = rng.normal(size=(2, len(label), 3))
+    first = partial_sketch(x, MAP, np.ones(len(label)), groups=label)
+    found = []
+    for factor in (1.0, 1024.0):
+        second = partial_sketch(other, MAP, np.full(len(label), factor), groups=label)
+        found.append(compare(first, second, n_permutations=99))
+    assert found[0].p_value == found[1].p_value
+    np.testing.assert_allclose(found[0].interval, found[1].interval, rtol=1e-6)
+
+
 def test_weights_that_hide_the_sizes_of_units_are_named():
     rng = np.random.default_rng(0)
     small, large = of_sizes(rng, [40] * 12), of_sizes(rng, [400] * 12)
