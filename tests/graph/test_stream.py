@@ -42,6 +42,19 @@ def test_weights_and_groups_are_streams_too():
     assert group["bob"].identical(whole["bob"])
 
 
+def test_streams_with_weights_groups_and_missing_values():
+    x = np.where(np.random.default_rng(7).random(X.shape) < 0.1, np.nan, X)
+    w = np.random.default_rng(8).integers(1, 5, N) / 2.0
+    available = {"nan_policy": "available"}
+    fm = feature_map(distribution="sparse-sums")
+    expected = ds.partial_sketch(x, fm, w, groups=w, **available)
+    table = pa.Table.from_pandas(pd.DataFrame(x, columns=["a", "b", "c"]).assign(w=w))
+    for blocks, columns in [(cut(x, [10, 40]), (cut(w, [10, 40]), cut(w, [10, 40]))),
+                            (table.to_reader(max_chunksize=7), ("w", "w"))]:  # fmt: skip
+        found = ds.sketch(blocks, fm, columns[0], groups=columns[1], **available)
+        assert found.identical(expected)
+
+
 def test_names_are_those_of_each_block():
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(w=W)
     frames = (part for part in np.split(np.arange(N), [20, 50]))

@@ -45,6 +45,19 @@ def test_every_input_without_weights(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
+def test_every_input_with_weights_groups_and_missing_values(kind, tmp_path):
+    x, fm = draw_rows(1, N, 3), feature_map(distribution="sparse-sums")
+    x[np.random.default_rng(3).random(x.shape) < 0.1] = np.nan
+    w = np.random.default_rng(2).integers(1, 5, N) / 2.0
+    source, column, options = BUILDERS[kind](x, w, tmp_path)  # one column is both
+    got = ds.sketch(source, fm, column, groups=column, nan_policy="available", **options)
+    got = got.compute(scheduler="sync") if isinstance(got, LazyResult) else got
+    expected = partial_sketch(x, fm, w, groups=w, nan_policy="available")
+    assert got.labels.tolist() == [0.5, 1.0, 1.5, 2.0]
+    assert got.identical(expected)
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
 def test_every_input_tells_its_features_and_its_size(kind, tmp_path):
     x = draw_rows(1, N, 3)
     source, weights, options = BUILDERS[kind](x, np.ones(N), tmp_path)
