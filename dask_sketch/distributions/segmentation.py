@@ -164,6 +164,11 @@ def change_points(
     beyond that bound, those of the shortest intervals are taken first, since these have one change
     at most.
 
+    Units count by their effective numbers of rows, and differences are divided by the noise of
+    units of their sizes. So the level nearly holds where units grow along the sequence: at 5 %,
+    changes were found in 2 to 5 % of 400 draws without any, of 60 units from 5 to 100 or from 2 to
+    500 rows. A sudden step from 3 to 300 rows is one in up to 10 %.
+
     Parameters
     ----------
     units
@@ -293,7 +298,7 @@ def _ordered(
         )
     order = np.argsort(found[kept], kind="stable")
     labels = found[kept][order]
-    arrays = ("vectors", "means", "variances", "masses", "strata")
+    arrays = ("vectors", "means", "variances", "masses", "sizes", "strata")
     units = replace(units, **{name: getattr(units, name)[order] for name in arrays})
     return units, labels, np.concatenate([[False], labels[1:] != labels[:-1]])
 
@@ -315,12 +320,12 @@ def _splits(n: int, least: int) -> Iterator[tuple[int, int, int]]:
 def _directions(units: Units) -> list[Array]:
     """Vectors of the units in their main directions, plain and whitened."""
     centred = units.centred(units.vectors)
-    left, values, _ = np.linalg.svd(np.sqrt(units.masses)[:, None] * centred, full_matrices=False)
+    left, values, _ = np.linalg.svd(np.sqrt(units.sizes)[:, None] * centred, full_matrices=False)
     kept = values**2 > _TINY * max(float(values[0]) ** 2, _TINY)
     left, values = left[:, kept][:, :_DIRECTIONS], values[kept][:_DIRECTIONS]
     if not len(values):
         return [np.zeros((len(units), 1))]
-    left /= np.sqrt(units.masses)[:, None]
+    left /= np.sqrt(units.sizes)[:, None]
     return [left * values, left * (values / np.sqrt(values**2 + _RIDGE * values[0] ** 2))]
 
 
@@ -343,7 +348,7 @@ class _Null:
     def observed(self, units: Units, vectors: list[Array], splits: NDArray[np.intp]) -> Array:
         """Largest statistic of each split in the observed order, in the same units."""
         scaled = [
-            (_statistics(one, units.masses, splits) - mean) / deviation
+            (_statistics(one, units.sizes, _noise(units, one), splits) - mean) / deviation
             for one, mean, deviation in zip(vectors, self.mean, self.deviation, strict=True)
         ]
         return np.asarray(np.max(scaled, axis=0))
@@ -362,13 +367,15 @@ def _permuted(
     members = [np.flatnonzero(units.strata == code) for code in range(units.strata.max() + 1)]
     largest = np.empty((n_draws + 1, len(vectors)))
     order = np.arange(len(units))
+    noise = [_noise(units, one) for one in vectors]
     for draw in range(n_draws + 1):
         if block > 1 and draw:
             order = _blocks(rng, len(units), block)
         for rows in members if draw and block == 1 else []:
             order[rows] = rng.permutation(rows)
         for k, one in enumerate(vectors):
-            largest[draw, k] = _statistics(one[order], units.masses[order], splits).max()
+            own = units.sizes[order], noise[k][order]
+            largest[draw, k] = _statistics(one[order], *own, splits).max()
     mean, deviation = largest.mean(axis=0), largest.std(axis=0)
     deviation[deviation == 0.0] = np.inf
     return _Null(mean, deviation, np.max((largest - mean) / deviation, axis=1))
@@ -381,21 +388,34 @@ def _blocks(rng: np.random.Generator, n: int, block: int) -> NDArray[np.intp]:
     return np.concatenate([pieces[k] for k in rng.permutation(len(pieces))])
 
 
-def _statistics(vectors: Array, masses: Array, splits: NDArray[np.intp]) -> Array:
-    """Squared differences of the sides of splits, times their harmonic mean mass."""
+def _noise(units: Units, vectors: Array) -> Array:
+    """Mean squared length of the vectors of units of about the same size, shape (n_units,)."""
+    classes = units.size_classes()
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    return np.asarray((np.bincount(classes, squares) / np.bincount(classes))[classes])
+
+
+def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.intp]) -> Array:
+    """Squared differences of the sides of splits, divided by their expectation without a change.
+
+    So units that grow along the sequence, whose noise falls, are no change.
+    """
     start, middle, end = splits.T
-    mass = np.concatenate([[0.0], np.cumsum(masses)])
-    sums = np.concatenate(
-        [np.zeros((1, vectors.shape[1])), np.cumsum(masses[:, None] * vectors, 0)]
+    size, sums, squares = (
+        np.concatenate([np.zeros((1, one.shape[1])), np.cumsum(one, axis=0)])
+        for one in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
     )
-    before, after = mass[middle] - mass[start], mass[end] - mass[middle]
+    before, after = (size[middle] - size[start])[:, 0], (size[end] - size[middle])[:, 0]
     # sides so light beside the others that rounding hides them say nothing
-    seen = np.minimum(before, after) > _TINY * mass[-1]
+    seen = np.minimum(before, after) > _TINY * size[-1, 0]
     before, after = np.where(seen, before, 1.0), np.where(seen, after, 1.0)
     gap = (sums[middle] - sums[start]) / before[:, None]
     gap -= (sums[end] - sums[middle]) / after[:, None]
-    squares = np.einsum("ij,ij->i", gap, gap) * before * after / (before + after)
-    return np.where(seen, squares, 0.0)
+    expected = (squares[middle] - squares[start])[:, 0] / before**2
+    expected += (squares[end] - squares[middle])[:, 0] / after**2
+    seen &= expected > 0.0
+    lengths = np.einsum("ij,ij->i", gap, gap)
+    return np.where(seen, lengths / np.where(seen, expected, 1.0), 0.0)
 
 
 def _p_values(statistics: Array, largest: Array) -> Array:
@@ -446,7 +466,7 @@ def _described(
     for k, (position, p_value) in enumerate(found.items()):
         near = np.arange(edges[k], edges[k + 2])
         codes = np.unique(units.strata[near], return_inverse=True)[1]
-        arrays = ("vectors", "means", "variances", "masses")
+        arrays = ("vectors", "means", "variances", "masses", "sizes")
         both = replace(
             units,
             **{name: getattr(units, name)[near] for name in arrays},

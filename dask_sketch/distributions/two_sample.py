@@ -41,7 +41,6 @@ Array = NDArray[np.float64]
 # with all, and 0.54 with those of rows alone.
 _RIDGES = (0.1, 0.01)
 _ROW_RIDGES = (0.1, 0.01, 0.001)
-_CLASSES = 2.0  # of the sizes of units in an octave
 _MAX_RATIO = 8.0  # of the median sizes of units on both sides, and of sizes and weights
 _MAX_BAND = 128  # frequencies of a band whose covariance is computed
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
@@ -194,8 +193,7 @@ class _Contrasts:
     def of(cls, permutations: Permutations, units: Units) -> _Contrasts:
         """Contrasts of the assignments of units to sides."""
         signs = contrasts(permutations.sides, units.masses)
-        rounded = np.rint(_CLASSES * np.log2(units.sizes / units.sizes.max()))
-        classes = np.unique(rounded, return_inverse=True)[1]
+        classes = units.size_classes()
         members = np.eye(int(classes.max()) + 1)[classes]
         return cls(signs, classes, signs**2 @ (members / members.sum(axis=0)))
 

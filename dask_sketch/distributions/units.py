@@ -17,6 +17,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.labels import codes_of
 
 Array = NDArray[np.float64]
+_CLASSES = 2.0  # of the sizes of units in an octave
 _ROUNDING = 1e-13  # difference from a mean, relative to the values, that is rounding
 
 
@@ -72,6 +73,11 @@ class Units:
         for side in (self.first, ~self.first):
             masses[side] /= np.median(self.masses[side] / self.sizes[side])
         return replace(self, masses=masses)
+
+    def size_classes(self) -> NDArray[np.intp]:
+        """Code of the class of size of each unit, integers from 0, shape (n_units,)."""
+        rounded = np.rint(_CLASSES * np.log2(self.sizes / self.sizes.max()))
+        return np.asarray(np.unique(rounded, return_inverse=True)[1], dtype=np.intp)
 
     def moments(self, side: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
         """Means and variances of the features in the units of a side, or in all of them.

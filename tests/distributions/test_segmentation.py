@@ -118,3 +118,27 @@ def test_units_that_rounding_hides_are_no_change():
     )
     assert not found.points
     assert 0.0 < found.p_value <= 1.0
+
+
+def test_a_scale_of_the_weights_is_no_change():
+    rng, night = np.random.default_rng(0), np.repeat(np.arange(40), 20)
+    x = rng.normal(size=(800, 2)) + 0.3 * rng.normal(size=(40, 2))[night]
+    scale = np.where(night < 20, 1.0, 100.0)
+    one, other = (
+        change_points(partial_sketch(x, MAP, w, groups=night), n_permutations=99)
+        for w in (np.ones(800), scale)
+    )
+    assert one.p_value == other.p_value > 0.05
+
+
+def test_units_that_grow_keep_their_power():
+    """Noise falls as units grow: differences of large ones stand out only beside their own."""
+    night = np.repeat(np.arange(60), np.linspace(5, 100, 60).astype(int))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(len(night), 2)) + 0.3 * rng.normal(size=(60, 2))[night]
+    still = partial_sketch(x, MAP, groups=night, dim="night")
+    x[night >= 30] += 0.8
+    changed = partial_sketch(x, MAP, groups=night, dim="night")
+    assert not change_points(still, n_permutations=99).points
+    (point,) = change_points(changed, n_permutations=99).points
+    assert abs(point.position - 30) <= 2
