@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
+from compatibility import cases, later
+from compatibility import format_frequencies as frequencies
 from compatibility import format_reader as reader
 from compatibility.test_stored import GROUPS, SKETCHES
 from dask_sketch.validation.choices import DISTRIBUTIONS
@@ -35,8 +37,8 @@ def feature_map(law, n_features, m, kind, seed=3):
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_frequencies_follow_from_the_specification(name):
     found = feature_map(*SPECIFICATIONS[name])
-    cycles = reader.sample_frequencies(found.spec)
-    assert reader.digest(found.spec, cycles) == found.digest
+    cycles = frequencies.sample_frequencies(found.spec)
+    assert frequencies.digest(found.spec, cycles) == found.digest
     np.testing.assert_array_equal(cycles, found.cycles_per_unit)
     np.testing.assert_allclose(reader.radians(found.spec, cycles), found.frequencies, rtol=1e-12)
 
@@ -52,17 +54,17 @@ def test_frequencies_of_categorical_features(law, levels, m):
     for given in ({"scale": 1.5}, {"covariances": several, "covariance_weights": [1, 2, 1]}):
         categories = {column: list(one) for column, one in levels.items()}
         found = ds.FeatureMap(d, m, distribution=law, seed=3, categories=categories, **given)
-        cycles = reader.sample_frequencies(found.spec)
+        cycles = frequencies.sample_frequencies(found.spec)
         np.testing.assert_array_equal(cycles, found.cycles_per_unit)
-        assert reader.digest(found.spec, cycles) == found.digest
+        assert frequencies.digest(found.spec, cycles) == found.digest
 
 
 @pytest.mark.parametrize("name", SKETCHES)
 def test_stored_sketches(name, stored):
     attrs, arrays, _ = reader.read(str(stored / name))
     sketch = ds.open(stored / name)
-    cycles = reader.sample_frequencies(attrs["feature_map"])
-    assert reader.digest(attrs["feature_map"], cycles) == attrs["digest"]
+    cycles = frequencies.sample_frequencies(attrs["feature_map"])
+    assert frequencies.digest(attrs["feature_map"], cycles) == attrs["digest"]
     np.testing.assert_array_equal(
         arrays["frequencies"], reader.radians(attrs["feature_map"], cycles)
     )
@@ -100,6 +102,39 @@ def test_groups_with_missing_values():
     attrs, arrays, _ = reader.read(group.to_bytes())
     assert attrs["schema_version"] == 2
     np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
+
+
+PARTLY = later.MISSING[~np.isnan(later.MISSING).all(axis=1)]
+MOMENTS = {
+    "all": lambda: (later.stored()["second-moments"], later.WIDE, cases.weights(26, 200)),
+    "columns": lambda: (later.stored()["second-moments-columns"], later.WIDE, np.ones(200)),
+    "pairwise": lambda: (
+        ds.second_moments(later.MISSING, nan_policy="available").to_bytes(),
+        PARTLY.astype(float),
+        np.ones(len(PARTLY)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_second_moments(kind):
+    value, x, w = MOMENTS[kind]()
+    attrs, arrays, _ = reader.read(value)
+    found = ds.open(value)
+    matrix, squares = reader.moment_matrix(attrs, arrays)
+    again, squares_again = reader.added_moments(attrs, arrays, x, w)
+    np.testing.assert_array_equal(matrix, again)
+    if squares is not None:
+        np.testing.assert_array_equal(squares, squares_again)
+    first = matrix[0, 1:] if squares is None else matrix[1:, 0]
+    first = first[-len(arrays["center"]) :].astype(float)
+    weight = np.array(matrix[0, 0], dtype=float)
+    if "pairwise" in attrs:
+        weight = np.diag(matrix)[1 : 1 + len(first)].astype(float)
+    mean = arrays["center"] + arrays["unit"] * first / weight
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-12, atol=1e-12)
+    total = int(attrs["squared_weight_steps"]) * 2.0**-104
+    np.testing.assert_allclose(total, (w**2).sum(), rtol=1e-9)
 
 
 def test_random_rows_and_models():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from compatibility import cases, format_reader, later
+from compatibility import again_from, cases, format_reader, later
 from dask_sketch.jobs.ledger import Partition
 
 HERE = Path(__file__).parent
@@ -19,33 +19,7 @@ SKETCHES = {f"{name}.sketch.zarr": case for name, case in cases.SKETCHES.items()
 GROUPS = {f"{name}.group.zarr": case for name, case in cases.GROUPS.items()}
 LEDGERS = {f"{name}.ledger.zarr": case for name, case in cases.LEDGERS.items()}
 
-# -- the names of today ----------------------------------------------------------------------
-
 open_sketch = open_group = open_model = open_map = ds.open
-
-
-def map_of(case):
-    return ds.FeatureMap.from_spec(case["spec"])
-
-
-def sketched(x, feature_map, w=None, nan_policy="raise"):
-    return ds.partial_sketch(x, feature_map, w, nan_policy=nan_policy)
-
-
-def sketched_groups(x, feature_map, labels, w=None, nan_policy="raise"):
-    options = {"nan_policy": nan_policy, "dim": "speaker"}
-    return ds.partial_sketch(x, feature_map, w, groups=labels, **options)
-
-
-def merged(parts):
-    return ds.merge(parts)
-
-
-def privatised(sketch, arguments):
-    return ds.privatise(sketch, **arguments)
-
-
-# -- the tests -------------------------------------------------------------------------------
 
 
 def fingerprint(sketch, folder):
@@ -64,17 +38,7 @@ def test_sketches(name, stored, tmp_path):
     old = open_sketch(stored / name)
     assert fingerprint(old, tmp_path) == cases.fingerprint(stored / name) == EXPECTED[name]
 
-    feature_map, cut = map_of(case), len(case["x"]) // 3
-    x, w, policy = case["x"], case.get("weights"), case.get("nan_policy", "raise")
-    parts = [
-        sketched(x[rows], feature_map, None if w is None else w[rows], policy)
-        for rows in (slice(cut, None), slice(None, cut))
-    ]
-    again = merged(parts)
-    if "taken_out" in case:
-        again = again - sketched(x[: case["taken_out"]], feature_map)
-    if "private" in case:
-        again = privatised(again, case["private"])
+    again = again_from.sketch(case)
     assert fingerprint(again, tmp_path) == EXPECTED[name]
     assert again.identical(old)
 
@@ -85,19 +49,11 @@ def test_groups(name, stored, tmp_path):
     old = open_group(stored / name)
     assert fingerprint(old, tmp_path) == cases.fingerprint(stored / name) == EXPECTED[name]
 
-    feature_map, cut = map_of(case), len(case["x"]) // 3
-    x, labels, w = case["x"], case["labels"], case.get("weights")
-    policy = case.get("nan_policy", "raise")
-    parts = [
-        sketched_groups(x[rows], feature_map, labels[rows], None if w is None else w[rows], policy)
-        for rows in (slice(cut, None), slice(None, cut))
-    ]
-    again = merged(parts)
+    again = again_from.group(case)
     assert fingerprint(again, tmp_path) == EXPECTED[name]
     assert again.identical(old)
     for label, sketch in old.items():  # each group has the bits of its samples alone
-        rows = labels == label
-        alone = sketched(x[rows], feature_map, None if w is None else w[rows], policy)
+        alone = again_from.sketch_of(case, case["labels"] == label)
         assert alone.identical(sketch)
 
 
@@ -137,14 +93,14 @@ def test_ledgers(name, stored, tmp_path):
     for model, centers in case.get("models", {}).items():
         assert ledger.model(name=model).centers[:, 0].tolist() == list(centers)
 
-    feature_map, found = map_of(case), cases.partitions(case)
-    parts = {key: sketched(x, feature_map) for key, (_, x) in found.items()}
-    assert fingerprint(merged(list(parts.values())), tmp_path) == expected["total"]
+    feature_map, found = again_from.map_of(case), cases.partitions(case)
+    parts = {key: ds.partial_sketch(x, feature_map) for key, (_, x) in found.items()}
+    assert fingerprint(ds.merge(list(parts.values())), tmp_path) == expected["total"]
     assert ledger.verify(1.0, 0, lambda keys: {key: parts[key] for key in keys}).is_sound
     for key in expected["forgotten"]:  # its samples are in no object that is left
         assert not ledger.compare([Partition(key, "2")]).new
 
-    new = sketched(cases.samples(99, 30, 3), feature_map)
+    new = ds.partial_sketch(cases.samples(99, 30, 3), feature_map)
     before = ledger.total()
     with ledger.lock():
         ledger.commit([(Partition("new", "1"), new)])

@@ -16,6 +16,10 @@ import numpy as np
 import zarr
 
 import dask_sketch as ds
+
+sys.path.append(str(Path(__file__).parents[1]))  # for a program that is not a test
+from compatibility import again_from, cases, later
+
 from dask_sketch.features.kernels.dense import vector_bits
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
@@ -57,7 +61,27 @@ def results() -> dict[str, str | int]:
     whitened = ds.FeatureMap(3, 70, scale=1.5, whitening=WHITENING, seed=5)
     out["whitening: digest"] = whitened.digest
     out["whitening: sums"] = checksum(ds.partial_sketch(data(3)[0], whitened))
+    out["vectors"] = " ".join(vectors())
     return out
+
+
+def vectors() -> list[str]:
+    """Names of the stored vectors whose sums are computed again, to the bit."""
+    here = Path(cases.__file__).parent
+    expected, values = (json.loads((here / f"{name}.json").read_text("utf-8"))
+                        for name in ("expected", "later"))  # fmt: skip
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, again in (("sketch", again_from.sketch), ("group", again_from.group)):
+            for name, case in (cases.SKETCHES if kind == "sketch" else cases.GROUPS).items():
+                path = f"{folder}/{name}.{kind}.zarr"
+                again(case).to_zarr(path)
+                if cases.fingerprint(path) == expected[Path(path).name]:
+                    found.append(name)
+    for name, again in later.VALUES.items():
+        if later.fingerprint(again().to_bytes()) == values[name]:
+            found.append(name)
+    return found
 
 
 if __name__ == "__main__":

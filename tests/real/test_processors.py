@@ -72,6 +72,7 @@ def here():
 def test_other_processors_compute_the_same_bits(setting, here):
     found = computed(variables(setting))
     assert len(found) > 20
+    assert len(found["vectors"].split()) == 20
     if setting in COMPILED:
         assert found.pop("vector bits") == COMPILED[setting][2]
     different = [name for name, value in found.items() if here[name] != value]
