@@ -38,15 +38,22 @@ or as a tree of the sketches, whose nodes have the sums as variables:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import dask
 import xarray as xr
 
+from dask_sketch.distributions.two_sample import compare
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.plan import Plan, plan
 from dask_sketch.graph.sketch import sketch
+
+if TYPE_CHECKING:
+    from dask_sketch.distributions.result import TwoSampleTest
+
+_FREQUENCIES = 512  # of a designed feature map for comparing
 
 
 @xr.register_dataset_accessor("sketch")
@@ -142,3 +149,89 @@ class SketchAccessor:
     def plan(self, feature_map: FeatureMap, weights: Any = None, **options: Any) -> Plan:
         """Project the cost of a pass; see :func:`dask_sketch.plan`."""
         return plan(self._x, feature_map, weights, **options)
+
+    def compare(
+        self,
+        other: xr.Dataset | xr.DataArray,
+        by: str,
+        feature_map: FeatureMap | None = None,
+        *,
+        n_frequencies: int | None = None,
+        columns: list[str] | None = None,
+        feature_dim: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> TwoSampleTest:
+        """Test whether these samples and others are of one distribution; computes now.
+
+        Parameters
+        ----------
+        other
+            Samples to compare with: the same variables and dimensions.
+        by
+            Name of the variable or coordinate that has the independent unit of each sample, such as
+            its day, file or speaker. Whole units are permuted.
+        feature_map
+            Feature map of both. When not given, one for comparing is designed for the samples of
+            both sides, joined along the dimension of ``by``, which reads a few chunks.
+        n_frequencies
+            Number of frequencies of a designed feature map, 512 by default.
+        columns, feature_dim
+            Arguments of :func:`dask_sketch.open_samples`.
+        seed
+            Seed of the designed feature map and of the permutations.
+        options
+            Further keyword arguments of :func:`dask_sketch.distributions.compare`.
+
+        Returns
+        -------
+        test
+            P-value, size of the difference with its interval, and the features that differ.
+
+        Raises
+        ------
+        InputError
+            If both a feature map and a number of frequencies are given, or the sides do not join;
+            and in the cases of :func:`dask_sketch.distributions.compare`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> x, day = np.random.default_rng(0).normal(size=(2, 2000, 2)), np.arange(2000) // 100
+        >>> early, late = (
+        ...     xr.DataArray(rows, dims=("time", "feature"), coords={"day": ("time", day)})
+        ...     for rows in (x[0], 2.0 * x[1])
+        ... )
+        >>> late.sketch.compare(early, by="day").is_different
+        True
+        """
+        given: dict[str, Any] = {"columns": columns, "feature_dim": feature_dim}
+        opening = {name: value for name, value in given.items() if value is not None}
+        if feature_map is not None and n_frequencies is not None:
+            raise InputError(
+                f"n_frequencies={n_frequencies} with a feature map, which has its own: give one."
+            )
+        if feature_map is None:
+            feature_map = design(
+                self._joined(other, by), n_frequencies=n_frequencies or _FREQUENCIES,
+                task="comparison", groups=by, seed=seed, **opening,
+            )  # fmt: skip
+        groups = [sketch(x, feature_map, groups=by, **opening) for x in (self._x, other)]
+        return compare(*dask.compute(*groups), seed=seed, **options)
+
+    def _joined(self, other: xr.Dataset | xr.DataArray, by: str) -> Any:
+        """Samples of both sides, so that a feature map does not depend on the sides."""
+        try:
+            (dim,) = self._x[by].dims
+            # an index that repeats itself, or an order of it, means nothing here
+            sides: list[Any] = [
+                x.reset_index(dim, drop=True) if dim in x.indexes else x for x in (self._x, other)
+            ]
+            return xr.concat(sides, dim, join="exact")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"other of type {type(other).__name__} and by={by!r}: the sides do not join along "
+                f"one dimension of by ({error}). Give a feature map, such as that of design(x, "
+                "task='comparison').",
+                parameter="other",
+            ) from error

@@ -66,6 +66,25 @@ def test_a_map_or_its_size():
         array().sketch.by("speaker", FM, n_components=2)
 
 
+@pytest.mark.parametrize("make", [dataset, array])
+def test_two_sides_are_compared_by_whole_units(make):
+    options = {"columns": list("abc")} if make is dataset else {"feature_dim": "feature"}
+    day = ("frame", np.arange(300) // 20)
+    early = make().assign_coords(day=day, frame=np.arange(300)).chunk(frame=70)
+    late = make().assign_coords(day=day, frame=np.arange(300, 600))
+    assert not late.sketch.compare(early, "day", n_frequencies=40, **options).is_different
+    later = 4.0 * late if make is array else late.assign(a=4.0 * late["a"])
+    found = later.sketch.compare(early, "day", FM, level=0.01, **options)
+    assert found.is_different
+    assert (found.dim, found.n_units, found.level) == ("day", (15, 15), 0.01)
+    with pytest.raises(InputError, match="n_frequencies=40"):
+        late.sketch.compare(early, "day", FM, n_frequencies=40)
+    with pytest.raises(InputError, match="by='night'"):
+        late.sketch.compare(early, "night")
+    with pytest.raises(InputError, match="type list"):
+        late.sketch.compare([1.0], "day")
+
+
 def test_labels_of_a_type_of_pandas():
     labels = pd.Series(SPEAKER, dtype="str")
     x = xr.DataArray(X, dims=("frame", "feature"), coords={"speaker": ("frame", labels)})

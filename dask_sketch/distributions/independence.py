@@ -19,6 +19,7 @@ from dask_sketch.distributions.permutations import (
     default_number,
     require_memory,
 )
+from dask_sketch.distributions.units import strata_codes
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
@@ -160,6 +161,7 @@ def compare_columns(
     first: SketchGroup,
     second: SketchGroup,
     *,
+    strata: Any = None,
     level: float = 0.05,
     n_permutations: int | None = None,
     seed: int = 0,
@@ -182,6 +184,11 @@ def compare_columns(
     both, first, second
         Sketches of the units: of the rows, and of the rows in which the columns of the other set
         are constant, by :func:`split_columns`. One feature map, the same units.
+    strata
+        Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,).
+        Units are compared with the mean of their stratum and permuted within it, so that columns
+        which both depend on the weekday are not dependent by that. By default all are in one. With
+        4 strata of 5 units, 6.7 % of 600 draws without dependence were found at 5 %.
     level
         Chance to find a dependence where there is none, in (0, 1).
     n_permutations
@@ -229,13 +236,13 @@ def compare_columns(
         n_permutations = default_number(level)
     n_permutations = require_integer("n_permutations", n_permutations, 1)
     seed = require_integer("seed", seed, 0)
-    both, first, second = _same_units(both, first, second)
+    (both, first, second), codes = _same_units(both, first, second, strata=strata)
     n, m = len(both), both.feature_map.n_frequencies
     smallest = _smallest_p_value(n, n_permutations, level, both.dim)
     require_memory("n_permutations", n_permutations, 8 * n + 32 * m + _BYTES)
     with one_blas_thread():
         share = both.total_weight / both.total_weight.sum()
-        parts = _parts(both, first, second, share)
+        parts = _parts(both, first, second, share, codes)
         draws = parts.draws(n_permutations, seed)
         variance = share @ (both.variance + (both.mean - share @ both.mean) ** 2)
         found: list[Array] = []
@@ -274,8 +281,8 @@ def _smallest_p_value(n: int, n_permutations: int, level: float, dim: str) -> fl
     return smallest
 
 
-def _same_units(*groups: SketchGroup) -> list[SketchGroup]:
-    """Units with samples, of one feature map, in which either set of columns is constant."""
+def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], NDArray[np.intp]]:
+    """Units with samples, in which either set of columns is constant, and codes of their strata."""
     for name, group in zip(_NAMES, groups, strict=True):
         if not isinstance(group, SketchGroup):
             raise InputError(
@@ -294,6 +301,7 @@ def _same_units(*groups: SketchGroup) -> list[SketchGroup]:
                 f"{len(both):,} of {int(both.count.sum()):,}: give sketches of the same rows.",
                 parameter=name,
             )
+    codes = strata_codes(strata, len(both))[both.total_weight > 0]
     kept = [group.select(group.total_weight > 0) for group in groups]
     if not len(kept[0]):
         raise InputError("both has no samples: there is nothing to test.", parameter="both")
@@ -306,7 +314,7 @@ def _same_units(*groups: SketchGroup) -> list[SketchGroup]:
             "of one set in each, by split_columns().",
             parameter="second",
         )
-    return kept
+    return kept, np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,24 +327,32 @@ class _Parts:
         Covariance of the features inside of each unit, times its share of the rows; complex, shape
         (n_units, n_frequencies).
     first, second
-        Means of the features of each unit minus those of all, the first ones times the share;
-        complex, of the same shape.
+        Means of the features of each unit minus those of its stratum, the first ones times the
+        share; complex, of the same shape.
+    strata
+        Code of the stratum of each unit, shape (n_units,).
     """
 
     within: NDArray[np.complex128]
     first: NDArray[np.complex128]
     second: NDArray[np.complex128]
+    strata: NDArray[np.intp]
+
+    def members(self) -> list[NDArray[np.intp]]:
+        """Units of each stratum."""
+        return [np.flatnonzero(self.strata == code) for code in range(self.strata.max() + 1)]
 
     def draws(self, n_permutations: int, seed: int) -> Array:
         """Difference, then those of random signs and permutations, (n_draws, 2 n_frequencies)."""
         rng, n = np.random.default_rng(seed), len(self.within)
         out = np.empty((n_permutations + 1, 2 * self.within.shape[1]))
         signs: Array = np.ones(n)
-        order = np.arange(n)
+        order, members = np.arange(n), self.members()
         for draw in range(n_permutations + 1):
             if draw:
                 signs = np.where(rng.integers(0, 2, size=n), -1.0, 1.0)
-                order = rng.permutation(n)
+                for units in members:
+                    order[units] = rng.permutation(units)
             total = signs @ self.within + np.einsum("ij,ij->j", self.first, self.second[order])
             out[draw] = halves(total)
         return out
@@ -344,10 +360,12 @@ class _Parts:
     def covariance(self, band: NDArray[np.intp]) -> Array:
         """Covariance of the draws at some frequencies, real and imaginary parts side by side."""
         within = halves(self.within[:, band])
-        a, b = self.first[:, band], self.second[:, band]
-        # products of every two units: of each with its conjugate, and with itself
-        plain = (a.T @ a.conj()) * (b.T @ b.conj()) / len(a)
-        pseudo = (a.T @ a) * (b.T @ b) / len(a)
+        plain, pseudo = np.zeros((2, len(band), len(band)), dtype=np.complex128)
+        for units in self.members():
+            a, b = (side[units][:, band] for side in (self.first, self.second))
+            # products of every two units: of each with its conjugate, and with itself
+            plain += (a.T @ a.conj()) * (b.T @ b.conj()) / len(a)
+            pseudo += (a.T @ a) * (b.T @ b) / len(a)
         below = 0.5 * (plain + pseudo).imag
         between = np.block(
             [[0.5 * (plain + pseudo).real, below.T], [below, 0.5 * (plain - pseudo).real]]
@@ -355,7 +373,13 @@ class _Parts:
         return np.asarray(within.T @ within + between)
 
 
-def _parts(both: SketchGroup, first: SketchGroup, second: SketchGroup, share: Array) -> _Parts:
+def _parts(
+    both: SketchGroup,
+    first: SketchGroup,
+    second: SketchGroup,
+    share: Array,
+    strata: NDArray[np.intp],
+) -> _Parts:
     feature_map = both.feature_map
     # the constant columns of either sketch are at the center
     phase = np.exp(1j * (feature_map.center @ feature_map.frequencies))
@@ -363,7 +387,10 @@ def _parts(both: SketchGroup, first: SketchGroup, second: SketchGroup, share: Ar
     scale = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
     scale = share[:, None] * scale
     within = scale * (both.characteristic() - a * b)
-    return _Parts(within, scale * (a - share @ a), b - share @ b)
+    # means of the strata, in the weights of the units
+    members = np.eye(int(strata.max()) + 1)[strata]
+    mean = members @ (members / (share @ members)).T * share
+    return _Parts(within, scale * (a - mean @ a), b - mean @ b, strata)
 
 
 def _whitened(draws: Array, covariance: Array) -> list[Array]:

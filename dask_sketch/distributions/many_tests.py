@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.two_sample import compare
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.labels import codes_of
 
 _HEADER = ("group", "adjusted p-value", "p-value", "discrepancy", "units")
@@ -101,6 +102,7 @@ def compare_each(
     rate: float = 0.05,
     method: Literal["bh", "by"] = "by",
     tolerance: float = 0.0,
+    n_permutations: int | None = None,
     seed: int = 0,
 ) -> ManyTests:
     """Test each of many groups of units against the units of the others.
@@ -131,6 +133,9 @@ def compare_each(
     tolerance
         Largest discrepancy that does not matter, from 0 to 2: with one, the p-value of a test is
         the larger one of both hypotheses.
+    n_permutations
+        Number of random permutations of each test, ``>= 1``. The default is as many as so many
+        tests need at the rate.
     seed
         Seed of the permutations, ``>= 0``.
 
@@ -176,7 +181,7 @@ def compare_each(
     blocks = None if strata is None else _labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
-    n_permutations = default_number(rate / factor)
+    n_permutations = _number(n_permutations, rate, factor)
     found = np.zeros(len(labels), dtype=bool)
     for _ in range(_ROUNDS):
         before, tests = found, []
@@ -225,6 +230,19 @@ def compare_each(
         rate=rate,
         method=method,
     )
+
+
+def _number(given: int | None, rate: float, factor: float) -> int:
+    """Permutations of each test: those that are given, or enough for one group to be found."""
+    if given is None:
+        return default_number(rate / factor)
+    if require_integer("n_permutations", given, 1) + 1 < 1.0 / rate:
+        raise InputError(
+            f"n_permutations={given}: no p-value is under the rate {rate:g} with them. Take "
+            f"{math.ceil(factor / rate)} or more, so that one group alone can be found.",
+            parameter="n_permutations",
+        )
+    return given
 
 
 def _labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], NDArray[np.intp]]:

@@ -155,9 +155,15 @@ def estimate_mmd(
         difference, squared = observed.difference, mmd(first, second, squared=True)
         unit, n_units = "row", (first.count, second.count)
     else:
+        remedy = "give two groups of sketches, or two sketches; call .compute() on lazy ones."
+        if any(isinstance(one, Model) for one in (first, second)):
+            remedy = (
+                "give two sketches. For a sketch and a model, compare_model() has the discrepancy "
+                "with its interval, and mean_map_kernel() the terms of its square."
+            )
         raise InputError(
             f"first of type {type(first).__name__} and second of type {type(second).__name__}: "
-            "give two groups of sketches, or two sketches; call .compute() on lazy ones."
+            f"{remedy}"
         )
     terms = np.sum(difference.reshape(2, -1) ** 2, axis=0)
     independent = first.feature_map.distribution != "sparse-sums" and len(terms) > 1

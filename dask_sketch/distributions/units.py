@@ -136,7 +136,9 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
             )
     first.feature_map.require_same(second.feature_map)
     n_units = len(first) + len(second)
-    codes = _codes(strata, n_units)
+    codes = strata_codes(
+        strata, n_units, "first those of the first group, in the order of their labels"
+    )
     kept = np.concatenate([first.total_weight, second.total_weight]) > 0
     sides = [side.select(side.total_weight > 0) for side in (first, second)]
     for name, side in zip(("first", "second"), sides, strict=True):
@@ -182,18 +184,34 @@ def _require_observed(name: str, side: SketchGroup) -> None:
         )
 
 
-def _codes(strata: Any, n_units: int) -> NDArray[np.intp]:
+def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> NDArray[np.intp]:
+    """Codes of the strata of units, shape (n_units,); zeros without strata.
+
+    Parameters
+    ----------
+    strata
+        Stratum of each unit: array-like of any labels, shape (n_units,).
+    n_units
+        Number of units.
+    order
+        Order of the labels, for messages.
+
+    Raises
+    ------
+    InputError
+        If there is no label for each unit.
+    """
     if strata is None:
         return np.zeros(n_units, dtype=np.intp)
     if isinstance(strata, (str, Mapping)) or not isinstance(strata, Collection):
         raise InputError(
             f"strata of type {type(strata).__name__}: give the stratum of each of the {n_units:,} "
-            "units, first those of the first group, in the order of their labels."
+            f"units, {order}."
         )
     if len(strata) != n_units:
         raise InputError(
             f"strata has {len(strata):,} labels for {n_units:,} units: give one for each unit, "
-            "first those of the first group, in the order of their labels."
+            f"{order}."
         )
     codes = codes_of(list(strata), n_units, "strata")[1]
     if (codes < 0).any():

@@ -64,6 +64,19 @@ def test_units_whose_means_depend_are_found():
     assert compare_columns(*groups_of(x)).is_dependent
 
 
+def test_columns_that_depend_on_the_stratum_are_independent_within_it():
+    x = frames(np.random.default_rng(5), offsets=0.2)
+    weekday = np.arange(UNITS) % 2
+    x += 2.0 * np.repeat(weekday, ROWS)[:, None]
+    groups = groups_of(x)
+    assert compare_columns(*groups).is_dependent
+    assert not compare_columns(*groups, strata=weekday).is_dependent
+    x[:, 1] += 0.8 * (x[:, 0] - 50.0)
+    assert compare_columns(*groups_of(x), strata=weekday).is_dependent
+    with pytest.raises(InputError, match="strata has 3 labels for 20 units"):
+        compare_columns(*groups, strata=[1, 2, 3])
+
+
 def test_one_pass_of_lazy_rows_and_names_of_columns():
     feature_map = FeatureMap(3, 40, scale=1.0, feature_names=("a", "b", "c"))
     x = np.random.default_rng(0).normal(size=(ROWS * UNITS, 3))
@@ -80,7 +93,7 @@ def test_one_pass_of_lazy_rows_and_names_of_columns():
 
 def test_the_covariance_is_that_of_the_draws():
     groups = groups_of(frames(np.random.default_rng(3), offsets=1.0))
-    parts = _parts(*groups, np.full(UNITS, 1.0 / UNITS))
+    parts = _parts(*groups, np.full(UNITS, 1.0 / UNITS), np.arange(UNITS) % 2)
     band = np.arange(0, 60, 6)
     draws = parts.draws(4000, 0)[1:, np.concatenate([band, 60 + band])]
     expected = parts.covariance(band)

@@ -46,6 +46,8 @@ def test_what_cannot_be_found_is_refused():
         compare_each(units, machine, rate=1e-7)
     with pytest.raises(InputError, match="rate=0.05.* 2 units"):
         compare_each(units, machine, strata=np.arange(len(units)))
+    with pytest.raises(InputError, match="n_permutations=9"):
+        compare_each(units, machine, n_permutations=9)
     with pytest.raises(InputError, match="method='holm'"):
         compare_each(units, machine, method="holm")
     with pytest.raises(InputError, match=r"by has shape \(15,\)"):
