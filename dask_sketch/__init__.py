@@ -130,6 +130,11 @@ for _schema in ("dask-sketch/distribution-regressor", "dask-sketch/distribution-
         1,
         lambda: importlib.import_module("dask_sketch.distributions.open").read_estimator,
     )
+register_reader(
+    "dask-sketch/quantized-phases",
+    1,
+    lambda: importlib.import_module("dask_sketch.sketching.open_phases").read_phases,
+)
 
 
 def __getattr__(name: str) -> Any:

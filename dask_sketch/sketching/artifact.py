@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SKETCH = "dask-sketch/sketch"
 GROUP = "dask-sketch/sketch-group"
 MOMENTS = "dask-sketch/second-moments"
+PHASES = "dask-sketch/quantized-phases"
 VERSIONS = {SKETCH: 2, GROUP: 1, MOMENTS: 1}
 # versions of sketches and groups with missing values, and of rounded sketches: earlier software
 # would not see it
@@ -64,6 +65,7 @@ MISSING_STACKS = {
     **{f"{name}_steps": attribute for attribute, (name, _) in MISSING.items()},
     "missing_weight_steps": "weight_quanta",
 }
+_WORDS = ("high", "low")
 ROWS = ("count", "omitted", "minimum", "maximum", "tight_bounds")
 _LARGEST = 2**31 - 1  # bytes of one array: the limit of a codec
 _VIEWS = {"moment_sum": "frequency", "first_moment": "feature", "second_moment": "feature"}
@@ -349,6 +351,35 @@ def stored_moments(moments: Any) -> xr.Dataset:
             "sums_low": ("sum", sums.low, {"meaning": "low words of the sums"}),
         },
         attrs=attrs,
+    )
+
+
+def stored_phases(message: Any) -> xr.Dataset:
+    """Return the stored content of quantised phases, without the frequencies."""
+    import xarray as xr
+
+    variables: dict[str, Any] = {
+        "packed": (("row", "byte"), message.packed),
+        "unit": ("feature", moment_units(message.feature_map)),
+        "minimum": ("feature", message.minimum),
+        "maximum": ("feature", message.maximum),
+    }
+    for name in ("first", "second"):
+        quanta = getattr(message, f"{name}_quanta")
+        variables |= {f"{name}_{word}": ("feature", getattr(quanta, word)) for word in _WORDS}
+    if message.weights is not None:
+        variables["weights"] = ("row", message.weights)
+    return xr.Dataset(
+        variables,
+        attrs={
+            "feature_map": message.feature_map.spec,
+            "digest": message.feature_map.digest,
+            "bits": message.bits,
+            "seed": str(message.seed),
+            "position": str(message.position),
+            "omitted": message.omitted,
+            **{name: str(getattr(message, attribute)) for name, attribute in WEIGHTS.items()},
+        },
     )
 
 

@@ -23,6 +23,9 @@ In the paper each frequency has one dither for all rows, and further harmonics o
 which are small on average over the frequencies. Here each row has a dither of its own, which
 removes them; it costs no bits, for it follows from a seed and the position of the row.
 
+A message is sent as ``to_bytes()``, and read by :func:`dask_sketch.open`. For groups, quantise the
+rows of each label with a seed of its own.
+
 References
 ----------
 Schellekens and Jacques (2018), Quantized compressive k-means, IEEE Signal Processing Letters 25(8).
@@ -31,23 +34,24 @@ Schellekens and Jacques (2018), Quantized compressive k-means, IEEE Signal Proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import CapacityError, ChunkError, InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
+from dask_sketch.features.kernels.expectation_loop import weights_by_exponent
 from dask_sketch.features.kernels.fixed_point import (
     CONTRIBUTION,
     FRACTION,
     SQUARED_FRACTION,
-    WEIGHT_FRACTION,
     FixedPoint,
 )
 from dask_sketch.features.kernels.row_reader import RowReader
+from dask_sketch.sketching import artifact
 from dask_sketch.sketching.accumulator import block_rows
 from dask_sketch.sketching.arguments import (
     checked_rows,
@@ -57,18 +61,22 @@ from dask_sketch.sketching.arguments import (
 )
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
 from dask_sketch.validation.device import on_device, on_host
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 MAX_BITS = 8
 _TICKS = 16  # binary digits of a phase and of its dither, in cycles
 _DRAWN = 16  # dithers of one counter of the generator
 _BLOCK = 2**18  # phases in memory at once
-_MAX_SEED = 2**64 - 1
+MAX_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class QuantizedPhases(FrozenDataclass):
+class QuantizedPhases(FrozenDataclass, Storable):
     """Message of a sensor: quantised phases of some rows, packed, and their moments and bounds.
 
     Parameters
@@ -86,8 +94,13 @@ class QuantizedPhases(FrozenDataclass):
         Position of the first row in the stream of this seed.
     minimum, maximum
         Bounds of each feature, shape (n_features,).
-    first_quanta, second_quanta
-        Sums of the features and of their squares, as in :class:`Sketch`.
+    first_quanta, second_quanta, weight_quanta, squared_weight_quanta
+        Sums of the features, of their squares, of the weights and of their squares, as in
+        :class:`Sketch`.
+    omitted
+        Number of rows that were left out, which have no place in the stream.
+    weights
+        Weights of the rows, shape (n_rows,); None for equal weights.
     """
 
     feature_map: FeatureMap
@@ -99,6 +112,10 @@ class QuantizedPhases(FrozenDataclass):
     maximum: NDArray[np.float64]
     first_quanta: FixedPoint
     second_quanta: FixedPoint
+    weight_quanta: int
+    squared_weight_quanta: int
+    omitted: int = 0
+    weights: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         bits = require_bits(self.bits)
@@ -109,8 +126,14 @@ class QuantizedPhases(FrozenDataclass):
                 f"shape (n_rows, {width}), for {self.feature_map.n_frequencies} frequencies of "
                 f"{bits} bits."
             )
-        for values in (self.packed, self.minimum, self.maximum):
-            values.flags.writeable = False
+        if self.weights is not None and self.weights.shape != (len(self.packed),):
+            raise InputError(
+                f"weights has shape={self.weights.shape}: give one for each of the "
+                f"{len(self.packed)} rows."
+            )
+        for values in (self.packed, self.minimum, self.maximum, self.weights):
+            if values is not None:
+                values.flags.writeable = False
 
     @property
     def count(self) -> int:
@@ -127,32 +150,54 @@ class QuantizedPhases(FrozenDataclass):
             messages.
         """
         if not self.count:
-            return Sketch.empty(self.feature_map)
+            return replace(Sketch.empty(self.feature_map), omitted=self.omitted)
         cosines, sines = _contributions(self.bits)
         m = self.feature_map.n_frequencies
-        sums = np.zeros((2, m), np.int64)
+        sums: dict[int, NDArray[np.int64]] = {}  # by the exponent of the weights
         places = (1 << np.arange(self.bits)[::-1]).astype(np.uint16)
         for rows in _blocks(self.count, m, self.count):
             digits = np.unpackbits(self.packed[rows], axis=1, count=m * self.bits)
             arcs = digits.reshape(-1, m, self.bits) @ places
             ticks = arcs << np.uint16(_TICKS - self.bits)
             ticks -= _dither(self.seed, self.position + rows.start, len(ticks), m)
-            sums[0] += cosines[ticks].sum(axis=0)
-            sums[1] += sines[ticks].sum(axis=0)
+            for exponent, own, parts in self._parts(rows):
+                total = sums.setdefault(exponent, np.zeros((2, m), np.int64))
+                for k, waves in enumerate((cosines, sines)):
+                    values = waves[ticks[own]]
+                    if parts is not None:
+                        values = np.rint(values * parts[:, None]).astype(np.int64)
+                    total[k] += values.sum(axis=0)
         spread = 1.0 / harmonic(self.bits) ** 2 - 1.0
+        squared = self.squared_weight_quanta / (1 << SQUARED_FRACTION)
+        moments = [
+            FixedPoint.from_int64(total, FRACTION - CONTRIBUTION + exponent)
+            for exponent, total in sums.items()
+        ]
         return Sketch(
             feature_map=self.feature_map,
-            moment_quanta=FixedPoint.from_int64(sums, FRACTION - CONTRIBUTION),
-            weight_quanta=self.count << WEIGHT_FRACTION,
-            squared_weight_quanta=self.count << SQUARED_FRACTION,
+            moment_quanta=FixedPoint.sum([FixedPoint.zeros((2, m)), *moments]),
+            weight_quanta=self.weight_quanta,
+            squared_weight_quanta=self.squared_weight_quanta,
             count=self.count,
-            omitted=0,
+            omitted=self.omitted,
             minimum=self.minimum.copy(),
             maximum=self.maximum.copy(),
             first_quanta=self.first_quanta,
             second_quanta=self.second_quanta,
-            rounding_error=float(np.sqrt(self.count * spread / 2.0)),
+            rounding_error=float(np.sqrt(squared * spread / 2.0)),
         )
+
+    def _parts(self, rows: slice) -> Iterator[tuple[int, Any, NDArray[np.float64] | None]]:
+        """Exponents of the weights of a block, the rows that have them, and their mantissas."""
+        if self.weights is None:
+            yield 0, slice(None), None
+            return
+        block = self.weights[rows]
+        for exponent, own in weights_by_exponent(block):
+            yield exponent, own, np.ldexp(block[own], -exponent)
+
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return artifact.stored_phases(self), artifact.PHASES, 1
 
     def __repr__(self) -> str:
         return (
@@ -162,7 +207,14 @@ class QuantizedPhases(FrozenDataclass):
 
 
 def quantize_phases(
-    samples: Any, feature_map: FeatureMap, *, bits: int = 1, seed: int = 0, position: int = 0
+    samples: Any,
+    feature_map: FeatureMap,
+    weights: Any = None,
+    *,
+    bits: int = 1,
+    seed: int = 0,
+    position: int = 0,
+    nan_policy: str = "raise",
 ) -> QuantizedPhases:
     """Quantise the phases of rows in memory, as a sensor does that sends few bits for a row.
 
@@ -172,9 +224,12 @@ def quantize_phases(
     Parameters
     ----------
     samples
-        Rows, shape (..., n_features) and any real dtype; NaN and infinite values are refused.
+        Rows, shape (..., n_features) and any real dtype.
     feature_map
         Feature map of the phases.
+    weights
+        Weights of the rows, as in :func:`~dask_sketch.partial_sketch`, sent as 8 bytes each; all
+        one when not given.
     bits
         Number of bits for each frequency, 1 to 8. One bit needs 2.5 times as many rows as a plain
         sketch for the same noise, two bits 1.23 times.
@@ -182,7 +237,11 @@ def quantize_phases(
         Seed of the dither, below ``2**64``. Sensors whose sketches will be added need different
         seeds, or rows at different positions.
     position
-        Position of the first row in the stream, ``>= 0``.
+        Position of the first row in the stream, ``>= 0``: that of the last message, and its
+        ``count``.
+    nan_policy
+        ``"raise"`` refuses a row with NaN or infinite values, ``"omit"`` leaves such rows out and
+        counts them.
 
     Returns
     -------
@@ -207,11 +266,14 @@ def quantize_phases(
     >>> bool(abs(sent.sketch().z - partial_sketch(x, feature_map).z).max() < 0.004)
     True
     """
-    x, _ = checked_rows(samples, None, feature_map, "samples")
+    if nan_policy not in ("raise", "omit"):
+        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+    x, w = checked_rows(samples, weights, feature_map, "samples")
     x = on_host(x) if on_device(x) else x
+    w = None if w is None else np.asarray(on_host(w) if on_device(w) else w, dtype=np.float64)
     bits = require_bits(bits)
     seed = require_integer("seed", seed, 0)
-    if seed > _MAX_SEED:
+    if seed > MAX_SEED:
         raise InputError(f"seed={seed}: give an integer below 2**64.")
     start = require_position(position)
     m, step = feature_map.n_frequencies, block_rows(feature_map.n_features, feature_map.dtype)
@@ -222,23 +284,29 @@ def quantize_phases(
     )  # fmt: skip
     cycles = feature_map.frequencies / (2.0 * np.pi)
     packed = np.empty((len(x), -(-m * bits // 8)), np.uint8)
+    kept = np.ones(len(x), dtype=bool)
+    sent = 0
     places = np.arange(bits, dtype=np.uint8)[::-1]
     for rows in _blocks(len(x), m, step):
-        block = normalized(x[rows], feature_map)
+        block, own = normalized(x[rows], feature_map), None if w is None else w[rows]
         try:
-            refused = reader.take(block, None, False)
+            refused = reader.take(block, own, nan_policy == "omit")
         except CapacityError as error:
             raise ChunkError(f"samples: {error}") from error
         if refused >= 0:
-            refuse_row(x[rows.start + refused], None, refused, rows.start, "samples", feature_map)
-        ticks = _phases(block.astype(np.float64) - feature_map.center, cycles)
-        ticks += _dither(seed, start + rows.start, len(ticks), m)
+            bad = x[rows.start + refused]
+            refuse_row(bad, own, refused, rows.start, "samples", feature_map)
+        kept[rows] = np.isfinite(block).all(axis=1)
+        ticks = _phases(block[kept[rows]].astype(np.float64) - feature_map.center, cycles)
+        ticks += _dither(seed, start + sent, len(ticks), m)
         arcs = (ticks >> np.uint16(_TICKS - bits)).astype(np.uint8)
         digits = arcs[:, :, None] >> places & np.uint8(1)
-        packed[rows] = np.packbits(digits.reshape(len(arcs), m * bits), axis=1)
+        packed[sent : sent + len(arcs)] = np.packbits(digits.reshape(len(arcs), m * bits), axis=1)
+        sent += len(arcs)
     return QuantizedPhases(
-        feature_map, packed, bits, seed, start, reader.minimum, reader.maximum,
-        reader.first_quanta, reader.second_quanta,
+        feature_map, packed[:sent], bits, seed, start, reader.minimum, reader.maximum,
+        reader.first_quanta, reader.second_quanta, reader.weight_quanta,
+        reader.squared_weight_quanta, reader.omitted, None if w is None else w[kept],
     )  # fmt: skip
 
 

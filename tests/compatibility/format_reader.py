@@ -123,17 +123,16 @@ def test_matrix(attrs: dict, arrays: dict) -> np.ndarray:
     return attrs["test_scale"] * (np.bitwise_count(words) - 32.0).reshape(shape)
 
 
-def added_moments(
-    attrs: dict, arrays: dict, x: np.ndarray, w: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix and the squares that rows add up to."""
-    y = (x - arrays["center"]) / arrays["unit"]
-    given = [~np.isnan(y)] if "pairwise" in attrs else []
-    s = np.where(w > 1, 16.0 ** np.ceil(np.log2(np.maximum(w, 1)) / 4), 1.0)
-    left = np.hstack([np.ones((len(y), 1)), *given, np.nan_to_num(y)])
-    left = right = np.rint(left * np.sqrt(w / s)[:, None] * 2.0**30)
-    if "n_columns" in attrs:
-        right = np.hstack([left[:, :1], np.rint(left[:, 1:] @ test_matrix(attrs, arrays))])
-    whole_left, whole_right = (part.astype(int).astype(object) for part in (left, right))
-    scaled = whole_left * s.astype(int)[:, None]
-    return scaled.T @ whole_right, (scaled * whole_left).sum(axis=0)[1:]
+def phases_moment(attrs: dict, arrays: dict) -> np.ndarray:
+    """Complex moment of quantised phases."""
+    m, bits, n = (
+        json.loads(attrs["feature_map"])["n_frequencies"],
+        attrs["bits"],
+        len(arrays["packed"]),
+    )
+    digits = np.unpackbits(arrays["packed"], axis=1, count=m * bits).reshape(n, m, bits)
+    arcs, counters = digits @ 2 ** np.arange(bits)[::-1], -(-m // 16)
+    random = np.random.Philox(key=int(attrs["seed"])).advance(int(attrs["position"]) * counters)
+    words = random.random_raw(4 * n * counters).astype("<u8").view("<u2").reshape(n, -1)[:, :m]
+    phase = (arcs + 0.5) / 2**bits - words / 2**16 - 2.0**-17
+    return arrays.get("weights", np.ones(n)) @ np.exp(-2j * np.pi * phase) / np.sinc(0.5**bits)

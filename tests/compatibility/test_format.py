@@ -10,6 +10,7 @@ from compatibility import cases, later
 from compatibility import format_frequencies as frequencies
 from compatibility import format_reader as reader
 from compatibility.test_stored import GROUPS, SKETCHES
+from dask_sketch.sketching.quantized_phases import quantize_phases
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 X = np.random.default_rng(0).normal(size=(300, 7)) + 3.0
@@ -104,6 +105,22 @@ def test_groups_with_missing_values():
     np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
 
 
+def added_moments(
+    attrs: dict, arrays: dict, x: np.ndarray, w: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix and the squares that rows add up to."""
+    y = (x - arrays["center"]) / arrays["unit"]
+    given = [~np.isnan(y)] if "pairwise" in attrs else []
+    s = np.where(w > 1, 16.0 ** np.ceil(np.log2(np.maximum(w, 1)) / 4), 1.0)
+    left = np.hstack([np.ones((len(y), 1)), *given, np.nan_to_num(y)])
+    left = right = np.rint(left * np.sqrt(w / s)[:, None] * 2.0**30)
+    if "n_columns" in attrs:
+        right = np.hstack([left[:, :1], np.rint(left[:, 1:] @ reader.test_matrix(attrs, arrays))])
+    whole_left, whole_right = (part.astype(int).astype(object) for part in (left, right))
+    scaled = whole_left * s.astype(int)[:, None]
+    return scaled.T @ whole_right, (scaled * whole_left).sum(axis=0)[1:]
+
+
 PARTLY = later.MISSING[~np.isnan(later.MISSING).all(axis=1)]
 MOMENTS = {
     "all": lambda: (later.stored()["second-moments"], later.WIDE, cases.weights(26, 200)),
@@ -122,7 +139,7 @@ def test_second_moments(kind):
     attrs, arrays, _ = reader.read(value)
     found = ds.open(value)
     matrix, squares = reader.moment_matrix(attrs, arrays)
-    again, squares_again = reader.added_moments(attrs, arrays, x, w)
+    again, squares_again = added_moments(attrs, arrays, x, w)
     np.testing.assert_array_equal(matrix, again)
     if squares is not None:
         np.testing.assert_array_equal(squares, squares_again)
@@ -135,6 +152,19 @@ def test_second_moments(kind):
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12, atol=1e-12)
     total = int(attrs["squared_weight_steps"]) * 2.0**-104
     np.testing.assert_allclose(total, (w**2).sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(300) / 7])
+def test_quantized_phases(weights):
+    found = feature_map("sparse-sums", 7, 50, "white")
+    message = quantize_phases(X, found, weights, bits=3, seed=8, position=11)
+    attrs, arrays, _ = reader.read(message.to_bytes())
+    expected = message.sketch()
+    np.testing.assert_allclose(
+        reader.phases_moment(attrs, arrays), expected.moment_sum, rtol=1e-7, atol=1e-5
+    )
+    sums = reader.whole(arrays, "first").astype(float) * 2.0**-62 * arrays["unit"]
+    np.testing.assert_allclose(sums, expected.first_moment)
 
 
 def test_random_rows_and_models():

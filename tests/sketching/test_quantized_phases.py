@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.errors import ChunkError, InputError, MergeError
+from dask_sketch.errors import ArtifactError, ChunkError, InputError, MergeError
 from dask_sketch.sketching.quantized_phases import harmonic, quantize_phases, sketch_phases
 
 MAP = ds.FeatureMap(2, 150, scale=1.0, seed=1)
@@ -119,3 +119,74 @@ def test_rows_of_length_one():
     exact = ds.partial_sketch(X, feature_map)
     found = quantize_phases(X, feature_map, bits=8).sketch()
     np.testing.assert_allclose(found.characteristic, exact.characteristic, atol=1e-3)
+
+
+def weights_of(n):
+    rng = np.random.default_rng(7)
+    return np.where(rng.random(n) < 0.1, 0.0, 2.0 ** rng.integers(-20, 20, n) * rng.random(n))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_and_rows_to_omit(dtype):
+    feature_map = ds.FeatureMap(2, 150, scale=1.0, seed=1, dtype=dtype)
+    w = weights_of(len(X))
+    x = np.where(np.random.default_rng(8).random(X.shape) < 0.1, np.nan, X)
+    exact = ds.partial_sketch(x, feature_map, w, nan_policy="omit")
+    found = quantize_phases(x, feature_map, w, bits=8, nan_policy="omit").sketch()
+    for name in ("total_weight", "squared_weight", "first_moment", "second_moment"):
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-12)
+    assert (found.count, found.omitted) == (exact.count, exact.omitted)
+    assert found.omitted > 0
+    errors = found.characteristic - exact.characteristic
+    parts = np.concatenate([errors.real, errors.imag])
+    np.testing.assert_allclose(np.mean(parts**2), found.added_variance, rtol=0.35)
+    plain = quantize_phases(X, feature_map, bits=2).sketch()
+    assert quantize_phases(X, feature_map, np.ones(len(X)), bits=2).sketch().same_sums(plain)
+
+
+def test_weighted_messages_have_the_sums_of_the_stream():
+    w, ends = weights_of(len(X)), [0, 700, 1900, 3000]
+    x = np.where(np.random.default_rng(8).random(X.shape) < 0.1, np.nan, X)
+    options = {"nan_policy": "omit", "bits": 3, "seed": 2**64 - 1}
+    whole, parts, position = quantize_phases(x, MAP, w, **options), [], 0
+    for a, b in pairwise(ends):
+        parts.append(quantize_phases(x[a:b], MAP, w[a:b], position=position, **options))
+        position += parts[-1].count
+    sent = [part.to_bytes() for part in parts]
+    found = sketch_phases(ds.open(value) for value in sent)
+    assert found.same_sums(whole.sketch())
+    assert found.rounding_error == pytest.approx(whole.sketch().rounding_error)
+    only = quantize_phases(np.full((4, 2), np.nan), MAP, nan_policy="omit").sketch()
+    assert (only.count, only.omitted) == (0, 4)
+    for given in ({"nan_policy": "available"}, {"weights": -np.ones(3000)}):
+        with pytest.raises((InputError, ChunkError), match=next(iter(given)).rstrip("s")):
+            quantize_phases(X, MAP, **given)
+
+
+def test_messages_are_stored(tmp_path):
+    message = quantize_phases(X[:40], MAP, position=9, seed=5)
+    value = message.to_bytes()
+    message.to_zarr(tmp_path / "message.zarr")
+    for again in (ds.open(value), ds.open(tmp_path / "message.zarr")):
+        np.testing.assert_array_equal(again.packed, message.packed)
+        assert again.sketch().identical(message.sketch())
+        assert (again.position, again.seed, again.to_bytes()) == (9, 5, value)
+    assert len(value) < 40 * 19 + 4000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight_quanta": 3},
+        {"omitted": -1},
+        {"seed": 2**64},
+        {"position": -1},
+        {"weights": np.full(40, np.nan)},
+        {"weights": np.full(40, 2.0)},
+        {"squared_weight_quanta": -1},
+    ],
+)
+def test_impossible_messages_are_refused(change):
+    message = replace(quantize_phases(X[:40], MAP), **change)
+    with pytest.raises(ArtifactError, match="edited or is damaged"):
+        ds.open(message.to_bytes())
