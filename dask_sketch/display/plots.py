@@ -21,7 +21,6 @@ from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.errors import InputError, install_command
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
@@ -365,66 +364,6 @@ def plot_criterion(
     return ax
 
 
-def plot_discrepancies(
-    numbers: Sequence[int],
-    discrepancies: ArrayLike,
-    intervals: ArrayLike,
-    alarms: Sequence[bool],
-    *,
-    changes: Sequence[int] = (),
-    tolerance: float = 0.0,
-    ax: Axes | None = None,
-) -> Axes:
-    """Discrepancy of each run with its interval, and change points.
-
-    Parameters
-    ----------
-    numbers
-        Numbers of the runs, increasing.
-    discrepancies, intervals
-        Discrepancies, shape (n_runs,), and their confidence intervals, shape (n_runs, 2).
-    alarms
-        Whether each run raised an alarm.
-    changes
-        Numbers of the first runs after a change.
-    tolerance
-        Discrepancy that does not matter; 0 for none.
-    ax
-        Axes to draw into.
-
-    Raises
-    ------
-    InputError
-        If matplotlib is missing.
-
-    Examples
-    --------
-    >>> ax = plot_discrepancies([2, 3], [0.1, 0.4], [(0.0, 0.2), (0.3, 0.5)], [False, True])
-    >>> ax.get_xlabel()
-    'run'
-    """
-    ax = new_axes(ax)
-    from matplotlib.ticker import MaxNLocator
-
-    x, y = np.asarray(numbers), np.asarray(discrepancies, dtype=np.float64)
-    low, high = np.asarray(intervals, dtype=np.float64).reshape(-1, 2).T
-    alarm = np.asarray(alarms, dtype=bool)
-    for chosen, color, label in ((~alarm, BLUE, "no alarm"), (alarm, ORANGE, "alarm")):
-        if chosen.any():
-            ax.vlines(x[chosen], low[chosen], high[chosen], color=color, lw=1.5)
-            ax.plot(x[chosen], y[chosen], "o", color=color, ms=4, label=label, clip_on=False)
-    for k, change in enumerate(changes):
-        label = "" if k else "change of the distribution"
-        ax.axvline(change - 0.5, color=GREEN, ls="--", lw=1.5, label=label)
-    if tolerance:
-        ax.axhline(tolerance, color=GREY, ls=":", lw=1.5, label="tolerance")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    top = 1.5 * max(high.max(initial=0.0), tolerance) or 1.0  # room for the legend
-    ax.set(xlabel="run", ylabel="discrepancy from the data before", ylim=(0.0, top))
-    ax.legend(loc="upper left")
-    return ax
-
-
 def plot_history(
     numbers: Sequence[int],
     values: ArrayLike,
@@ -549,47 +488,6 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
     ends = ndtri([_MIN_RATE, most])
     ax.set(xlim=ends, ylim=ends, aspect="equal")
     ax.tick_params(axis="x", rotation=45)
-    return ax
-
-
-_MAX_LABELS = 40  # labels that have room beside a matrix
-
-
-def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None) -> Axes:
-    """Matrix as coloured squares; NaN is left blank.
-
-    Parameters
-    ----------
-    matrix
-        Matrix of two dimensions, with labels as coordinates.
-    ax
-        Axes to draw into.
-
-    Raises
-    ------
-    InputError
-        If it has another number of dimensions, or matplotlib is missing.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> labels = ["ada", "ben"]
-    >>> matrix = xr.DataArray(np.eye(2), {"speaker": labels, "other": labels}, name="mmd")
-    >>> plot_matrix(matrix).get_ylabel()
-    'speaker'
-    """
-    if matrix.ndim != 2:
-        raise InputError(f"matrix has dimensions {matrix.dims}: a picture of one needs two.")
-    ax = new_axes(ax)
-    values = np.asarray(matrix, dtype=np.float64)
-    drawn = ax.imshow(values, cmap=density_colours(), interpolation="nearest")
-    for axis, dim in ((ax.yaxis, matrix.dims[0]), (ax.xaxis, matrix.dims[1])):
-        labels = matrix[dim].values if dim in matrix.coords else np.arange(matrix.sizes[dim])
-        step = -(-len(labels) // _MAX_LABELS)
-        axis.set_ticks(np.arange(len(labels))[::step], [str(x) for x in labels[::step]])
-        axis.set_label_text(str(dim))
-    ax.tick_params(axis="x", rotation=90)
-    ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
     return ax
 
 

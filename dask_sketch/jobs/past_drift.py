@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dask_sketch.display.comparison_plots import plot_discrepancies
 from dask_sketch.display.html import card, html_table
-from dask_sketch.display.plots import notebook_axes, plot_discrepancies
+from dask_sketch.display.plots import notebook_axes
 from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoints

@@ -6,14 +6,12 @@ import sys
 
 import numpy as np
 import pytest
-import xarray as xr
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from dask_sketch import FeatureMap, decode, design, mmd, partial_sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch
 from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.display import plots as pictures
-from dask_sketch.display.plots import plot_matrix
 from dask_sketch.errors import InputError
 from dask_sketch.models import Centroids, random_mixture
 
@@ -77,29 +75,3 @@ def test_det_curves_share_axes():
     assert ax.get_xlim() == wide
     assert len(ax.lines) == 6
     assert ax.lines[2].get_label() == "bad"
-
-
-def test_groups_are_compared():
-    speaker = np.repeat(["ada", "ben", "cleo"], [1000, 999, 1])
-    rows = ROWS + 2.0 * (speaker == "ben")[:, None]
-    group = partial_sketch(rows, MAP, groups=speaker)
-    ax = plot_matrix(mmd(group))
-    assert (ax.get_ylabel(), ax.get_xlabel()) == ("group", "other_group")
-    (drawn,) = ax.images
-    shown = drawn.get_array()
-    assert shown[0, 1] > 0.1
-    assert shown[0, 0] == 0
-    assert shown.mask[2, 0]  # of one sample there is nothing to say
-
-
-def test_a_matrix_names_its_rows_and_columns():
-    labels = [f"speaker {k}" for k in range(90)]
-    matrix = xr.DataArray(np.eye(90), {"speaker": labels, "other": labels}, name="mmd")
-    ax = plot_matrix(matrix)
-    assert (ax.get_ylabel(), ax.get_xlabel()) == ("speaker", "other")
-    shown = [text.get_text() for text in ax.get_yticklabels()]
-    assert shown == labels[::3]
-    (drawn,) = ax.images
-    np.testing.assert_array_equal(drawn.get_array(), matrix)
-    with pytest.raises(InputError, match=r"dimensions \('speaker',\)"):
-        plot_matrix(matrix[:, 0])

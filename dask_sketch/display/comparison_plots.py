@@ -1,0 +1,222 @@
+"""Plot distances, witness functions and discrepancies of distributions (extra ``plot``).
+
+As in :mod:`~dask_sketch.display.plots`, functions take arrays, draw into ``ax`` if given, and
+return the axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dask_sketch.display.plots import density_colours, new_axes
+from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
+from dask_sketch.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
+_MAX_LABELS = 40  # labels that have room beside a matrix
+_MAX_ORDERED = 1000  # rows of a matrix whose best order of leaves is searched
+
+
+def plot_discrepancies(
+    numbers: Sequence[int],
+    discrepancies: ArrayLike,
+    intervals: ArrayLike,
+    alarms: Sequence[bool],
+    *,
+    changes: Sequence[int] = (),
+    tolerance: float = 0.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Discrepancy of each run with its interval, and change points.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of the runs, increasing.
+    discrepancies, intervals
+        Discrepancies, shape (n_runs,), and their confidence intervals, shape (n_runs, 2).
+    alarms
+        Whether each run raised an alarm.
+    changes
+        Numbers of the first runs after a change.
+    tolerance
+        Discrepancy that does not matter; 0 for none.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+
+    Examples
+    --------
+    >>> ax = plot_discrepancies([2, 3], [0.1, 0.4], [(0.0, 0.2), (0.3, 0.5)], [False, True])
+    >>> ax.get_xlabel()
+    'run'
+    """
+    ax = new_axes(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    x, y = np.asarray(numbers), np.asarray(discrepancies, dtype=np.float64)
+    low, high = np.asarray(intervals, dtype=np.float64).reshape(-1, 2).T
+    alarm = np.asarray(alarms, dtype=bool)
+    for chosen, color, label in ((~alarm, BLUE, "no alarm"), (alarm, ORANGE, "alarm")):
+        if chosen.any():
+            ax.vlines(x[chosen], low[chosen], high[chosen], color=color, lw=1.5)
+            ax.plot(x[chosen], y[chosen], "o", color=color, ms=4, label=label, clip_on=False)
+    for k, change in enumerate(changes):
+        label = "" if k else "change of the distribution"
+        ax.axvline(change - 0.5, color=GREEN, ls="--", lw=1.5, label=label)
+    if tolerance:
+        ax.axhline(tolerance, color=GREY, ls=":", lw=1.5, label="tolerance")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    top = 1.5 * max(high.max(initial=0.0), tolerance) or 1.0  # room for the legend
+    ax.set(xlabel="run", ylabel="discrepancy from the data before", ylim=(0.0, top))
+    ax.legend(loc="upper left")
+    return ax
+
+
+def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None, *, ordered: bool = False) -> Axes:
+    """Matrix as coloured squares; NaN is left blank.
+
+    Parameters
+    ----------
+    matrix
+        Matrix of two dimensions, with labels as coordinates.
+    ax
+        Axes to draw into.
+    ordered
+        Put labels that are close side by side: the order of the leaves of a dendrogram of average
+        distances. For a symmetric matrix of distances, such as that of ``mmd(group)``.
+
+    Raises
+    ------
+    InputError
+        If it has another number of dimensions, is to be ordered and is not symmetric, or matplotlib
+        is missing.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> labels = ["ada", "ben"]
+    >>> matrix = xr.DataArray(np.eye(2), {"speaker": labels, "other": labels}, name="mmd")
+    >>> plot_matrix(matrix).get_ylabel()
+    'speaker'
+    """
+    if matrix.ndim != 2:
+        raise InputError(f"matrix has dimensions {matrix.dims}: a picture of one needs two.")
+    if ordered:
+        order = _leaf_order(np.asarray(matrix, dtype=np.float64))
+        matrix = matrix[order, order]
+    ax = new_axes(ax)
+    values = np.asarray(matrix, dtype=np.float64)
+    drawn = ax.imshow(values, cmap=density_colours(), interpolation="nearest")
+    for axis, dim in ((ax.yaxis, matrix.dims[0]), (ax.xaxis, matrix.dims[1])):
+        labels = matrix[dim].values if dim in matrix.coords else np.arange(matrix.sizes[dim])
+        step = -(-len(labels) // _MAX_LABELS)
+        axis.set_ticks(np.arange(len(labels))[::step], [str(x) for x in labels[::step]])
+        axis.set_label_text(str(dim))
+    ax.tick_params(axis="x", rotation=90)
+    ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
+    return ax
+
+
+def _leaf_order(distances: Array) -> NDArray[np.intp]:
+    """Order in which close rows of a matrix of distances are neighbours."""
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+
+    n = len(distances)
+    if distances.shape != (n, n) or not np.allclose(distances, distances.T, equal_nan=True):
+        raise InputError(
+            f"ordered=True: matrix has shape {distances.shape} and is not symmetric; its order "
+            "needs distances of all pairs, such as those of mmd(group).",
+            parameter="ordered",
+        )
+    above = distances[np.triu_indices(n, 1)]
+    if len(above) < 2:
+        return np.arange(n)
+    # groups of which nothing is known come last
+    above = np.nan_to_num(above, nan=2.0 * np.nanmax(above, initial=1.0))
+    found = linkage(above, "average")
+    tree = optimal_leaf_ordering(found, above) if n <= _MAX_ORDERED else found
+    return np.asarray(leaves_list(tree), dtype=np.intp)
+
+
+def plot_witness(
+    x: ArrayLike, values: ArrayLike, *, names: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Witness function at points: where the first of two distributions has more mass, or less.
+
+    Parameters
+    ----------
+    x
+        Points, shape (n_points, 1) or (n_points, 2): of a grid, of rows, or the means of a mixture.
+    values
+        Values of :func:`dask_sketch.distributions.witness` there, shape (n_points,). With more
+        features, choose the columns to draw.
+    names
+        Names of the features.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If shapes do not match, or matplotlib is missing.
+
+    Examples
+    --------
+    >>> grid = np.linspace(-3.0, 3.0, 61)[:, None]
+    >>> plot_witness(grid, np.sin(grid[:, 0]), names=["height"]).get_xlabel()
+    'height'
+    """
+    points, found = np.asarray(x, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] not in (1, 2) or found.shape != points.shape[:1]:
+        raise InputError(
+            f"x has shape {points.shape} and values {found.shape}: give points of one or two "
+            "features, and one value for each.",
+            parameter="x",
+        )
+    ax = new_axes(ax)
+    shown = [f"feature {k}" for k in range(points.shape[1])] if names is None else list(names)
+    label = "witness: more of the first above zero"
+    if points.shape[1] == 1:
+        order = np.argsort(points[:, 0], kind="stable")
+        place, height = points[order, 0], found[order]
+        for color, part in ((BLUE, np.maximum(height, 0.0)), (ORANGE, np.minimum(height, 0.0))):
+            ax.fill_between(place, part, color=color, alpha=0.4, lw=0)
+        ax.plot(place, height, color=GREY, lw=1.5)
+        ax.axhline(0.0, color=GREY, lw=1)
+        ax.set(xlabel=shown[0], ylabel=label)
+        return ax
+    reach = float(np.abs(found).max(initial=0.0)) or 1.0
+    drawn = ax.scatter(
+        points[:, 0],
+        points[:, 1],
+        c=found,
+        cmap=_sign_colours(),
+        vmin=-reach,
+        vmax=reach,
+        s=14,
+        lw=0,
+    )
+    ax.set(xlabel=shown[0], ylabel=shown[1])
+    ax.figure.colorbar(drawn, ax=ax, label=label)
+    return ax
+
+
+def _sign_colours() -> Any:
+    """Colour map from orange over transparent grey to blue, for light and dark paper."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgba
+
+    ends = to_rgba(ORANGE), to_rgba(GREY, 0.15), to_rgba(BLUE)
+    return LinearSegmentedColormap.from_list("sign", ends)

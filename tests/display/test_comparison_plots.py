@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from dask_sketch import FeatureMap, mmd, partial_sketch
+from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
+from dask_sketch.errors import InputError
+
+pytest.importorskip("matplotlib")
+MAP = FeatureMap(2, 60, scale=1.0)
+ROWS = np.random.default_rng(0).normal(size=(2000, 2))
+
+
+def test_groups_are_compared():
+    speaker = np.repeat(["ada", "ben", "cleo"], [1000, 999, 1])
+    rows = ROWS + 2.0 * (speaker == "ben")[:, None]
+    group = partial_sketch(rows, MAP, groups=speaker)
+    ax = plot_matrix(mmd(group))
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("group", "other_group")
+    (drawn,) = ax.images
+    shown = drawn.get_array()
+    assert shown[0, 1] > 0.1
+    assert shown[0, 0] == 0
+    assert shown.mask[2, 0]  # of one sample there is nothing to say
+
+
+def test_a_matrix_names_its_rows_and_columns():
+    labels = [f"speaker {k}" for k in range(90)]
+    matrix = xr.DataArray(np.eye(90), {"speaker": labels, "other": labels}, name="mmd")
+    ax = plot_matrix(matrix)
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("speaker", "other")
+    shown = [text.get_text() for text in ax.get_yticklabels()]
+    assert shown == labels[::3]
+    (drawn,) = ax.images
+    np.testing.assert_array_equal(drawn.get_array(), matrix)
+    with pytest.raises(InputError, match=r"dimensions \('speaker',\)"):
+        plot_matrix(matrix[:, 0])
+
+
+def test_close_rows_of_a_matrix_are_neighbours():
+    place = np.random.default_rng(0).permutation(12)
+    distances = np.abs(place[:, None] - place).astype(float)
+    distances[3] = distances[:, 3] = np.nan  # nothing is known of it
+    labels = place.astype(str)
+    matrix = xr.DataArray(distances, {"day": labels, "other": labels})
+    ax = plot_matrix(matrix, ordered=True)
+    shown = [int(text.get_text()) for text in ax.get_yticklabels()]
+    assert [text.get_text() for text in ax.get_xticklabels()] == list(map(str, shown))
+    known = [one for one in shown if one != place[3]]
+    assert known in (sorted(known), sorted(known)[::-1])
+    assert shown[0] == place[3] or shown[-1] == place[3]
+    with pytest.raises(InputError, match="ordered=True.* not symmetric"):
+        plot_matrix(matrix[:, 2:], ordered=True)
+
+
+def test_the_sign_of_a_witness_has_a_colour():
+    x = np.linspace(-1.0, 1.0, 20)
+    ax = plot_witness(np.column_stack([x, x**2]), x, names=["a", "b"])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("a", "b")
+    (drawn,) = ax.collections
+    assert drawn.get_clim() == (-1.0, 1.0)
+    colors = drawn.to_rgba(drawn.get_array())
+    assert colors[0, 0] > colors[0, 2]
+    assert colors[-1, 2] > colors[-1, 0]
+    ax = plot_witness(x[::-1, None], x)
+    assert (np.diff(ax.lines[0].get_xdata()) > 0).all()
+    with pytest.raises(InputError, match=r"x has shape \(20, 3\)"):
+        plot_witness(np.ones((20, 3)), x)
+    with pytest.raises(InputError, match=r"values \(19,\)"):
+        plot_witness(x[:, None], x[1:])
