@@ -8,7 +8,12 @@ import numpy as np
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.features.feature_map import moment_units
-from dask_sketch.features.kernels.fixed_point import WEIGHT_FRACTION, FixedPoint, is_weight
+from dask_sketch.features.kernels.fixed_point import (
+    SQUARED_FRACTION,
+    WEIGHT_FRACTION,
+    FixedPoint,
+    is_weight,
+)
 from dask_sketch.sketching.artifact import WEIGHTS
 from dask_sketch.sketching.open import damaged_store, feature_map_of, stored_array
 from dask_sketch.sketching.quantized_phases import MAX_SEED, QuantizedPhases
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
+_SQUARED = 2**SQUARED_FRACTION
+_MAX_POSITION = 2**62  # that of the first row of a message, as everywhere
 _TOLERANCE = 1e-6  # of a total weight: those of float32 have 24 binary digits
 
 
@@ -65,15 +72,14 @@ def read_phases(dataset: xr.Dataset, store: object = "the dataset") -> Quantized
             **arrays,
             **totals,
         )
+        given = np.ones(n) if weights is None else weights
+        stated = found.weight_quanta / 2**WEIGHT_FRACTION, found.squared_weight_quanta / _SQUARED
     except _DAMAGES as error:
         raise damaged_store(store, "file of quantised phases", error) from error
     possible = found.first_quanta.is_canonical() and found.second_quanta.is_canonical()
-    possible &= 0 <= found.seed <= MAX_SEED and min(found.position, found.omitted) >= 0
-    total = float(n) if weights is None else float(weights.sum())
-    if weights is not None:
-        possible &= all(weight == 0.0 or is_weight(weight) for weight in weights.tolist())
-    possible &= bool(abs(found.weight_quanta / 2**WEIGHT_FRACTION - total) <= _TOLERANCE * total)
-    possible &= found.squared_weight_quanta >= 0
+    possible &= 0 <= found.seed <= MAX_SEED and 0 <= found.position <= _MAX_POSITION
+    possible &= found.omitted >= 0 and all(map(is_weight, given.tolist()))
+    possible &= np.allclose(stated, [given.sum(), (given**2).sum()], rtol=_TOLERANCE, atol=0.0)
     possible &= bool((units == moment_units(feature_map)).all())
     if not possible:
         raise ArtifactError(
