@@ -14,8 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.storage.registry import register_reader
-from dask_sketch.validation.lazy_input import register_lazy_methods
+from dask_sketch.validation.registry import register_lazy_methods, register_reader
 
 if TYPE_CHECKING:
     from dask_sketch.decoders.calibrated_sample import calibrate

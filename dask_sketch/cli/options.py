@@ -18,7 +18,7 @@ import click
 
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
 from dask_sketch.errors import ArtifactError, InputError, PlanError, SketchError
-from dask_sketch.storage.replace import replacing
+from dask_sketch.storage.local_files import replacing
 from dask_sketch.validation.choices import TASKS, known_type, listed_types
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage

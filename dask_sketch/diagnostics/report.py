@@ -20,7 +20,7 @@ from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.storage.replace import replacing
+from dask_sketch.storage.local_files import replacing
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison

@@ -10,8 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.storage.regular_files import read_regular_file
-from dask_sketch.storage.replace import replacing
+from dask_sketch.storage.local_files import read_regular_file, replacing
 
 MAX_TEXT = 2**26  # bytes: a whitening matrix of 1800 features
 

@@ -8,12 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.bandwidths import (
-    N_BANDWIDTHS,
-    N_COMPONENTS,
-    N_FREQUENCIES,
-    comparison_covariances,
-)
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import (
@@ -24,7 +18,16 @@ from dask_sketch.features.pilot import (
     record_pilot,
     rough_mixture,
 )
-from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
+from dask_sketch.features.scale import (
+    BAND_FREQUENCIES,
+    N_BANDWIDTHS,
+    PILOT_COMPONENTS,
+    ScaleFit,
+    clustering_scale,
+    comparison_covariances,
+    estimate_scale,
+    observe_scale,
+)
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.choices import TASKS, WHITENINGS
@@ -196,8 +199,8 @@ whitening, seed, dtype
     _require_magnitudes(pilot, label, feature_names)
     d = pilot.shape[1]
     if task == "comparison":
-        n_components = n_components or N_COMPONENTS
-        m = n_frequencies or N_BANDWIDTHS * N_FREQUENCIES
+        n_components = n_components or PILOT_COMPONENTS
+        m = n_frequencies or N_BANDWIDTHS * BAND_FREQUENCIES
     else:
         m = _choose_n_frequencies(n_frequencies, d, n_components, task)
     if distribution is None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
 from dask_sketch.sources.bag import Block
 
 if TYPE_CHECKING:

@@ -36,8 +36,7 @@ from dask_sketch.sketching.partial import (
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import is_stream, require_options
-from dask_sketch.sources.positions import Positions
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import Positions, Samples
 
 
 def sketch(

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from dask_sketch.errors import InputError, SketchError
 from dask_sketch.jobs.permissions import Secret, permitted_places, remedy
-from dask_sketch.storage.regular_files import read_regular_file
+from dask_sketch.storage.local_files import read_regular_file
 
 MAX_BYTES = 2**16  # of a file that holds a secret
 MAX_TEXT = 4096  # characters of one option

@@ -20,7 +20,7 @@ from dask_sketch.models.model import (
     unit_blocks,
     weighted_mean,
 )
-from dask_sketch.validation.lazy_input import apply_lazily
+from dask_sketch.validation.registry import apply_lazily
 
 if TYPE_CHECKING:
     from dask_sketch.models.model import Decoding, Polishing

@@ -20,7 +20,7 @@ from dask_sketch.models.mixture import Mixture
 from dask_sketch.models.model import SHOWN_FEATURES, in_memory, row_blocks
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, rank_of, uses_matrices
-from dask_sketch.validation.lazy_input import apply_lazily
+from dask_sketch.validation.registry import apply_lazily
 
 if TYPE_CHECKING:
     import sklearn.mixture

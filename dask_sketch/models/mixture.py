@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.models.density import JointDensity
 from dask_sketch.models.model import Model, in_memory, row_blocks, weighted_mean
-from dask_sketch.validation.lazy_input import apply_lazily
+from dask_sketch.validation.registry import apply_lazily
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.model import finite
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
-from dask_sketch.validation.lazy_input import apply_lazily
+from dask_sketch.validation.registry import apply_lazily
 
 Array = NDArray[np.float64]
 

@@ -41,12 +41,12 @@ from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact_reader import Versions, read_dataset, unpacked_dataset
-from dask_sketch.storage.registry import registered_reader, registered_versions
+from dask_sketch.validation.registry import registered_reader, registered_versions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-# and what the registered readers of :mod:`dask_sketch.storage.registry` return
+# and what the registered readers of :mod:`dask_sketch.validation.registry` return
 Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 # of a sum; 118 for others

@@ -18,8 +18,8 @@ import numpy as np
 from zarr.storage import MemoryStore
 
 from dask_sketch.errors import ArtifactError
+from dask_sketch.storage.local_files import replacing
 from dask_sketch.storage.overwrite import local_path, require_writable
-from dask_sketch.storage.replace import replacing
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -28,8 +28,8 @@ from dask_sketch.storage.artifact import (
     first_line,
     unpacked,
 )
+from dask_sketch.storage.local_files import scratch_folders
 from dask_sketch.storage.overwrite import local_path
-from dask_sketch.storage.replace import scratch_folders
 from dask_sketch.storage.untrusted import guarded
 
 if TYPE_CHECKING:

@@ -45,11 +45,11 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernels.llvm_vectors import (
     FRACTION,
     PRODUCT,
+    SOURCE_MARK,
     SQUARE,
     Vectors,
     bits_of,
 )
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 ROWS = 8  # samples that share one load of the frequencies and of the sums

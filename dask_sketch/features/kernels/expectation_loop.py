@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
 from dask_sketch.features.kernels.row_loop import OVERFLOW, add_quanta
 from dask_sketch.features.kernels.row_reader import native_type
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 BLOCK = 64  # rows that are computed side by side

@@ -33,12 +33,12 @@ from dask_sketch.features.kernels.incomplete import mask_basis
 from dask_sketch.features.kernels.llvm_vectors import (
     FRACTION,
     PRODUCT,
+    SOURCE_MARK,
     SQUARE,
     VECTOR_BITS,
     bits_of,
 )
 from dask_sketch.features.kernels.prepared import Kernel
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD, N_BASIS, StructuredKernel, make_basis
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE
 from dask_sketch.validation.compilation import cached_njit, compiled_once

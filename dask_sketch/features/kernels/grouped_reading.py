@@ -25,9 +25,8 @@ from dask_sketch.features.kernels.grouped_code import (
     prefetch_element,
     take_feature,
 )
-from dask_sketch.features.kernels.llvm_vectors import FRACTION
+from dask_sketch.features.kernels.llvm_vectors import FRACTION, SOURCE_MARK
 from dask_sketch.features.kernels.row_loop import N_EXPONENTS, OVERFLOW, add_far, add_quanta
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.structured import AHEAD
 from dask_sketch.features.kernels.whitened_rows import TOGETHER, mix_columns
 from dask_sketch.validation.compilation import cached_njit, compiled_once

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import DenseKernel
 from dask_sketch.features.kernels.fixed_point import FRACTION, LOW_BITS, WEIGHT_BITS
-from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.prepared import Kernel
 from dask_sketch.features.kernels.row_reader import native_type
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.kernels.structured import (
     AHEAD,

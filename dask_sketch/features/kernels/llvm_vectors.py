@@ -41,7 +41,9 @@ the C library computes the same bits, far more slowly.
 from __future__ import annotations
 
 import math
+from importlib import resources
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from llvmlite import ir
@@ -205,3 +207,18 @@ def integer_type(kind: str) -> Any:
 def real_type(kind: str) -> Any:
     """Scalar type of LLVM."""
     return ir.DoubleType() if kind == "float64" else ir.FloatType()
+
+
+def _checksum() -> int:
+    """Checksum of the source of all kernels.
+
+    numba loads a compiled function from its cache if its bytecode, the values that it encloses and
+    its file are unchanged. Emitted arithmetic, sizes of buffers and functions of other modules are
+    not compared. A compiled function of more than one module therefore encloses this checksum.
+    """
+    files = (one for one in resources.files(__package__).iterdir() if one.name.endswith(".py"))
+    texts = (one.read_bytes() for one in sorted(files, key=lambda one: one.name))
+    return crc32(b"".join(texts))
+
+
+SOURCE_MARK = _checksum()

@@ -28,9 +28,9 @@ from dask_sketch.features.kernels.expectation_loop import (
     flush,
     load,
 )
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
 from dask_sketch.features.kernels.row_loop import OVERFLOW
 from dask_sketch.features.kernels.row_reader import native_type
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
 from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 

@@ -34,8 +34,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import CAPACITY, vector_bits
-from dask_sketch.features.kernels.llvm_vectors import FRACTION, VECTOR_BITS, Vectors
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.features.kernels.llvm_vectors import FRACTION, SOURCE_MARK, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.structured_code import (
     add_products,
     put_basis,

@@ -16,8 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dask_sketch.features.kernels.llvm_vectors import VECTOR_BITS, Vectors
-from dask_sketch.features.kernels.source_mark import SOURCE_MARK
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK, VECTOR_BITS, Vectors
 from dask_sketch.features.kernels.structured import pointer_at, transpose_square
 from dask_sketch.features.kernels.structured_code import put_products
 from dask_sketch.validation.compilation import cached_njit, compiled_once

@@ -22,8 +22,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import LedgerError
+from dask_sketch.storage.local_files import read_regular_file
 from dask_sketch.storage.overwrite import local_path
-from dask_sketch.storage.regular_files import read_regular_file
 
 
 class Backend(Protocol):

@@ -1,4 +1,4 @@
-"""The width of vectors changes no bit of the sums."""
+"""The width of vectors changes no bit of the sums; caches depend on the sources of all kernels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 import pytest
 
+from dask_sketch.features.kernels import dense, grouped_loops, grouped_reading, structured
+from dask_sketch.features.kernels import whitened_rows as whitened
 from dask_sketch.features.kernels.dense import DenseKernel, vector_bits
+from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
 from dask_sketch.features.kernels.structured import StructuredKernel
 from dask_sketch.features.kernels.structured_frequencies import truncate_to_grid
 
@@ -61,3 +65,32 @@ def test_the_code_for_avx2_has_the_same_bits():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == checksum_of_sums()
+
+
+COMPILERS = {
+    "dense": lambda: dense._specialised.__wrapped__(2, "float64", 2, 0),
+    "structured": lambda: structured._compiled.__wrapped__("float64", 2, 128),
+    "whitened": lambda: whitened._whitener.__wrapped__("float64"),
+    "sums of groups": lambda: grouped_loops._summer_of_sums("float64", 2),
+    "values of groups": lambda: grouped_loops._summer_of_values("float64"),
+    "tiles of groups": lambda: grouped_loops._summer_of_tiles("float64", 2),
+    "fetching": lambda: grouped_reading._fetcher.__wrapped__("float64", 2),
+    "reading": lambda: grouped_reading._reader.__wrapped__("float64", "float64"),
+    "whitening of groups": lambda: grouped_reading._whitener("float64"),
+}
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_the_cache_of_a_kernel_depends_on_all_sources(name, monkeypatch):
+    kept = []
+    monkeypatch.setattr(numba, "njit", lambda *args, **options: lambda f: kept.append(f) or f)
+    COMPILERS[name]()
+    (function,) = kept
+    values = dict(
+        zip(
+            function.__code__.co_freevars,
+            (cell.cell_contents for cell in function.__closure__),
+            strict=True,
+        )
+    )
+    assert values["mark"] == SOURCE_MARK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dask_sketch.storage.replace import replacing
+from dask_sketch.storage.local_files import replacing
 
 
 def test_a_folder_is_never_replaced_by_a_file(tmp_path):

@@ -1,12 +1,14 @@
-"""Replace a local file or folder at once, and sweep what killed processes left behind."""
+"""Read local files that may be pipes or devices, and replace files and folders at once."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -93,3 +95,36 @@ def _sweep(path: Path) -> None:
             ours = {found.name for found in folder.iterdir()} <= {"new", "old"}
             if ours and time.time() - folder.stat().st_mtime > _OLD_AFTER:
                 shutil.rmtree(folder)
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """Read at most ``limit`` bytes of a file; pipes and devices, which may never end, are refused.
+
+    Parameters
+    ----------
+    path
+        Path of the file. Symbolic links are followed.
+    limit
+        Largest number of bytes.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read, is not a regular file, or no file can have this name.
+
+    Examples
+    --------
+    >>> len(read_regular_file(Path(__file__), 3))
+    3
+    >>> read_regular_file(Path("/dev/zero"), 3)
+    Traceback (most recent call last):
+    OSError: [Errno 22] not a regular file: '/dev/zero'
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block
+    except ValueError as error:  # a zero byte, or text that no file system has
+        raise OSError(errno.EINVAL, "no file has this name") from error
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(limit)
