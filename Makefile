@@ -132,6 +132,8 @@ distributions: $(READY)  ## tests of two groups of sketches, and learning from g
 	  $(BIN)/python -m tests.benchmarks.densities
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.learning $(if $(DATA),--data "$(DATA)")
+	$(if $(DATA),OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.spoken "$(DATA)/fsdd")
 
 real: $(READY) $(DATA_SETS)/.ready  ## real data beside EM and k-means: make real [DATA=folder] [QUICK=1] [ONLY="speech mnist"]
 	$(BIN)/python -m tests.benchmarks.real $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)") $(ONLY)

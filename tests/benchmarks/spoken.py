@@ -1,0 +1,128 @@
+"""Speakers and words from one sketch a recording, beside means and deviations.
+
+``python -m tests.benchmarks.spoken DATA``, part of ``make distributions`` with a folder of speech.
+Recordings are files named ``word_speaker_take.wav``, as in the Free Spoken Digit Dataset. Whole
+words, speakers or takes are left out of the fit; feature maps are of the recordings of the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dask_sketch import design, partial_sketch
+from dask_sketch.display.text import text_table
+from dask_sketch.distributions import DistributionClassifier
+
+Array = NDArray[np.float64]
+_FOLDS, _LANDMARKS, _FREQUENCIES = 6, 1000, 500
+_LEAST = 4  # frames of a recording
+_PLACE = 3.0  # length of a recording in the feature of its frames' places
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Frames of recordings, in units of their deviations, and what was said by whom.
+
+    Attributes
+    ----------
+    frames
+        Frames of each recording, shape (n_frames, n_features).
+    words, speakers, takes
+        Labels of each recording, shape (n_recordings,).
+    """
+
+    frames: list[Array]
+    words: NDArray[np.str_]
+    speakers: NDArray[np.str_]
+    takes: NDArray[np.intp]
+
+    def placed(self) -> list[Array]:
+        """Frames with their place in the recording as one more feature."""
+        return [np.c_[x, _PLACE * np.linspace(0.0, 1.0, len(x))] for x in self.frames]
+
+
+def read(folder: Path, n_takes: int) -> Recordings:
+    """Cepstra of the first takes of each word and speaker."""
+    from dask_sketch.speech import FrontEnd, mfcc_of_file
+
+    files = [path for path in sorted(folder.glob("*.wav")) if int(_parts(path)[2]) < n_takes]
+    found = {path: mfcc_of_file(path, FrontEnd(sample_rate=8000)) for path in files}
+    found = {path: x.astype(float) for path, x in found.items() if len(x) >= _LEAST}
+    unit = np.concatenate(list(found.values())).std(axis=0)
+    word, speaker, take = (np.array(one) for one in zip(*map(_parts, found), strict=True))
+    return Recordings([x / unit for x in found.values()], word, speaker, take.astype(np.intp))
+
+
+def _parts(path: Path) -> list[str]:
+    return path.stem.split("_")
+
+
+def errors(
+    frames: list[Array], y: NDArray[np.str_], left_out: NDArray[np.generic], landmarks: int
+) -> tuple[float, float]:
+    """Shares of wrong labels by moments and by sketches, with whole groups left out of the fit.
+
+    Parameters
+    ----------
+    frames
+        Frames of each recording.
+    y
+        Label to predict for each of them.
+    left_out
+        Group of each of them; those of one fold are predicted by a fit to the others.
+    landmarks
+        Number of landmarks.
+    """
+    moments = np.array([np.r_[x.mean(axis=0), x.std(axis=0)] for x in frames])
+    rows, number = np.concatenate(frames), np.repeat(np.arange(len(y)), list(map(len, frames)))
+    wrong = np.empty((2, len(y)), dtype=bool)
+    for old, new in GroupKFold(min(_FOLDS, len(set(left_out)))).split(moments, y, left_out):
+        plain = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
+        wrong[0, new] = plain.fit(moments[old], y[old]).predict(moments[new]) != y[new]
+        feature_map = design(
+            rows[np.isin(number, old)], task="comparison", n_frequencies=_FREQUENCIES, seed=0
+        )
+        group = partial_sketch(rows, feature_map, groups=number)
+        model = DistributionClassifier(landmarks)
+        model.fit(group.select(np.isin(group.labels, old)), y[old])
+        wrong[1, new] = model.predict(group.select(np.isin(group.labels, new))) != y[new]
+    of_moments, of_sketches = wrong.mean(axis=1).tolist()
+    return of_moments, of_sketches
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", type=Path, help="folder of recordings")
+    parser.add_argument("--takes", type=int, default=20, help="of each word and speaker")
+    parser.add_argument("--landmarks", type=int, default=_LANDMARKS)
+    chosen = parser.parse_args()
+    data = read(chosen.data, chosen.takes)
+    takes = data.takes % _FOLDS
+    cases = {
+        "speaker, other words": (data.frames, data.speakers, data.words),
+        "word, other takes": (data.frames, data.words, takes),
+        "word, other takes, with places": (data.placed(), data.words, takes),
+        "word, other speakers": (data.frames, data.words, data.speakers),
+        "word, other speakers, with places": (data.placed(), data.words, data.speakers),
+    }
+    rows = []
+    for name, case in cases.items():
+        rows.append((name, *(f"{error:.1%}" for error in errors(*case, chosen.landmarks))))
+        click.echo(", ".join(rows[-1]), err=True)
+    click.echo(f"{len(data.frames):,} recordings: wrong labels")
+    click.echo(text_table(rows, header=("label", "means and deviations", "sketches")))
+
+
+if __name__ == "__main__":
+    main()
