@@ -29,7 +29,9 @@ from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.errors import DecodeError
 from dask_sketch.validation.choices import rank_of
+from dask_sketch.validation.warn import warn_user
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
 # nature: frequencies are many and smooth. It costs 0.001 to 0.005 in ln KL (d = 2 and 10). With
@@ -162,8 +164,13 @@ def refine_efficiently(
         # the last round, which determines the result, uses all frequencies
         last = moved < _STOP or left == 0
         used = objective if last else coarse
-        metric = _Metric(used, weights, theta, block_size, single=single, test=test)
-        moved, weights, theta = _newton(used, metric, weights, theta)
+        try:
+            metric = _Metric(used, weights, theta, block_size, single=single, test=test)
+            moved, weights, theta = _newton(used, metric, weights, theta)
+        except linalg.LinAlgError:  # a component became far wider than the data, or flat
+            weights, theta = fit.weights / fit.weights.sum(), fit.theta
+            metric = _metric_of_start(objective, fit, block_size, single=single, test=test)
+            break
         report(objective.cost(weights, theta))
         if used is objective and moved < _STOP:
             break
@@ -172,6 +179,29 @@ def refine_efficiently(
     errors = _in_data_units(objective, variances, len(theta))
     found = metric.overidentification(objective, weights, theta) if test else None
     return RefinedFit(refined, errors, found)
+
+
+def _metric_of_start(
+    objective: Objective, fit: Fit, block_size: int, *, single: bool, test: bool
+) -> _Metric:
+    """Metric of a fit that cannot be refined, with a warning; an error if it has none."""
+    weights = fit.weights / fit.weights.sum()
+    deviations = np.sqrt(objective.space.variances(fit.theta))
+    place = f"a mixture of {len(fit.theta)} components, whose standard deviations are from "
+    place += f"{deviations.min():.2g} to {deviations.max():.2g} scales of the feature map"
+    remedy = "Decode fewer components, or covariance_type='diag'"
+    try:
+        metric = _Metric(objective, weights, fit.theta, block_size, single=single, test=test)
+    except linalg.LinAlgError as error:
+        raise DecodeError(
+            f"the sketch has no metric at {place}: a component is far wider than the data, or "
+            f"flat. {remedy}."
+        ) from error
+    warn_user(
+        f"the fit could not be refined from {place}: it is of least squares, and its standard "
+        f"errors are rough. {remedy}."
+    )
+    return metric
 
 
 def _in_data_units(

@@ -52,6 +52,7 @@ _WITHOUT_PILOT = (
     "with covariances of several scales, such as 1, 4, 16 and 64 times the smallest."
 )
 _POINTS = 10_000  # rows that a comparison uses at most
+_WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singular
 
 
 def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array, Array]) -> float:
@@ -75,7 +76,12 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
     if covariances.ndim == 3:
         unit = np.sqrt(np.outer(floor, floor))
         unit = np.where(unit > 0.0, unit, 1.0)  # of a feature that does not vary
-        density = RowDensity(shares, means, unit * floored(covariances / unit, 1.0))
+        scaled = floored(covariances / unit, 1.0)
+        # what rounding of a component that is far wider in one direction takes from the others
+        largest = np.trace(scaled, axis1=1, axis2=2)
+        lost = np.where(largest > _WIDE, largest / _WIDE, 0.0)
+        scaled += lost[:, None, None] * np.eye(len(floor))
+        density = RowDensity(shares, means, unit * scaled)
     else:
         density = RowDensity(shares, means, np.maximum(covariances, floor))
     return float(weights @ density.log_total(rows))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dask_sketch import decode, partial_sketch
+from dask_sketch import decode, design, partial_sketch, sketch
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.objective import Objective
@@ -264,3 +264,12 @@ def test_a_mixture_without_errors_has_no_intervals(sketch):
         decode(sketch, 3).interval()
     with pytest.raises(InputError, match="level=95"):
         decode(sketch, 3, refine="efficient").interval(95)
+
+
+@pytest.mark.parametrize(("seed", "family"), [(9, "full"), (11, ("low-rank", 2))])
+def test_of_components_that_become_far_too_wide(seed, family):
+    # of one of five values each: wide components explain the sketch, their matrices are singular
+    x = np.eye(5)[np.random.default_rng(seed).integers(0, 5, 400)]
+    found = decode(sketch(x, design(x, n_components=3)), 3, covariance_type=family)
+    assert np.isfinite(found.covariances).all()
+    np.testing.assert_allclose(found.weights @ found.means, x.mean(axis=0), atol=0.05)
