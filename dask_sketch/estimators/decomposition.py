@@ -338,11 +338,23 @@ class SketchPCA(
         -------
         values
             Shape (n_samples,).
+
+        Raises
+        ------
+        InputError
+            If there is no density, because the data does not vary in some direction.
         """
         check_is_fitted(self)
         rows = validate_rows(self, X, remedy=_REMEDY) - self.mean_
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
+        least = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
+        if not least > d * np.finfo(np.float64).eps * float(values.max()):  # as rounding leaves
+            raise InputError(
+                f"score_samples with n_components={k} of {d} features: the smallest variance is "
+                f"{least:.3g}, the largest {values.max():.3g}, so the samples have no density. "
+                "Leave out features that are constant or repeat others, fit more samples, or scale tiny values up."
+            )
         scores = rows @ self.components_.T
         squares = (scores**2 / values).sum(axis=1)
         logarithm = np.log(values).sum()

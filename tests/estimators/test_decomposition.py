@@ -237,3 +237,12 @@ def test_not_fitted():
 def test_random_states_out_of_range_are_refused():
     with pytest.raises(InputError, match="random_state=-1"):
         SketchPCA(1, random_state=-1).fit(np.eye(3))
+
+
+@pytest.mark.parametrize("kind", ["repeated", "few"])
+def test_data_without_a_density_has_no_scores(kind):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    x = x[:, [0, 0, 1]] if kind == "repeated" else x[:3]
+    found = SketchPCA(3).fit(x)
+    with pytest.raises(InputError, match="n_components=3 of 3"):
+        found.score_samples(x)
