@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _BLOCK = 1 << 18  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
+_LEAST_SHARE = 1e-16  # of the largest share of a component in a block, below which none counts
 _START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
 
 
@@ -402,7 +403,11 @@ class Full(Covariances):
 
     def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
         for total, share in zip(squares, shares, strict=True):
-            total += (block * share[:, None]).T @ block
+            # most rows of separated components add nothing that float64 can hold
+            kept = np.flatnonzero(share > _LEAST_SHARE * share.max())
+            few = 2 * len(kept) < len(share)
+            own, masses = (block[kept], share[kept]) if few else (block, share)
+            total += (own * masses[:, None]).T @ own
 
     def _covariances(
         self,

@@ -51,7 +51,10 @@ class GaussianMixture(Mixture):
     decoding
         Record of the decoding, if the mixture was decoded.
     stderr
-        Standard errors of the parameters, if they were estimated (``refine="efficient"``).
+        Standard errors of the parameters, if they were estimated (``refine="efficient"``). Mixtures
+        with factors have none, since loadings are determined only up to rotations. Instead, compare
+        ``weights``, ``means`` and ``variances`` of models decoded (``start=model``) from sums of
+        partial sketches, drawn with replacement.
     polishing
         Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
         decoding is that of the model before.
