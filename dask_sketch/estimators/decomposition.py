@@ -353,7 +353,8 @@ class SketchPCA(
             raise InputError(
                 f"score_samples with n_components={k} of {d} features: the smallest variance is "
                 f"{least:.3g}, the largest {values.max():.3g}, so the samples have no density. "
-                "Leave out features that are constant or repeat others, fit more samples, or scale tiny values up."
+                "Leave out features that are constant or repeat others, fit more samples, or "
+                "scale tiny values up."
             )
         scores = rows @ self.components_.T
         squares = (scores**2 / values).sum(axis=1)
