@@ -40,7 +40,12 @@ from dask_sketch.models.clusters import Clusters, spherical_kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST
-from dask_sketch.models.weighted_em import FittedMixture, fit_centroids, fit_mixture
+from dask_sketch.models.weighted_em import (
+    FittedMixture,
+    fit_centroids,
+    fit_mixture,
+    heldout_likelihoods,
+)
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.warn import warn_user
@@ -54,6 +59,10 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # seconds; 10 components of 64 features with m = 6450 make 8e6.
 # A sample of all rows needs no search, except where it takes no time.
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
+_FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left out to test fits
+_MAX_TESTED = 5e4  # rows times components of such tests, which take a few times that of a fit
+_PRIOR = 1.0  # rows that a weak prior of the covariances counts as
+_WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,8 @@ class Candidates:
         Calibrated rows.
     factors
         Noise variances and loadings of the matrices, for types that have them.
+    heldout
+        Mean log-likelihood of rows that are left out of such fits, where there are few rows.
     """
 
     fit: Fit | None
@@ -82,6 +93,7 @@ class Candidates:
     converged: bool
     calibrated: CalibratedSample
     factors: Array | None = None
+    heldout: float | None = None
 
     @property
     def cost(self) -> float:
@@ -113,8 +125,13 @@ def fit_replicate(
         return Candidates(fit, given, score, True, calibrated)
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
-    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind)
+    prior, heldout = _tested_prior(problem, calibrated, kind)
+    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind, prior=prior)
     shapes = _shapes(found)
+    if prior > 0.0:  # a fit to the sketch of so few rows has none
+        likeliest = found.weights, found.means, shapes
+        score, converged = found.log_likelihood, found.converged
+        return Candidates(None, likeliest, score, converged, calibrated, heldout=heldout)
     start = Start(found.weights, found.means, shapes)
     fit = _fit_to_sketch(problem, start, rng, report, threads)
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
@@ -129,7 +146,34 @@ def fit_replicate(
             found, shapes = again, _shapes(again)
     likeliest = found.weights, found.means, shapes
     factors = found.covariances if rank_of(kind) is not None else None
-    return Candidates(fit, likeliest, found.log_likelihood, found.converged, calibrated, factors)
+    score, converged = found.log_likelihood, found.converged
+    return Candidates(fit, likeliest, score, converged, calibrated, factors, heldout)
+
+
+def _tested_prior(
+    problem: Problem, calibrated: CalibratedSample, covariance_type: str
+) -> tuple[float, float | None]:
+    """Prior of the covariances, and the likelihood of rows left out, where there are few rows.
+
+    Maximum likelihood on few rows fits them too closely, but values that many rows share are to be
+    fitted so: rows that are left out decide. A sketch of more rows than its sample tells more.
+    """
+    k, n_rows = problem.required_size, len(calibrated.rows)
+    n_parameters = k * problem.count_parameters()
+    if (
+        problem.refine is not None
+        or rank_of(covariance_type) is not None
+        or not problem.sketch.holds_all_rows
+        or not 2 * k <= n_rows <= _MAX_TESTED / k
+        or calibrated.effective_count >= _FEW_ROWS * n_parameters
+    ):
+        return 0.0, None
+    rows = np.asarray(calibrated.rows, dtype=np.float64)
+    priors = 0.0, _PRIOR, problem.n_features + 2.0  # the last of Fraley and Raftery (2007)
+    seen = calibrated.weights > 0.0
+    scores = heldout_likelihoods(rows[seen], calibrated.weights[seen], k, covariance_type, priors)
+    best = int(np.argmax(scores))
+    return priors[best], scores[best]
 
 
 def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
@@ -211,6 +255,7 @@ def conclude(
     """
     calibrated = results[0].calibrated
     best = max(results, key=lambda result: result.score)
+    _warn_of_few_rows(problem, best)
     fits = [result.fit for result in results if result.fit is not None]
     if not fits:
         return _likeliest(problem, best, threads, n_evaluations=0, gain=None)
@@ -247,6 +292,19 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
     if problem.refine is None:
         by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     return float(by_chance / calibrated.effective_count)
+
+
+def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
+    """Warn of a mixture that is much less likely for other rows than for those of its fit."""
+    if best.heldout is None or best.score - best.heldout < _WARNED_OPTIMISM:
+        return
+    k = problem.required_size
+    warn_user(
+        f"{best.calibrated.effective_count:,.0f} rows are few for n_components={k} with "
+        f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
+        f"are {best.score - best.heldout:.2g} nats a sample less likely than those of the fit. "
+        "Sketch more rows, or decode fewer components: select_model(sketch) finds their number."
+    )
 
 
 def _warn_of_refinement(problem: Problem, gain: float) -> None:

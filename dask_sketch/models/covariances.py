@@ -177,6 +177,29 @@ class Covariances:
         covariances[which] = self.pooled(components)
         return Components(components.weights, components.means, covariances)
 
+    def shrunk(self, components: Components, rows_of: Array, prior: float) -> Components:
+        """Components whose covariances are means of their own and of a spherical prior.
+
+        In standard units the prior has the variance ``n_components ** (-2 / n_features)``, that of
+        as many balls that fill the space of the rows (Fraley and Raftery 2007).
+
+        Parameters
+        ----------
+        components
+            Components of an M-step.
+        rows_of
+            Effective rows of each component, shape (n_components,).
+        prior
+            Rows that the prior counts as, ``> 0``.
+        """
+        k, d = components.means.shape
+        spheres = self.from_variances(np.full(k, 1.0 / k), np.full((k, d), k ** (-2.0 / d)))
+        if not self.splits:  # one matrix of all rows
+            rows_of = np.full(1, rows_of.sum())
+        own = self._per_component(rows_of / (rows_of + prior))
+        covariances = own * components.covariances + (1.0 - own) * spheres
+        return Components(components.weights, components.means, covariances)
+
     def joint(self, components: Components, rows: Array) -> Array:
         """Log of weight times density, shape (n_components, n).
 

@@ -225,3 +225,14 @@ def test_the_sketch_of_data_elsewhere_is_fitted_alone(n_frequencies):
     model = decode(moved, 1)
     np.testing.assert_allclose(model.means, 1.5, atol=0.03)
     np.testing.assert_allclose(model.covariances, 0.09, rtol=0.1)
+
+
+def test_components_of_few_rows_are_fitted_less_closely_and_warned_of():
+    x, heldout = log_normal(100), log_normal(5000, seed=1)
+    found = sketch(x, design(x, n_components=8))
+    with pytest.warns(UserWarning, match=r"100 rows .* n_components=8 .* select_model"):
+        model = decode(found, 8)
+    assert model.score(heldout) > best_of_em(x, 8).score(heldout) + 0.3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(found, 2)

@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
+from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, heldout_likelihoods
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +169,34 @@ def test_the_likelihood_is_finite_where_components_were_moved_last(rows: np.ndar
     found = fit_mixture(rows, None, 3, n_iterations=1, **options)
     further = fit_mixture(rows, None, 3, **options)
     assert -np.inf < found.log_likelihood < further.log_likelihood
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "tied", "full"])
+def test_a_prior_draws_the_covariances_to_spheres(rows: np.ndarray, covariance_type: str) -> None:
+    options = {"covariance_type": covariance_type, "n_starts": 1, "n_moves": 0}
+    plain = fit_mixture(rows, None, 3, **options)
+    slight = fit_mixture(rows, None, 3, prior=1e-9, **options)
+    np.testing.assert_allclose(slight.covariances, plain.covariances, rtol=1e-4)
+    ruled = fit_mixture(rows, None, 3, prior=1e12, **options)
+    variance = rows.var(axis=0) if covariance_type != "spherical" else rows.var(axis=0).mean()
+    spheres = 3 ** (-2 / 3) * variance
+    expected = np.diag(spheres) if covariance_type in ("tied", "full") else spheres
+    assert ruled.covariances.shape == plain.covariances.shape
+    np.testing.assert_allclose(
+        ruled.covariances, np.broadcast_to(expected, plain.covariances.shape), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_rows_left_out_speak_for_a_prior_unless_values_are_repeated() -> None:
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(60, 5))
+    weights = np.full(60, 1 / 60)
+    plain, prior = heldout_likelihoods(few, weights, 8, "diag", (0.0, 7.0))
+    assert prior > plain + 0.5
+    assert prior < fit_mixture(few, None, 8, prior=7.0).log_likelihood
+    repeated = few[np.arange(60) % 5]  # each of the five is in all parts
+    plain, prior = heldout_likelihoods(repeated, weights, 5, "diag", (0.0, 7.0))
+    assert plain > prior + 1.0
+    # the mean of all rows left out, in the units of the rows
+    doubled, _ = heldout_likelihoods(2.0 * repeated, weights, 5, "diag", (0.0, 1.0))
+    assert doubled == pytest.approx(plain - 5 * np.log(2.0), abs=1e-6)
