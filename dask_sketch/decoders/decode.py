@@ -31,7 +31,7 @@ from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.model import Decoding, StandardErrors
+from dask_sketch.models.model import REGULARIZED, Decoding, StandardErrors
 from dask_sketch.models.open import AnyModel
 from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.group import SketchGroup
@@ -152,9 +152,11 @@ def decode(
           where that is as likely. The rows are those of the sketch. A sketch without rows is
           compared with the mixture of the pilot rows that ``design`` read; if it is of other data,
           such as a group or later data, rows simulated from that mixture are calibrated to the
-          sketch. It is also the default for ``model="dirac"``: k-means on the calibrated rows, or
-          without rows, the centroids of the pilot rows, if the map was designed for as many
-          (``task="clustering"``) and the sketch is of the same data.
+          sketch. If the sketch holds all rows, and they are few for the number of parameters, rows
+          that are left out decide whether a prior of the covariances takes part, and a warning
+          states how much less likely they are. It is also the default for ``model="dirac"``:
+          k-means on the calibrated rows, or without rows, the centroids of the pilot rows, if the
+          map was designed for as many (``task="clustering"``) and the sketch is of the same data.
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
           a feature map without a pilot or with that of very different data, of a private sketch,
           or with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with ``K**2``.
@@ -343,7 +345,7 @@ def _decode_sketch(
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, beside_default(n_components, options),
-        compared=solution.score is not None,
+        compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 

@@ -39,7 +39,7 @@ from dask_sketch.decoders.threads import Threads
 from dask_sketch.models.clusters import Clusters, spherical_kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
-from dask_sketch.models.model import LIKELIEST
+from dask_sketch.models.model import LIKELIEST, REGULARIZED
 from dask_sketch.models.weighted_em import (
     FittedMixture,
     fit_centroids,
@@ -85,6 +85,8 @@ class Candidates:
         Noise variances and loadings of the matrices, for types that have them.
     heldout
         Mean log-likelihood of rows that are left out of such fits, where there are few rows.
+    prior
+        Rows that a prior of the covariances counts as.
     """
 
     fit: Fit | None
@@ -94,6 +96,7 @@ class Candidates:
     calibrated: CalibratedSample
     factors: Array | None = None
     heldout: float | None = None
+    prior: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -131,7 +134,9 @@ def fit_replicate(
     if prior > 0.0:  # a fit to the sketch of so few rows has none
         likeliest = found.weights, found.means, shapes
         score, converged = found.log_likelihood, found.converged
-        return Candidates(None, likeliest, score, converged, calibrated, heldout=heldout)
+        return Candidates(
+            None, likeliest, score, converged, calibrated, heldout=heldout, prior=prior
+        )
     start = Start(found.weights, found.means, shapes)
     fit = _fit_to_sketch(problem, start, rng, report, threads)
     # the fit to the sketch may lie in the basin of a better maximum of the likelihood
@@ -334,7 +339,7 @@ def _likeliest(
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,
-        message=_likeliest_on(problem),
+        message=_likeliest_on(problem) + (REGULARIZED if best.prior > 0.0 else ""),
         n_evaluations=n_evaluations,
         score=best.score,
         gain=gain,

@@ -131,6 +131,7 @@ def warn_of_misfit(
     noise_level: float,
     beside_default: Collection[str] = (),
     compared: bool = False,
+    regularized: bool = False,
 ) -> None:
     """Warn if the rows of the sample, or the pilot of the map, speak for a simpler model.
 
@@ -151,10 +152,12 @@ def warn_of_misfit(
         maximum likelihood; ``"n_components"`` where it was not given.
     compared
         Whether the decoder has compared the likelihood with a rival.
+    regularized
+        Whether few rows are fitted less closely than they are by the mixture of the pilot rows.
     """
     if sketch.privacy is not None:
         return
-    pilot = pilot_mixture(sketch)
+    pilot = None if regularized else pilot_mixture(sketch)
     alone = sketch.sample is None
     _warn_of_few_values(sketch, len(weights))
     if alone and variances is None:
@@ -176,7 +179,7 @@ def warn_of_misfit(
     if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
-        if pilot is None and variances is not None:
+        if pilot is None and variances is not None and not regularized:
             if not compared:
                 remedy = _remedy(sketch, len(weights), beside_default)
                 _warn_of_cost(sketch, cost, noise_level, remedy)

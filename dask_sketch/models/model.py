@@ -82,6 +82,7 @@ _INSTEAD = {
     "weights_": "weights has the fractions of the components",
 }
 LIKELIEST = "maximum likelihood on "  # begins the message of models that rows decided
+REGULARIZED = " with a prior of the covariances"  # ends it where there are few rows
 
 
 class Model(FrozenDataclass, Storable):
