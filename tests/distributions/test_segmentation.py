@@ -142,3 +142,10 @@ def test_units_that_grow_keep_their_power():
     assert not change_points(still, n_permutations=99).points
     (point,) = change_points(changed, n_permutations=99).points
     assert abs(point.position - 30) <= 2
+
+
+def test_a_unit_with_most_of_the_rows_is_warned_of():
+    night = np.repeat(np.arange(20), np.r_[np.full(19, 5), 500])
+    units = partial_sketch(np.random.default_rng(0).normal(size=(595, 2)), MAP, groups=night)
+    with pytest.warns(UserWarning, match=r"19 has 84% .* level=0.05"):
+        change_points(units, n_permutations=99)
