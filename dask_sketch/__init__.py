@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dask_sketch.models.gaussian_mixture import GaussianMixture
     from dask_sketch.sketching.group import SketchGroup
     from dask_sketch.sketching.merge import merge
+    from dask_sketch.sketching.moment_grid import MomentGrid
     from dask_sketch.sketching.open import open
     from dask_sketch.sketching.partial import partial_sketch
     from dask_sketch.sketching.privatise import privatise
@@ -55,6 +56,7 @@ _HOME = {
     "FeatureMap": "features",
     "GaussianMixture": "models",
     "Ledger": "jobs.ledger",
+    "MomentGrid": "sketching.moment_grid",
     "Plan": "graph",
     "Samples": "sources.samples",
     "SecondMoments": "sketching.second_moments",
@@ -89,6 +91,7 @@ __all__ = [
     "FeatureMap",
     "GaussianMixture",
     "Ledger",
+    "MomentGrid",
     "Plan",
     "Samples",
     "SecondMoments",

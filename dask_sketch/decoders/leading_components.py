@@ -26,31 +26,16 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.sketching.moment_grid import default_n_columns
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-COLUMNS = 8  # of the test matrix, for each component
-MIN_COLUMNS = 80
 _ROUNDING = 2.0 ** np.arange(-30, -9, 4)  # of the products, relative to their size
 _MAX_NEGATIVE = 0.01  # of the sum of all eigenvalues, in size
 _MAX_EXCESS = 0.02  # excess risk that warns; the estimate is often two times too large
-
-
-def default_n_columns(n_features: int, n_components: int) -> int:
-    """Number of columns of the test matrix, for components of a spectrum like ``1 / i``.
-
-    With eight columns for each of 10 or 20 components, and eigenvalues ``1 / i``, the variance that
-    is not explained was within 0.6 % of the smallest possible.
-
-    Examples
-    --------
-    >>> default_n_columns(20_000, 20)
-    160
-    """
-    return min(max(COLUMNS * n_components, MIN_COLUMNS), n_features)
 
 
 def principal_components(
@@ -86,7 +71,7 @@ def principal_components(
     Examples
     --------
     >>> from dask_sketch.sketching.partial_moments import partial_moments
-    >>> from dask_sketch.sketching.second_moments import MomentGrid
+    >>> from dask_sketch.sketching.moment_grid import MomentGrid
     >>> x = np.random.default_rng(0).normal(size=(1000, 2)) * [3.0, 1.0]
     >>> found = principal_components(partial_moments(x, MomentGrid.of_rows(x)), 1)
     >>> found.components.round(1), found.explained_variance.round()

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from dask_sketch.decoders.leading_components import default_n_columns, principal_components
+from dask_sketch.decoders.leading_components import principal_components
 from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import (
     LazyOutput,
@@ -24,11 +24,12 @@ from dask_sketch.estimators.conventions import (
     validate_weights,
 )
 from dask_sketch.graph.apply import apply
-from dask_sketch.graph.moments import MAX_FEATURES, in_larger_chunks, second_moments
+from dask_sketch.graph.moments import in_larger_chunks, second_moments
 from dask_sketch.models.model import weighted_mean
 from dask_sketch.models.principal_components import AffineMap
 from dask_sketch.sketching.arguments import require_nan_policy
-from dask_sketch.sketching.second_moments import SecondMoments, moment_bytes
+from dask_sketch.sketching.moment_grid import MAX_FEATURES, default_n_columns, moment_bytes
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_random_state

@@ -119,6 +119,7 @@ def require_design_arguments(
     *,
     n_frequencies: int | None,
     n_components: int | None,
+    n_columns: int | None,
     n_pilot: int,
     seed: int,
     task: str,
@@ -142,7 +143,12 @@ def require_design_arguments(
     if n_frequencies is None and n_components is None and task != "comparison":
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
     if task not in TASKS:
-        raise InputError(f"task={task!r}: choose 'mixture', 'clustering' or 'comparison'.")
+        raise InputError(f"task={task!r}: choose 'mixture', 'clustering', 'comparison' or 'pca'.")
+    if n_columns is not None:
+        raise InputError(
+            f"n_columns={n_columns!r} with task={task!r}: only second moments have a test matrix; "
+            "pass task='pca', or leave it out."
+        )
     if whitening is not None and whitening not in WHITENINGS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,56 @@ from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.arguments import require_nan_policy
+from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, default_n_columns
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_unmasked, unit_rows
+from dask_sketch.validation.arrays import require_integer, require_unmasked, unit_rows
 from dask_sketch.validation.categories import FROM_DTYPES
-from dask_sketch.validation.choices import Task
+from dask_sketch.validation.choices import PCA, Task
 from dask_sketch.validation.device import device_array, on_device, on_host
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
+_GRID_VALUES, _GRID_ROWS = 2**21, 32  # of pilot rows of many features: at most, and at least
+
+
+@overload
+def design(
+    x: Any,
+    *,
+    task: Literal["pca"],
+    n_components: int | None = ...,
+    n_columns: int | None = ...,
+    seed: int = ...,
+    n_pilot: int = ...,
+    nan_policy: str = ...,
+    progress: bool = ...,
+    weights: Any = ...,
+    **options: Any,
+) -> MomentGrid: ...
+
+
+@overload
+def design(
+    x: Any,
+    *,
+    n_frequencies: int | None = ...,
+    n_components: int | None = ...,
+    task: Task = ...,
+    distribution: str | None = ...,
+    scale: float | None = ...,
+    covariances: Any = ...,
+    covariance_weights: Any = ...,
+    whitening: Literal["diagonal", "full"] | None = ...,
+    seed: int = ...,
+    dtype: str = ...,
+    n_pilot: int = ...,
+    nan_policy: str = ...,
+    normalize: bool = ...,
+    categories: Any = ...,
+    progress: bool = ...,
+    weights: Any = ...,
+    **options: Any,
+) -> FeatureMap: ...
 
 
 def design(
@@ -36,7 +78,8 @@ def design(
     *,
     n_frequencies: int | None = None,
     n_components: int | None = None,
-    task: Task = "mixture",
+    n_columns: int | None = None,
+    task: Task | Literal["pca"] = "mixture",
     distribution: str | None = None,
     scale: float | None = None,
     covariances: Any = None,
@@ -51,7 +94,7 @@ def design(
     progress: bool = False,
     weights: Any = None,
     **options: Any,
-) -> FeatureMap:
+) -> FeatureMap | MomentGrid:
     """Choose a feature map for ``x``, reading only a few chunks.
 
     As in Algorithm 3 of Keriven et al. (2018), frequencies are sampled for the variances of the
@@ -68,13 +111,21 @@ def design(
         fewer.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``, but for
-        a comparison.
+        a comparison. For principal components, it is needed only with more than 5,000 features.
+    n_columns
+        Number of columns of the test matrix, for principal components of many features; see
+        :func:`second_moments`. By default all second moments of up to 5,000 features, and
+        ``max(80, 8 n_components)`` columns for more.
     task
         Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
         with the distribution ``"gaussian"`` and the scale of
-        :func:`dask_sketch.features.clustering_scale`; or ``"comparison"`` for
+        :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 64 Gaussian frequencies for each of eight
-        bandwidths, from half of the small distances between samples to twice the large ones.
+        bandwidths, from half of the small distances between samples to twice the large ones; or
+        ``"pca"`` for principal components, which has no frequencies: the result is the grid of
+        second moments, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. It takes
+        ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``, ``progress`` and
+        the arguments of :func:`open_samples`, and refuses all others.
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
@@ -98,7 +149,8 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``).
+        Number of pilot samples (the paper's ``n0``); for principal components fewer of more than
+        420 features.
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with that policy, takes the values as
@@ -127,12 +179,15 @@ def design(
         Feature map with the pilot mean as its center, the names of the features where ``x`` has
         them, and, if the variances were estimated, the fit as ``feature_map.scale_fit``, in units
         of the components' standard deviation (of the features', without ``n_components``).
+        With ``task="pca"`` a :class:`MomentGrid`; its moments are pairwise with
+        ``nan_policy="available"``.
 
     Raises
     ------
     InputError
         If neither ``n_frequencies`` nor ``n_components`` is given, there are far too few
-        frequencies, or too few rows, or a pilot sample is refused by ``nan_policy``.
+        frequencies, or too few rows, or a pilot sample is refused by ``nan_policy``; or with
+        ``task="pca"``, if an argument has no meaning for second moments.
 
     Notes
     -----
@@ -151,11 +206,26 @@ def design(
     >>> feature_map = design(x, n_components=1)
     >>> feature_map.n_frequencies, np.sqrt(feature_map.mean_variances).round(1)
     (25, array([3., 3.]))
+    >>> grid = design(x, task="pca")
+    >>> grid.n_features, grid.n_sums
+    (2, 6)
     """
     require_options("design", options)
+    if task == PCA:
+        unused = {
+            "n_frequencies": n_frequencies, "distribution": distribution, "scale": scale,
+            "covariances": covariances, "covariance_weights": covariance_weights,
+            "whitening": whitening, "dtype": None if dtype == "float32" else dtype,
+            "normalize": normalize or None, "categories": categories,
+        }  # fmt: skip
+        return _moment_grid(
+            x, unused, n_components, n_columns, seed, n_pilot, nan_policy, progress,
+            weights=weights, **options,
+        )  # fmt: skip
     require_design_arguments(
         n_frequencies=n_frequencies,
         n_components=n_components,
+        n_columns=n_columns,
         n_pilot=n_pilot,
         seed=seed,
         task=task,
@@ -197,6 +267,81 @@ def design(
         normalize=normalize,
         label=samples.label,
     )
+
+
+def _moment_grid(
+    x: Any,
+    unused: dict[str, Any],
+    n_components: int | None,
+    n_columns: int | None,
+    seed: int,
+    n_pilot: int,
+    nan_policy: str,
+    progress: bool,
+    **options: Any,
+) -> MomentGrid:
+    """Grid of second moments, from pilot samples; see :func:`design`."""
+    for name, value in unused.items():
+        if value is not None:
+            raise InputError(
+                f"{name}={value!r} with task='pca': second moments have no frequencies and no "
+                "levels; leave it out.",
+                parameter=name,
+            )
+    require_integer("n_pilot", n_pilot, 2)
+    require_integer("seed", seed, 0)
+    for name, number in (("n_components", n_components), ("n_columns", n_columns)):
+        if number is not None:
+            require_integer(name, number, 1)
+    require_nan_policy(nan_policy)
+    samples = open_samples(x, **options)
+    n_features = samples.n_features
+    if n_features is not None:
+        n_columns = columns_of_grid(n_features, n_columns, n_components)
+        n_pilot = min(n_pilot, max(_GRID_VALUES // n_features, _GRID_ROWS))
+    pilot = pilot_samples(samples, n_pilot, seed, nan_policy=nan_policy, progress=progress)
+    n_columns = columns_of_grid(pilot.shape[1], n_columns, n_components)
+    pairwise = nan_policy == "available"
+    return MomentGrid.of_rows(pilot, n_columns, seed, samples.feature_names, pairwise=pairwise)
+
+
+def columns_of_grid(n_features: int, n_columns: int | None, n_components: int | None) -> int | None:
+    """Number of columns of the test matrix of a design; None for all second moments.
+
+    Parameters
+    ----------
+    n_features
+        Number of features.
+    n_columns, n_components
+        Arguments of :func:`design`.
+
+    Raises
+    ------
+    InputError
+        If there are fewer columns or features than components, or the number of components is
+        needed.
+
+    Examples
+    --------
+    >>> columns_of_grid(12, None, None), columns_of_grid(20_000, None, 20)
+    (None, 160)
+    """
+    if n_components is not None:
+        for name, most in (("n_features", n_features), ("n_columns", n_columns)):
+            if most is not None and n_components > most:
+                raise InputError(
+                    f"n_components={n_components}: give at most {name}={most}.",
+                    parameter="n_components",
+                )
+    if n_columns is not None or n_features <= MAX_FEATURES:
+        return n_columns
+    if n_components is None:
+        raise InputError(
+            f"n_components=None: give a number of components, or n_columns, for {n_features:,} "
+            f"features, more than {MAX_FEATURES:,}.",
+            parameter="n_components",
+        )
+    return default_n_columns(n_features, n_components)
 
 
 def pilot_samples(

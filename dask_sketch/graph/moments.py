@@ -18,12 +18,12 @@ from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import FAN_IN
 from dask_sketch.graph.plan import require_chunks_fit
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.graph.sketch import blocks_together
 from dask_sketch.sketching.arguments import checked_chunk, require_nan_policy
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, moment_bytes
 from dask_sketch.sketching.partial_moments import partial_moments
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments, moment_bytes
-from dask_sketch.sources.open import is_stream, open_samples, require_options
+from dask_sketch.sketching.second_moments import SecondMoments
+from dask_sketch.sources.open import blocks_together, is_stream, open_samples, require_options
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_host
@@ -31,7 +31,6 @@ from dask_sketch.validation.labels import MISSING, codes_of, union
 from dask_sketch.validation.warn import warn_user
 
 AVAILABLE = "available"  # value of nan_policy
-MAX_FEATURES = 5000  # whose second moments take 200 MB
 _PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
 _MIN_PILOT = 32  # rows for center and units,
 _MAX_PILOT = 8  # of as many chunks at most
@@ -71,8 +70,9 @@ def second_moments(
         eight columns for each component (Tropp et al. 2017). By default all second moments, of up
         to 5,000 features.
     like
-        Second moments, or their grid, to which these will be added. By default the grid of center
-        and units is found from rows of the first chunk, which is read at once.
+        Second moments, or their grid, to which these will be added, such as that of
+        ``design(x, task="pca")``. By default the grid of center and units is found from rows of
+        the first chunk, which is read at once.
     seed
         Seed of the test matrix, ``>= 0``.
     nan_policy

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import require_room
+from dask_sketch.graph.moments import second_moments
 from dask_sketch.graph.plan import open_input, require_fit
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.graph.telemetry import report_rows
@@ -28,6 +28,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import prepare_groups
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.missing import require_sparse
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import (
     add_sample,
     partial_sketch,
@@ -35,13 +36,13 @@ from dask_sketch.sketching.partial import (
 )
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.sources.open import is_stream, require_options
+from dask_sketch.sources.open import blocks_together, is_stream, require_options
 from dask_sketch.sources.samples import Positions, Samples
 
 
 def sketch(
     x: Any,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     weights: Any = None,
     *,
     groups: Any = None,
@@ -66,7 +67,9 @@ def sketch(
         Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory. Of
         a loader whose batches are lists of tensors, give the rows: ``(batch[0] for batch in x)``.
     feature_map
-        Feature map to average; see :func:`design`.
+        Feature map to average; see :func:`design`. With the grid of ``design(x, task="pca")``, the
+        second moments are summed in place of features, as by :func:`second_moments`; ``device``,
+        ``sample`` and ``position`` have no meaning for them.
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`. For a
         stream a name, or a stream of the weights of each block.
@@ -108,13 +111,15 @@ def sketch(
     Returns
     -------
     sketch
-        :class:`Sketch`, or with groups :class:`SketchGroup`. For lazy input a Dask collection,
-        :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives it.
+        :class:`Sketch`, or with groups :class:`SketchGroup`; with a grid
+        :class:`SecondMoments`, or with groups a dictionary of them by label. For lazy input a Dask
+        collection, :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives it.
 
     Raises
     ------
     InputError
-        If the input cannot be opened, or has another number of features than the map.
+        If the input cannot be opened, has another number of features than the map, or an argument
+        has no meaning for second moments.
 
     Examples
     --------
@@ -133,6 +138,13 @@ def sketch(
     """
     require_nan_policy(nan_policy)
     require_device(device)
+    if isinstance(feature_map, MomentGrid):
+        require_options("sketch", options)
+        _require_no_rows(device, sample, position)
+        return second_moments(
+            x, weights, like=feature_map, groups=groups, nan_policy=nan_policy,
+            split_every=split_every, **options,
+        )  # fmt: skip
     if device is not None and groups is not None:
         raise InputError(
             f"device={device!r}: groups are summed on the processor; leave it out with groups."
@@ -154,6 +166,18 @@ def sketch(
     )
     lazy = pass_over(samples, fan_in, position=position)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+def _require_no_rows(device: Any, sample: Any, position: Any) -> None:
+    """Refuse arguments that have no meaning for second moments."""
+    given = {"device": device, "sample": sample or None, "position": position or None}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name}={value!r} has no meaning for second moments, which are summed on the "
+                "processor and carry no rows: leave it out.",
+                parameter=name,
+            )
 
 
 def _pass(
@@ -258,31 +282,6 @@ def _require_rows(block: Any, number: int) -> None:
             "in x), feature_map).",
             parameter="x",
         )
-
-
-def blocks_together(
-    x: Iterable[Any], streams: dict[str, Iterable[Any]]
-) -> Iterator[tuple[Any, ...]]:
-    """Give the blocks of several streams together; a stream that ends early is refused.
-
-    Parameters
-    ----------
-    x
-        Stream of blocks of rows.
-    streams
-        Streams of values for each block, by the name of the argument.
-    """
-    end = object()
-    for blocks in zip_longest(x, *streams.values(), fillvalue=end):
-        missing = [
-            name for name, block in zip(("x", *streams), blocks, strict=True) if block is end
-        ]
-        if missing:
-            raise InputError(
-                f"{missing[0]} is a stream of another length: give one block of each stream for "
-                "each block of rows."
-            )
-        yield blocks
 
 
 # The reductions of both kinds of sketches.

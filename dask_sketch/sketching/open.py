@@ -35,10 +35,11 @@ from dask_sketch.sketching.artifact import (
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import MissingWeights, StackedMissing, counter_sizes
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.privacy import Privacy
 from dask_sketch.sketching.rounding import unpack
 from dask_sketch.sketching.row_sample import RowSample
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact_reader import Versions, read_dataset, unpacked_dataset
 from dask_sketch.validation.registry import registered_reader, registered_versions

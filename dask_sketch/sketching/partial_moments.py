@@ -19,12 +19,8 @@ from dask_sketch.features.kernels.sliced_products import (
     slices,
 )
 from dask_sketch.sketching.arguments import checked_chunk, refuse_values
-from dask_sketch.sketching.second_moments import (
-    FRACTION,
-    SQUARED_FRACTION,
-    MomentGrid,
-    SecondMoments,
-)
+from dask_sketch.sketching.moment_grid import MomentGrid
+from dask_sketch.sketching.second_moments import FRACTION, SQUARED_FRACTION, SecondMoments
 from dask_sketch.validation.device import on_host
 
 Array = NDArray[np.float64]

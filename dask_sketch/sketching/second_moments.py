@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from dask_sketch.features.kernels.fixed_point import (
 )
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.storage.artifact import Storable
-from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
+from dask_sketch.validation.arrays import FrozenDataclass
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,176 +35,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 FRACTION = 30  # binary digits of a value in its unit
 SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # of the sum of squared weights
-_WORDS = 16  # bytes of a sum of two words
-_DEVIATION = 2  # of an entry of the test matrix, a power of two: that of 64 coins is 4
-_RANGE = 400  # binary exponents of units, whose squares are float64 numbers
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MomentGrid(FrozenDataclass):
-    """Conventions of second moments: those of one grid can be added.
-
-    A value ``x`` is counted as the integer nearest to ``2**30 (x - center) / unit``, where the unit
-    is a power of two near the standard deviation of the feature. The moments of these integers are
-    exact.
-
-    Parameters
-    ----------
-    center
-        Point that is subtracted from every sample, shape (n_features,).
-    unit
-        Power of two for each feature, shape (n_features,); the same for all with ``n_columns``.
-    n_columns
-        Number of columns of the test matrix ``Omega``; None for all second moments.
-    seed
-        Seed of the test matrix, ``>= 0``.
-    feature_names
-        Names of the features, or None.
-    pairwise
-        Whether the moments of two features are those of the rows that have both.
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
-
-    Examples
-    --------
-    >>> grid = MomentGrid.of_rows(np.array([[10.0, 0.1], [14.0, 0.3]]))
-    >>> grid.center, grid.unit
-    (array([12.  ,  0.25]), array([2.   , 0.125]))
-    """
-
-    center: Array
-    unit: Array
-    n_columns: int | None = None
-    seed: int = 0
-    feature_names: tuple[str, ...] | None = None
-    pairwise: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("center", "unit"):
-            values = frozen(np.asarray(getattr(self, name), dtype=np.float64))
-            if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-                raise InputError(
-                    f"{name} has shape={values.shape}: give a number for each feature."
-                )
-            object.__setattr__(self, name, values)
-        if self.unit.shape != self.center.shape or (np.frexp(self.unit)[0] != 0.5).any():
-            raise InputError(f"unit={self.unit!r}: give one power of two for each feature.")
-        require_integer("seed", self.seed, 0)
-        if self.n_columns is not None:
-            require_integer("n_columns", self.n_columns, 1)
-            if self.pairwise:
-                raise InputError(
-                    f"n_columns={self.n_columns}: missing values need all second moments; leave it "
-                    "out, or pass nan_policy='omit'."
-                )
-            if self.n_columns > self.n_features:
-                raise InputError(
-                    f"n_columns={self.n_columns}: give at most the number of features, "
-                    f"{self.n_features}, or leave it out for all second moments."
-                )
-            if (self.unit != self.unit[0]).any():
-                raise InputError("unit: give the same for all features with n_columns.")
-
-    @classmethod
-    def of_rows(
-        cls,
-        rows: Any,
-        n_columns: int | None = None,
-        seed: int = 0,
-        feature_names: tuple[str, ...] | None = None,
-        *,
-        pairwise: bool = False,
-    ) -> MomentGrid:
-        """Grid for data like the given rows, of which a few hundred suffice.
-
-        Parameters
-        ----------
-        rows
-            Rows, shape (n, n_features), at least one. Values that are not finite are left out.
-        n_columns, seed, feature_names, pairwise
-            Attributes of the grid.
-        """
-        x = np.asarray(rows, dtype=np.float64)
-        given = np.isfinite(x)
-        x, count = np.where(given, x, 0.0), np.maximum(given.sum(axis=0), 1)
-        largest = np.abs(x).max(axis=0)
-        scaled = x / np.where(largest > 0.0, largest, 1.0)
-        mean = scaled.sum(axis=0) / count
-        away = np.where(given, scaled - mean, 0.0)
-        deviation = np.sqrt((away**2).sum(axis=0) / count) * largest
-        # a feature that does not vary here may vary elsewhere, by a fraction of its value or, if
-        # that is zero, like the others
-        varies = deviation > 4.0 * np.finfo(np.float64).eps * largest
-        typical = np.median(deviation[varies]) if varies.any() else 1.0
-        constant = np.where(largest > 0.0, 2.0**-10 * largest, typical)
-        exponent = np.rint(np.log2(np.where(varies, deviation, constant)))
-        if n_columns is not None:
-            exponent = np.full(len(exponent), exponent[varies].max() if varies.any() else 0.0)
-        unit = np.ldexp(1.0, np.clip(exponent, -_RANGE, _RANGE).astype(int))
-        # in whole units: the differences from it have few digits, for integers none
-        center = np.rint(mean * largest / unit) * unit
-        return cls(center, unit, n_columns, seed, feature_names, pairwise)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features."""
-        return len(self.center)
-
-    @property
-    def n_sums(self) -> int:
-        """Number of sums."""
-        return moment_bytes(self.n_features, self.n_columns, self.pairwise) // _WORDS
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the sums in bytes."""
-        return moment_bytes(self.n_features, self.n_columns, self.pairwise)
-
-    def test_matrix(self) -> Array:
-        """Random integers with variance 16, nearly Gaussian, shape (n_features, n_columns)."""
-        assert self.n_columns is not None
-        return _test_matrix(self.n_features, self.n_columns, self.seed)
-
-    @property
-    def test_scale(self) -> float:
-        """Factor of the test matrix, a power of two, so that products have the size of values."""
-        return 2.0 ** -(_DEVIATION + round(np.log2(self.n_features) / 2))
-
-    def require_same(self, other: MomentGrid) -> None:
-        """Raise MergeError, with the name of the attribute, unless the grids are equal."""
-        for name in ("center", "unit", "n_columns", "seed", "feature_names", "pairwise"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if not np.array_equal(mine, theirs):
-                raise MergeError(
-                    f"the second moments have different grids, in {name}: compute one of them with "
-                    "like= the other."
-                )
-
-
-def moment_bytes(n_features: int, n_columns: int | None, pairwise: bool = False) -> int:
-    """Size of second moments in bytes, or of their products with a test matrix.
-
-    Examples
-    --------
-    >>> moment_bytes(5000, None), moment_bytes(5000, 80)
-    (200120016, 6561296)
-    """
-    if n_columns is None:
-        side = 1 + n_features * (2 if pairwise else 1)
-        return _WORDS * (side * (side + 1) // 2)
-    return _WORDS * ((n_features + 1) * (n_columns + 1) + n_features)
-
-
-@lru_cache(maxsize=2)
-def _test_matrix(n_features: int, n_columns: int, seed: int) -> Array:
-    # bits of the generator itself are the same in all versions of NumPy: 64 coins each
-    bits = np.random.Philox(key=seed).random_raw(n_features * n_columns)
-    found = np.bitwise_count(bits).astype(np.float64) - 32.0
-    found.flags.writeable = False
-    return found.reshape(n_features, n_columns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import dask.array as da
@@ -242,6 +243,31 @@ def is_stream(x: Any) -> bool:
     # sequences, arrays, tables and groups of arrays have items or a shape
     own = any(hasattr(x, name) for name in ("__getitem__", "__array__", "shape"))
     return not (own or is_arrow(x))
+
+
+def blocks_together(
+    x: Iterable[Any], streams: dict[str, Iterable[Any]]
+) -> Iterator[tuple[Any, ...]]:
+    """Give the blocks of several streams together; a stream that ends early is refused.
+
+    Parameters
+    ----------
+    x
+        Stream of blocks of rows.
+    streams
+        Streams of values for each block, by the name of the argument.
+    """
+    end = object()
+    for blocks in zip_longest(x, *streams.values(), fillvalue=end):
+        missing = [
+            name for name, block in zip(("x", *streams), blocks, strict=True) if block is end
+        ]
+        if missing:
+            raise InputError(
+                f"{missing[0]} is a stream of another length: give one block of each stream for "
+                "each block of rows."
+            )
+        yield blocks
 
 
 def _collection_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples | None:

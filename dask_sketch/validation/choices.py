@@ -14,7 +14,8 @@ DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 Task = Literal["mixture", "clustering", "comparison"]
 TASKS: tuple[str, ...] = get_args(Task)
-"""Purposes of a sketch, see :func:`dask_sketch.design`."""
+"""Purposes of a sketch of random Fourier features, see :func:`dask_sketch.design`."""
+PCA = "pca"  # task of second moments, which have no frequencies
 
 Whitening = Literal["diagonal", "full"]
 WHITENINGS: tuple[str, ...] = get_args(Whitening)

@@ -16,7 +16,7 @@ import numpy as np
 
 import dask_sketch as ds
 from compatibility import cases, format_reader
-from dask_sketch.sketching.second_moments import MomentGrid
+from dask_sketch.sketching.moment_grid import MomentGrid
 
 HERE = Path(__file__).parent
 MISSING = cases.samples(23, 300, 6)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from dask_sketch.decoders.leading_components import default_n_columns, principal_components
+from dask_sketch.decoders.leading_components import principal_components
 from dask_sketch.errors import DecodeError, InputError
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial_moments import partial_moments
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
+from dask_sketch.sketching.second_moments import SecondMoments
 
 
 def rows_of(spectrum, n=900, seed=0):
@@ -171,8 +172,3 @@ def test_sums_of_no_samples_are_refused():
     )
     with pytest.raises(DecodeError, match="no covariance matrix"):
         principal_components(broken, 5)
-
-
-def test_default_n_columns():
-    assert default_n_columns(10_000, 3) == 80
-    assert default_n_columns(50, 20) == 50

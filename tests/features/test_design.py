@@ -18,6 +18,7 @@ from dask_sketch.models import random_mixture
 GOOD = {
     "n_frequencies": 10,
     "n_components": None,
+    "n_columns": None,
     "n_pilot": 100,
     "seed": 0,
     "task": "mixture",
@@ -56,6 +57,7 @@ def test_samples_that_cannot_be_whitened_are_refused(rng):
     [
         {"n_frequencies": 0},
         {"n_components": -1},
+        {"n_columns": 3},
         {"n_pilot": 1},
         {"seed": -1},
         {"task": "regression"},

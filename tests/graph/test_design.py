@@ -286,3 +286,61 @@ def test_values_without_squares_are_refused(unit, message, task):
     x = np.random.default_rng(0).normal(size=(100, 2)) * [1.0, unit]
     with pytest.raises(InputError, match=f"{message}.*another unit"):
         ds.design(x, n_components=2, task=task)
+
+
+PCA_ROWS = np.random.default_rng(7).normal(size=(900, 4)) * [1.0, 30.0, 0.1, 5.0] + 8.0
+
+
+def test_grid_of_second_moments(tmp_path):
+    frame = pd.DataFrame(PCA_ROWS, columns=list("abcd"))
+    grid = ds.design(frame, task="pca")
+    assert (grid.n_features, grid.n_columns, grid.pairwise) == (4, None, False)
+    assert grid.feature_names == ("a", "b", "c", "d")
+    np.testing.assert_allclose(grid.center, PCA_ROWS.mean(axis=0), atol=grid.unit.max())
+    assert (np.abs(np.log2(grid.unit / PCA_ROWS.std(axis=0))) <= 0.6).all()
+    assert ds.design(frame, task="pca") == grid
+    assert ds.design(frame.iloc[::-1] * 2.0, task="pca") != grid
+    found = ds.design(PCA_ROWS, task="pca", n_columns=3, seed=4, nan_policy="raise")
+    assert (found.n_columns, found.seed, found.feature_names) == (3, 4, None)
+    holes = np.where(np.random.default_rng(1).random(PCA_ROWS.shape) < 0.5, np.nan, PCA_ROWS)
+    grid = ds.design(holes, task="pca", nan_policy="available")
+    assert grid.pairwise
+    assert np.isfinite(grid.center).all()
+    with pytest.raises(ChunkError, match="nan_policy"):
+        ds.design(holes, task="pca", nan_policy="raise")
+
+
+def test_columns_of_many_features():
+    x = da.random.default_rng(0).normal(size=(200, 6000), chunks=(100, 6000))
+    assert ds.design(x, task="pca", n_components=12).n_columns == 96
+    with pytest.raises(InputError, match=r"n_components=None.* 6,000"):
+        ds.design(x, task="pca")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_frequencies": 9}, "n_frequencies=9"),
+        ({"distribution": "gaussian"}, "distribution='gaussian'"),
+        ({"scale": 1.0}, "scale=1.0"),
+        ({"covariances": [1.0]}, "covariances="),
+        ({"whitening": "full"}, "whitening='full'"),
+        ({"dtype": "float64"}, "dtype='float64'"),
+        ({"normalize": True}, "normalize=True"),
+        ({"categories": {"a": None}}, "categories="),
+        ({"n_components": 5}, "n_components=5.*n_features=4"),
+        ({"n_components": 3, "n_columns": 2}, "n_components=3.*n_columns=2"),
+        ({"n_columns": 5}, "n_columns=5"),
+        ({"n_columns": 2, "nan_policy": "available"}, "n_columns=2"),
+        ({"n_pilot": 1}, "n_pilot=1"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_arguments_that_second_moments_do_not_take(options, message):
+    with pytest.raises(InputError, match=message):
+        ds.design(PCA_ROWS, task="pca", **options)
+
+
+def test_columns_of_a_feature_map_are_refused():
+    with pytest.raises(InputError, match="n_columns=3"):
+        ds.design(PCA_ROWS, n_frequencies=9, n_columns=3)

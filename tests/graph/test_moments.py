@@ -195,7 +195,7 @@ def test_small_chunks_warn():
 
 
 def _grid_of(n_features):
-    from dask_sketch.sketching.second_moments import MomentGrid
+    from dask_sketch.sketching.moment_grid import MomentGrid
 
     return MomentGrid(np.zeros(n_features), np.ones(n_features))
 
@@ -234,3 +234,34 @@ def test_no_samples():
         ds.second_moments(X, np.zeros(1200), like=FIRST)
     with pytest.raises(TypeError, match="columnz"):
         ds.second_moments(X, columnz=["a"])
+
+
+def test_sketch_of_a_grid():
+    grid = ds.design(X, task="pca")
+    found = ds.sketch(da.from_array(X, chunks=(100, 3)), grid).compute()
+    assert found.grid == grid
+    assert found == ds.second_moments(X, like=grid) == ds.sketch(iter([X[:7], X[7:]]), grid)
+    fitted = ds.SketchPCA(2).fit(found)
+    expected = ds.SketchPCA(2).fit(X)
+    np.testing.assert_allclose(fitted.components_, expected.components_, atol=1e-8)
+    signs = X[:, 0] > 4.0
+    groups = ds.sketch(X, grid, np.ones(len(X)), groups=signs, split_every=2)
+    assert groups[True] + groups[False] == found
+
+
+@pytest.mark.parametrize(
+    "options", [{"sample": 10}, {"sample": True}, {"position": 3}, {"device": "cuda"}]
+)
+def test_sketch_of_a_grid_refuses_options_of_rows(options):
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name}="):
+        ds.sketch(X, FIRST.grid, **options)
+
+
+def test_sketch_of_a_pairwise_grid_needs_its_policy():
+    holes = np.where(X > 20.0, np.nan, X)
+    grid = ds.design(holes, task="pca", nan_policy="available")
+    found = ds.sketch(holes, grid, nan_policy="available", sample=0)
+    np.testing.assert_allclose(found.covariance, pd.DataFrame(holes).cov(), rtol=1e-8)
+    with pytest.raises(InputError, match="nan_policy='raise'"):
+        ds.sketch(holes, grid)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError, ChunkError, InputError, MergeError
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial_moments import partial_moments
-from dask_sketch.sketching.second_moments import MomentGrid, SecondMoments
+from dask_sketch.sketching.second_moments import SecondMoments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(700, 5)) @ RNG.normal(size=(5, 5)) * [1e-3, 1.0, 50.0, 2.0, 1.0] + 30.0
