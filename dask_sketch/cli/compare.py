@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from dask_sketch.cli.options import (
     Run,
     examples,
     for_url,
+    refuse_existing_file,
     run_options,
     seed_option,
     storage_option,
@@ -34,9 +37,18 @@ def level_options(function: Command) -> Command:
     )(function)
 
 
-@click.command(epilog=examples("compare monday.zarr tuesday.zarr", "compare a.zarr b.zarr --json"))
+@click.command(
+    epilog=examples(
+        "compare monday.zarr tuesday.zarr",
+        "compare a.zarr b.zarr --report page.html",
+        "compare a.zarr b.zarr --json",
+    )
+)
 @click.argument("first")
 @click.argument("second")
+@click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
+              help="Write the result as one page, with pictures.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what exists at the path of the page.")
 @level_options
 @seed_option
 @storage_option
@@ -45,6 +57,8 @@ def compare(
     run: Run,
     first: str,
     second: str,
+    report: str | None,
+    overwrite: bool,
     level: float | None,
     tolerance: float | None,
     seed: int,
@@ -59,11 +73,48 @@ def compare(
     import dask_sketch as ds
     from dask_sketch.distributions import compare as compare_groups
 
+    if report is not None:
+        refuse_existing_file(report, overwrite, None)
     sides: list[Any] = [
         ds.open(path, storage_options=for_url(path, storage_options)) for path in (first, second)
     ]
-    found = compare_groups(*sides, **_given(level=level, tolerance=tolerance), seed=seed)
-    run.answer(found.as_dict(), repr(found))
+    given = _given(level=level, tolerance=tolerance)
+    with warnings.catch_warnings(record=True) as caught:
+        found = compare_groups(*sides, **given, seed=seed)
+    for one in caught:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    page = {}
+    if report is not None:
+        from dask_sketch.distributions import write_comparison
+
+        options = {"--level": level, "--tolerance": tolerance, "--seed": seed or None}
+        words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        path = write_comparison(
+            report,
+            sides[0],
+            sides[1],
+            found,
+            names=_names(first, second),
+            seed=seed,
+            source={"first": first, "second": second},
+            warnings=[str(one.message) for one in caught],
+            command=shlex.join(
+                ["dask-sketch", "compare", first, second, *words, "--report", report]
+            ),
+        )
+        page = {"report": str(path)}
+    text = repr(found) + (f"\n\nreport  {report}" if page else "")
+    run.answer(found.as_dict() | page, text)
+
+
+def _names(first: str, second: str) -> tuple[str, str]:
+    """Last parts of two paths, as many as they differ by."""
+    parts = [path.rstrip("/").removesuffix(".zarr").split("/") for path in (first, second)]
+    for n in range(1, max(map(len, parts))):
+        names = ["/".join(part[-n:]) for part in parts]
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return first, second
 
 
 @click.command(

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
-from dask_sketch.diagnostics.report_figures import Drawing, draw_pictures
+from dask_sketch.diagnostics.report_figures import Drawing, Picture, draw_pictures
 from dask_sketch.display.text import describe, describe_bytes
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 _TITLE = "A model from a sketch"
 PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")
+# parts of the template that pages without a fit do not have
+_NO_FIT: dict[str, Any] = {
+    "plan": [],
+    "diagnostics": {},
+    "findings": None,
+    "comparison": None,
+    "components": [],
+    "features": [],
+    "mixture": False,
+    "names": [],
+}
 
 
 @dataclass(frozen=True)
@@ -158,6 +169,75 @@ def write_report(
     if found is None and sketch is not None and model is not None:
         found = diagnose(model, sketch, heldout)
     drawn = feature_map or (None if sketch is None else sketch.feature_map)
+    return write_page(
+        path,
+        title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
+        answers=answers,
+        summary=[
+            *_sentences(sketch, model, None if answers else found, plan, observed),
+            *summary,
+        ],
+        sections=sections,
+        pictures=draw_pictures(sketch, model, drawn, sample, labels, drawings),
+        facts={
+            "Data": dict(source or {}) | _counts(sketch),
+            "Sketch and decoding": _sketch_fields(sketch, model),
+        },
+        versions=versions,
+        command=command,
+        plan=_plan_rows(plan, observed, sketch),
+        diagnostics={} if found is None else found._fields(),
+        findings=None if found is None else list(found.findings.values()),
+        comparison=comparison,
+        components=[] if model is None else _component_rows(model),
+        features=_feature_rows(sketch, labels),
+        mixture=isinstance(model, GaussianMixture),
+        names=labels,
+    )
+
+
+def write_page(
+    path: str | Path,
+    *,
+    title: str,
+    answers: Sequence[Answer] = (),
+    summary: Sequence[str] = (),
+    sections: Sequence[Section] = (),
+    pictures: Sequence[Picture] = (),
+    facts: Mapping[str, Mapping[str, object]] | None = None,
+    versions: Mapping[str, str] | None = None,
+    command: str = "",
+    **fit: Any,
+) -> Path:
+    """Write one page of answers, tables and pictures.
+
+    Parameters
+    ----------
+    path
+        File to write, replaced if it exists; its folder is created.
+    title
+        Heading.
+    answers
+        Questions with their answers, shown first.
+    summary
+        Sentences below the answers.
+    sections, pictures
+        Tables, then pictures.
+    facts
+        Names and values, by the heading of their table.
+    versions
+        Versions of the software used; by default those installed here.
+    command
+        Command line that reproduces the page.
+    fit
+        Parts of the template on the fit of a model.
+
+    Returns
+    -------
+    path
+        Path of the page.
+    """
+    used = installed_versions() if versions is None else versions
     environment = Environment(
         loader=PackageLoader("dask_sketch.diagnostics"),
         autoescape=True,
@@ -166,27 +246,19 @@ def write_report(
         lstrip_blocks=True,
     )
     page = environment.get_template("report.html.jinja").render(
-        title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
-        schemes=SCHEMES,
-        answers=list(answers),
-        summary=[
-            *_sentences(sketch, model, None if answers else found, plan, observed),
-            *summary,
-        ],
-        read=dict(source or {}) | _counts(sketch),
-        plan=_plan_rows(plan, observed, sketch),
-        sketch=_sketch_fields(sketch, model),
-        diagnostics={} if found is None else found._fields(),
-        findings=None if found is None else list(found.findings.values()),
-        comparison=comparison,
-        components=[] if model is None else _component_rows(model),
-        features=_feature_rows(sketch, labels),
-        mixture=isinstance(model, GaussianMixture),
-        names=labels,
-        sections=sections,
-        pictures=draw_pictures(sketch, model, drawn, sample, labels, drawings),
-        versions=dict(sorted((installed_versions() if versions is None else versions).items())),
-        command=command,
+        _NO_FIT
+        | fit
+        | {
+            "title": title,
+            "schemes": SCHEMES,
+            "answers": list(answers),
+            "summary": list(summary),
+            "sections": sections,
+            "pictures": pictures,
+            "facts": facts or {},
+            "versions": dict(sorted(used.items())),
+            "command": command,
+        }
     )
     out = Path(path)
     with replacing(out) as new:

@@ -45,11 +45,18 @@ class Drawing:
         Heading, and explanation below the figure.
     draw
         Function that draws it and returns its axes.
+    size
+        Width and height in inches.
     """
 
     title: str
     caption: str
     draw: Callable[[], Axes]
+    size: tuple[float, float] = _SIZE
+
+    def picture(self) -> Picture:
+        """The figure, drawn."""
+        return _picture(self.title, self.caption, self.draw(), self.size)
 
 
 def draw_pictures(
@@ -72,7 +79,7 @@ def draw_pictures(
     InputError
         If matplotlib is missing, or ``sample`` or ``names`` do not match the model.
     """
-    pictures = [_picture(one.title, one.caption, one.draw()) for one in drawings]
+    pictures = [one.picture() for one in drawings]
     if feature_map is not None and feature_map.scale_fit is not None:
         pictures.append(
             _picture(
@@ -121,13 +128,14 @@ def draw_pictures(
     return pictures
 
 
-def _picture(title: str, caption: str, ax: Axes) -> Picture:
+def _picture(title: str, caption: str, ax: Axes, size: tuple[float, float] = _SIZE) -> Picture:
     import matplotlib as mpl
 
     figure = ax.get_figure(root=True)
     assert figure is not None
-    figure.set_size_inches(*_SIZE)
-    _paint(ax)
+    figure.set_size_inches(*size)
+    for one in figure.axes:  # those of colour bars too
+        _paint(one)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": title}):  # the same picture has the same text
         figure.savefig(buffer, format="svg", dpi=150)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _MAX_LABELS = 40  # labels that have room beside a matrix
+_SIDES = [BLUE, ORANGE, GREEN, GREY]
 _MAX_ORDERED = 1000  # rows of a matrix whose best order of leaves is searched
 
 
@@ -85,7 +86,14 @@ def plot_discrepancies(
     return ax
 
 
-def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None, *, ordered: bool = False) -> Axes:
+def plot_matrix(
+    matrix: xr.DataArray,
+    ax: Axes | None = None,
+    *,
+    ordered: bool = False,
+    sides: Sequence[str] | None = None,
+    max_labels: int = _MAX_LABELS,
+) -> Axes:
     """Matrix as coloured squares; NaN is left blank.
 
     Parameters
@@ -97,12 +105,17 @@ def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None, *, ordered: bool =
     ordered
         Put labels that are close side by side: the order of the leaves of a dendrogram of average
         distances. For a symmetric matrix of distances, such as that of ``mmd(group)``.
+    sides
+        Side of each row, shape (n_rows,), of at most four different ones: drawn as a strip of
+        colours beside the matrix and below it, with a legend. For a symmetric matrix.
+    max_labels
+        Largest number of labels that are written at an axis; others are left out evenly.
 
     Raises
     ------
     InputError
-        If it has another number of dimensions, is to be ordered and is not symmetric, or matplotlib
-        is missing.
+        If it has another number of dimensions, is to be ordered and is not symmetric, the sides do
+        not fit, or matplotlib is missing.
 
     Examples
     --------
@@ -114,20 +127,60 @@ def plot_matrix(matrix: xr.DataArray, ax: Axes | None = None, *, ordered: bool =
     """
     if matrix.ndim != 2:
         raise InputError(f"matrix has dimensions {matrix.dims}: a picture of one needs two.")
+    codes = None if sides is None else _side_codes(sides, matrix.shape)
     if ordered:
         order = _leaf_order(np.asarray(matrix, dtype=np.float64))
         matrix = matrix[order, order]
+        codes = None if codes is None else codes[order]
     ax = new_axes(ax)
     values = np.asarray(matrix, dtype=np.float64)
     drawn = ax.imshow(values, cmap=density_colours(), interpolation="nearest")
     for axis, dim in ((ax.yaxis, matrix.dims[0]), (ax.xaxis, matrix.dims[1])):
         labels = matrix[dim].values if dim in matrix.coords else np.arange(matrix.sizes[dim])
-        step = -(-len(labels) // _MAX_LABELS)
+        step = -(-len(labels) // max_labels)
         axis.set_ticks(np.arange(len(labels))[::step], [str(x) for x in labels[::step]])
         axis.set_label_text(str(dim))
     ax.tick_params(axis="x", rotation=90)
     ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
+    if sides is not None and codes is not None:
+        _draw_strips(ax, codes, list(dict.fromkeys(sides)))
     return ax
+
+
+def _side_codes(sides: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Code of the side of each row, in the order of their first rows."""
+    names = list(dict.fromkeys(sides))
+    if shape != (len(sides), len(sides)) or len(names) > len(_SIDES):
+        raise InputError(
+            f"sides has {len(sides)} rows of {len(names)} sides for a matrix of shape {shape}: "
+            f"give the side of each row of a square one, at most {len(_SIDES)} different ones.",
+            parameter="sides",
+        )
+    return np.array([names.index(side) for side in sides], dtype=np.intp)
+
+
+def _draw_strips(ax: Axes, codes: NDArray[np.intp], names: list[str]) -> None:
+    """Strips of colours at the left and below, in place of the marks of the ticks."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    colours = ListedColormap(_SIDES[: len(names)])
+    for place, strip in (
+        ((-0.045, 0.0, 0.03, 1.0), codes[:, None]),
+        ((0.0, -0.045, 1.0, 0.03), codes[None]),
+    ):
+        inner = ax.inset_axes(place)
+        inner.imshow(
+            strip, cmap=colours, vmin=-0.5, vmax=len(names) - 0.5, aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
+        inner.set_axis_off()
+    ax.tick_params(length=0, pad=16)
+    handles = [Patch(color=_SIDES[code], label=name) for code, name in enumerate(names)]
+    ax.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False,
+        borderaxespad=0.2,
+    )  # fmt: skip
 
 
 def _leaf_order(distances: Array) -> NDArray[np.intp]:
@@ -152,7 +205,13 @@ def _leaf_order(distances: Array) -> NDArray[np.intp]:
 
 
 def plot_witness(
-    x: ArrayLike, values: ArrayLike, *, names: Sequence[str] | None = None, ax: Axes | None = None
+    x: ArrayLike,
+    values: ArrayLike,
+    *,
+    names: Sequence[str] | None = None,
+    sides: tuple[str, str] | None = None,
+    noise: ArrayLike | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Witness function at points: where the first of two distributions has more mass, or less.
 
@@ -160,11 +219,17 @@ def plot_witness(
     ----------
     x
         Points, shape (n_points, 1) or (n_points, 2): of a grid, of rows, or the means of a mixture.
+        A full grid of two features is drawn as an image.
     values
         Values of :func:`dask_sketch.distributions.witness` there, shape (n_points,). With more
         features, choose the columns to draw.
     names
         Names of the features.
+    sides
+        Names of the two distributions.
+    noise
+        Values at the points that noise does not exceed, shape (n_points,), for one feature: drawn
+        as a grey band around zero.
     ax
         Axes to draw into.
 
@@ -188,30 +253,64 @@ def plot_witness(
         )
     ax = new_axes(ax)
     shown = [f"feature {k}" for k in range(points.shape[1])] if names is None else list(names)
-    label = "witness: more of the first above zero"
     if points.shape[1] == 1:
-        order = np.argsort(points[:, 0], kind="stable")
-        place, height = points[order, 0], found[order]
-        for color, part in ((BLUE, np.maximum(height, 0.0)), (ORANGE, np.minimum(height, 0.0))):
-            ax.fill_between(place, part, color=color, alpha=0.4, lw=0)
-        ax.plot(place, height, color=GREY, lw=1.5)
-        ax.axhline(0.0, color=GREY, lw=1)
-        ax.set(xlabel=shown[0], ylabel=label)
+        _draw_curve(ax, points[:, 0], found, sides, noise)
+        ax.set(xlabel=shown[0])
         return ax
     reach = float(np.abs(found).max(initial=0.0)) or 1.0
-    drawn = ax.scatter(
-        points[:, 0],
-        points[:, 1],
-        c=found,
-        cmap=_sign_colours(),
-        vmin=-reach,
-        vmax=reach,
-        s=14,
-        lw=0,
-    )
+    style: dict[str, Any] = {"cmap": _sign_colours(), "vmin": -reach, "vmax": reach}
+    grid = _grid(points)
+    drawn: Any
+    if grid is None:
+        drawn = ax.scatter(points[:, 0], points[:, 1], c=found, s=14, lw=0, **style)
+    else:
+        across, up = grid
+        image = np.empty((len(up), len(across)))
+        image[np.searchsorted(up, points[:, 1]), np.searchsorted(across, points[:, 0])] = found
+        half = [float(c[1] - c[0]) / 2.0 for c in grid]
+        extent = (
+            float(across[0]) - half[0], float(across[-1]) + half[0],
+            float(up[0]) - half[1], float(up[-1]) + half[1],
+        )  # fmt: skip
+        drawn = ax.imshow(
+            image, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", **style
+        )
     ax.set(xlabel=shown[0], ylabel=shown[1])
-    ax.figure.colorbar(drawn, ax=ax, label=label)
+    first = "the first" if sides is None else sides[0]
+    ax.figure.colorbar(drawn, ax=ax, label=f"witness: more of {first} above zero")
     return ax
+
+
+def _draw_curve(
+    ax: Axes, place: Array, values: Array, sides: tuple[str, str] | None, noise: ArrayLike | None
+) -> None:
+    """Witness function of one feature, above and below zero in two colours."""
+    order = np.argsort(place, kind="stable")
+    x, y = place[order], values[order]
+    first, second = sides or ("the first", "the second")
+    for color, part, side in (
+        (BLUE, np.maximum(y, 0.0), first),
+        (ORANGE, np.minimum(y, 0.0), second),
+    ):
+        ax.fill_between(x, part, color=color, alpha=0.4, lw=0, label=f"more of {side}")
+    if noise is not None:
+        band = np.asarray(noise, dtype=np.float64)[order]
+        ax.fill_between(x, -band, band, color=GREY, alpha=0.3, lw=0, label="noise", zorder=0)
+    ax.plot(x, y, color=GREY, lw=1.5)
+    ax.axhline(0.0, color=GREY, lw=1)
+    ax.set(ylabel="witness")
+    ax.margins(x=0.0)
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False)
+
+
+def _grid(points: Array) -> tuple[Array, Array] | None:
+    """Coordinates of an evenly spaced grid of two features, if the points are one."""
+    across, up = np.unique(points[:, 0]), np.unique(points[:, 1])
+    full = len(points) == len(across) * len(up) == len(np.unique(points, axis=0))
+    if not full or min(len(across), len(up)) < 2:
+        return None
+    even = all(np.allclose(np.diff(c), c[1] - c[0], rtol=1e-6, atol=0.0) for c in (across, up))
+    return (across, up) if even else None
 
 
 def _sign_colours() -> Any:

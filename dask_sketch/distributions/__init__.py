@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows
+    from dask_sketch.distributions.comparison_report import write_comparison
     from dask_sketch.distributions.control_variates import Estimate
     from dask_sketch.distributions.density_features import (
         DensityFeatures,
@@ -103,6 +104,7 @@ _HOME = {
     "split_columns": "independence",
     "trigonometric_features": "density_features",
     "witness": "mean_maps",
+    "write_comparison": "comparison_report",
 }
 __all__ = [
     "AnomalyScores",
@@ -149,6 +151,7 @@ __all__ = [
     "split_columns",
     "trigonometric_features",
     "witness",
+    "write_comparison",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
@@ -20,6 +21,7 @@ from dask_sketch.distributions.independent_rows import observe
 from dask_sketch.distributions.nearest_neighbors import checked_rows
 from dask_sketch.distributions.units import units_of
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
@@ -483,7 +485,13 @@ def _moments(model: Model) -> tuple[Array, Array]:
     return model.centers, np.zeros((model.n_components, d, d))
 
 
-def witness(first: Sketch | Model, second: Sketch | Model, x: ArrayLike) -> Array:
+def witness(
+    first: Sketch | Model,
+    second: Sketch | Model,
+    x: ArrayLike,
+    *,
+    columns: Sequence[int] | None = None,
+) -> Array:
     """Compute the witness function of two distributions: positive where the first has more mass.
 
     Among all functions as smooth as the kernel requires, this one has the largest difference of the
@@ -494,7 +502,11 @@ def witness(first: Sketch | Model, second: Sketch | Model, x: ArrayLike) -> Arra
     first, second
         Two sketches of one feature map, or a sketch and a model.
     x
-        Points, shape (n_points, n_features).
+        Points, shape (n_points, n_features), or (n_points, n_columns).
+    columns
+        Numbers of the features that ``x`` has, such as the two of a picture. Values are averages
+        over the other features then, which are taken as normal and independent, with the moments
+        of the sketches.
 
     Returns
     -------
@@ -504,7 +516,8 @@ def witness(first: Sketch | Model, second: Sketch | Model, x: ArrayLike) -> Arra
     Raises
     ------
     InputError
-        If no argument is a sketch, or the points have another number of features.
+        If no argument is a sketch, the points have another number of features, or there are no
+        such columns.
     MergeError
         If the feature maps differ.
 
@@ -531,9 +544,16 @@ def witness(first: Sketch | Model, second: Sketch | Model, x: ArrayLike) -> Arra
     feature_map = maps[0]
     maps[-1].require_same(feature_map)
     points = checked_rows("x", x)
-    if points.shape[1] != feature_map.n_features:
+    d = feature_map.n_features
+    chosen = list(range(d)) if columns is None else list(columns)
+    if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(d)):
         raise InputError(
-            f"x has {points.shape[1]} features; the feature map has {feature_map.n_features}.",
+            f"columns={columns!r}: give different numbers from 0 to {d - 1}.", parameter="columns"
+        )
+    if points.shape[1] != len(chosen):
+        raise InputError(
+            f"x has {points.shape[1]} features, not {len(chosen)}; the feature map has {d}. Give "
+            "the columns that x has.",
             parameter="x",
         )
     omega = feature_map.frequencies
@@ -541,13 +561,45 @@ def witness(first: Sketch | Model, second: Sketch | Model, x: ArrayLike) -> Arra
         one.characteristic if isinstance(one, Sketch) else one.characteristic(omega)
         for one in (first, second)
     ]
-    weights = np.square(feature_weights(feature_map)) / feature_map.n_frequencies
-    gap = weights * (sides[0] - sides[1])
+    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    gap = halves(unit * (sides[0] - sides[1]))
+    moments = [one.extent for one in (first, second) if isinstance(one, Sketch)]
+    mean, variance = (np.mean(values, axis=0) for values in zip(*moments, strict=True))
     step = max(_NUMBERS // feature_map.n_frequencies, 1)
     out = np.empty(len(points))
     with one_blas_thread():
         for start in range(0, len(points), step):
             block = slice(start, start + step)
-            angles = points[block] @ omega
-            out[block] = np.cos(angles) @ gap.real - np.sin(angles) @ gap.imag
+            out[block] = witness_basis(feature_map, points[block], chosen, mean, variance) @ gap
     return out
+
+
+def witness_basis(
+    feature_map: FeatureMap, points: Array, columns: Sequence[int], mean: Array, variance: Array
+) -> Array:
+    """Features of a map at points of some columns, averaged over the others as over normal ones.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map.
+    points
+        Points, shape (n_points, n_columns).
+    columns
+        Numbers of the features that the points have.
+    mean, variance
+        Moments of all features, shape (n_features,).
+
+    Returns
+    -------
+    basis
+        Shape (n_points, 2 * n_frequencies). Its product with a difference of vectors of
+        :func:`~dask_sketch.diagnostics.mmd.group_vectors` is their witness function.
+    """
+    omega = feature_map.frequencies
+    rest = np.ones(len(omega), dtype=bool)
+    rest[list(columns)] = False
+    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    unit = unit * np.exp(-0.5 * variance[rest] @ omega[rest] ** 2)
+    angles = points @ omega[list(columns)] + mean[rest] @ omega[rest]
+    return np.concatenate([unit * np.cos(angles), -unit * np.sin(angles)], axis=1)

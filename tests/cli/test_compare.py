@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, browser, visit
 from cli.commands import answer, call, refusal
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
@@ -45,6 +46,52 @@ def test_compare(groups: list[Path]) -> None:
     assert "A difference was found" in shown
     assert "feature 0" in shown
     assert "level" in refusal(1, "compare", a, b, "--level", 1e-9)
+
+
+def test_compare_writes_a_page(groups: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    a, _, c = groups
+    page = tmp_path / "page.html"
+    told = answer("compare", a, c, "--level", 0.01, "--report", page)
+    assert told["is_different"] is True
+    assert told["report"] == str(page)
+    text = page.read_text()
+    assert "Are a and c of one distribution?" in text
+    assert f"dask-sketch compare {a} {c} --level 0.01 --report {page}" in text
+    assert "--overwrite" in refusal(1, "compare", a, c, "--report", page)
+    assert "page.html" in call("compare", a, c, "--report", page, "--overwrite").stdout
+
+
+@pytest.mark.filterwarnings("default")  # the program prints them
+def test_warnings_of_a_comparison_are_on_its_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rng, feature_map = np.random.default_rng(0), FeatureMap(1, 20, scale=1.0)
+    paths = [tmp_path / name / "sketch.zarr" for name in ("many", "few")]
+    for path, n in zip(paths, (1000, 20), strict=True):
+        x, labels = rng.normal(size=(8 * n, 1)), np.repeat(np.arange(8), n)
+        weights = np.full(8 * n, 1000.0 / n)  # units of both sides have one weight
+        partial_sketch(x, feature_map, weights, groups=labels).to_zarr(path)
+    page = tmp_path / "page.html"
+    done = call("compare", *paths, "--report", page)
+    assert done.exit_code == 0
+    assert "warning: first has units" in done.stderr
+    text = page.read_text()
+    assert "first has units (group) of 1,000 rows" in text
+    assert "Are many/sketch and few/sketch of" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_sees_the_page(groups: list[Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert call("compare", groups[0], groups[2], "--report", page).exit_code == 0
+    with browser() as port:
+        for dark in (False, True):
+            for width in (360, 1400):
+                seen = visit(port, page.as_uri(), dark=dark, width=width, seconds=0.5)
+                assert seen.complaints == []
+                assert seen.judged == []
+                assert all(url.startswith(("file:", "data:")) for url in seen.requests)
 
 
 def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) -> None:

@@ -55,6 +55,48 @@ def test_close_rows_of_a_matrix_are_neighbours():
         plot_matrix(matrix[:, 2:], ordered=True)
 
 
+def test_the_sides_of_a_matrix_have_colours():
+    place = np.array([3.0, 0.0, 1.0, 2.0])
+    sides = ["late", "early", "early", "late"]
+    matrix = xr.DataArray(np.abs(place[:, None] - place), {"a": place, "b": place}, ("a", "b"))
+    ax = plot_matrix(matrix, ordered=True, sides=sides, max_labels=2)
+    shown = [float(text.get_text()) for text in ax.get_yticklabels()]
+    assert len(shown) == 2
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["late", "early"]
+    strips = [one.images[0].get_array() for one in ax.child_axes]
+    assert [strip.shape for strip in strips] == [(4, 1), (1, 4)]
+    np.testing.assert_array_equal(
+        strips[0].ravel(), [1, 1, 0, 0] if shown[0] == 0 else [0, 0, 1, 1]
+    )
+    with pytest.raises(InputError, match=r"sides has 3 rows .* \(4, 4\)"):
+        plot_matrix(matrix, sides=sides[1:])
+    with pytest.raises(InputError, match="of 5 sides"):
+        plot_matrix(xr.DataArray(np.eye(5)), sides=list("abcde"))
+
+
+def test_a_witness_of_a_grid_is_an_image():
+    across, up = np.linspace(0.0, 4.0, 5), np.linspace(-1.0, 1.0, 3)
+    points = np.random.default_rng(0).permutation([(x, y) for x in across for y in up])
+    ax = plot_witness(points, points @ [1.0, 10.0], sides=("may", "june"))
+    (drawn,) = ax.images
+    np.testing.assert_allclose(drawn.get_array(), up[:, None] * 10.0 + across)
+    assert drawn.get_extent() == [-0.5, 4.5, -1.5, 1.5]
+    assert "more of may" in drawn.colorbar.ax.get_ylabel()
+    uneven = np.where(points == 4.0, 5.0, points)
+    for others in (points[1:], uneven):
+        assert not plot_witness(others, others[:, 0]).images
+
+
+def test_the_noise_of_a_witness_is_a_band():
+    x = np.linspace(1.0, -1.0, 11)
+    ax = plot_witness(x[:, None], x, sides=("may", "june"), noise=np.abs(x))
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["more of may", "more of june", "noise"]
+    (band,) = [one for one in ax.collections if one.get_label() == "noise"]
+    (path,) = band.get_paths()
+    np.testing.assert_allclose(np.abs(path.vertices[:, 1]), np.abs(path.vertices[:, 0]), atol=1e-9)
+
+
 def test_the_sign_of_a_witness_has_a_colour():
     x = np.linspace(-1.0, 1.0, 20)
     ax = plot_witness(np.column_stack([x, x**2]), x, names=["a", "b"])

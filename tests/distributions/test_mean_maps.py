@@ -199,6 +199,21 @@ def test_witness():
     np.testing.assert_allclose(witness(a, Q, t), -witness(Q, a, t))
 
 
+def test_witness_of_some_columns():
+    x, y = P.sample(2000, seed=0), Q.sample(3000, seed=1)
+    a, b = partial_sketch(x, MAP), partial_sketch(y, MAP)
+    points = np.linspace(-3.0, 3.0, 5)
+    # averaged over normal values of the other column
+    mean, variance = ((one + two) / 2 for one, two in zip(a.extent, b.extent, strict=True))
+    others = np.random.default_rng(2).normal(mean[0], np.sqrt(variance[0]), 20_000)
+    for point, found in zip(points, witness(a, b, points[:, None], columns=[1]), strict=True):
+        rows = np.column_stack([others, np.full(len(others), point)])
+        values = witness(a, b, rows)
+        assert found == pytest.approx(values.mean(), abs=5 * values.std() / np.sqrt(len(values)))
+    swapped = witness(a, b, x[:5, ::-1], columns=[1, 0])
+    np.testing.assert_allclose(swapped, witness(a, b, x[:5]))
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -213,6 +228,9 @@ def test_witness():
         (lambda a: mean_map_kernel(a, [1.0]), "type list"),
         (lambda a: witness(P, Q, [[0.0, 0.0]]), "GaussianMixture"),
         (lambda a: witness(a, P, [[0.0]]), "1 features"),
+        (lambda a: witness(a, P, [[0.0]], columns=[2]), r"columns=\[2\]"),
+        (lambda a: witness(a, P, [[0.0, 0.0]], columns=[1, 1]), r"columns=\[1, 1\]"),
+        (lambda a: witness(a, P, [[0.0, 0.0]], columns=[1]), "2 features, not 1"),
     ],
 )
 def test_bad_arguments(call, match):

@@ -1,0 +1,451 @@
+"""Write the result of a test of two groups of sketches as one HTML page (extra ``plot``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import feature_weights, mmd
+from dask_sketch.diagnostics.report import Answer, Section, write_page
+from dask_sketch.diagnostics.report_figures import Drawing
+from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
+from dask_sketch.display.text import counted, describe_bytes
+from dask_sketch.distributions.mean_maps import witness_basis
+from dask_sketch.distributions.permutations import contrasts, permutations_of, shifts_of
+from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.units import Units, units_of
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.blas import one_blas_thread
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+_MAX_FEATURES = 50  # in the table
+_MAX_NAMED = 5  # features in a sentence
+_MAX_UNITS = 300  # in the matrix of distances, of both sides together
+_MAX_LABELS, _MAX_CHARACTERS = 16, 16  # in pictures, where they are legible
+_LABEL_SIZE = 8  # points
+_CURVE, _IMAGE = 121, 41  # points of the grid along one feature
+_REACH = 3.0  # standard deviations from the mean to the end of a grid
+_PERMUTED, _COVERED = 199, 0.95  # permutations of the noise of a witness function, and their share
+_LARGEST_SHIFT = 6.0  # standard deviations
+_SQUARE = (4.6, 4.2)  # inches
+
+
+def write_comparison(
+    path: str | Path,
+    first: SketchGroup,
+    second: SketchGroup,
+    test: TwoSampleTest,
+    *,
+    names: tuple[str, str] = ("first", "second"),
+    strata: Any = None,
+    serial: bool = False,
+    seed: int = 0,
+    source: Mapping[str, object] | None = None,
+    warnings: Sequence[str] = (),
+    command: str = "",
+) -> Path:
+    """Write a test of two groups as one page, which loads nothing from the network or other files.
+
+    The page has the verdict, the size of the difference with its interval, the features that carry
+    it, the units that were permuted, and three pictures: the witness function along the features
+    that differ most, which is positive where ``first`` has more mass, and the distances of all
+    units in the order of a dendrogram. No data is read.
+
+    Parameters
+    ----------
+    path
+        File to write, replaced if it exists; its folder is created.
+    first, second
+        Groups that were compared.
+    test
+        Result of :func:`compare` for them.
+    names
+        Names of the two sides.
+    strata, serial, seed
+        Arguments of the test.
+    source
+        Names and values that describe the data.
+    warnings
+        Warnings of the test.
+    command
+        Command line that reproduces the page.
+
+    Returns
+    -------
+    path
+        Path of the page.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing, or the test is not one of these groups.
+    MergeError
+        If the feature maps differ.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> from dask_sketch.distributions import compare
+    >>> rng, day = np.random.default_rng(0), np.arange(2000) % 20
+    >>> feature_map = FeatureMap(2, 100, scale=1.0)
+    >>> a, b = (
+    ...     partial_sketch(width * rng.normal(size=(2000, 2)), feature_map, groups=day, dim="day")
+    ...     for width in (1.0, 2.0)
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_comparison(Path(folder) / "page.html", a, b, compare(a, b))
+    ...     "No: a difference was found" in page.read_text()
+    True
+    """
+    units = units_of(first, second, strata).with_weights_of_one_scale()
+    if units.counts != test.n_units or len(test.features) != units.feature_map.n_features:
+        raise InputError(
+            f"test is of {test.n_units} units and {len(test.features)} features; first and second "
+            f"have {units.counts} and {units.feature_map.n_features}: give the result of "
+            "compare(first, second).",
+            parameter="test",
+        )
+    sides = tuple(side.select(side.total_weight > 0) for side in (first, second))
+    with one_blas_thread():
+        drawings = [
+            *_witness_drawings(units, test, names, serial=serial, seed=seed),
+            _distance_drawing(sides, names),
+        ]
+        shift = _equal_shift(units, test.discrepancy)
+    return write_page(
+        path,
+        title=f"Are {names[0]} and {names[1]} of one distribution?",
+        answers=_answers(test, names, sides, shift, warnings),
+        sections=[_features(test, names), _units(sides, names, test.dim)],
+        pictures=[one.picture() for one in drawings],
+        facts={
+            "Data": dict(source or {}),
+            "Test": _test_fields(test, seed),
+            "Feature map": _map_fields(units),
+        },
+        command=command,
+    )
+
+
+# -- answers and tables -----------------------------------------------------------------------
+
+
+def _answers(
+    test: TwoSampleTest,
+    names: tuple[str, str],
+    sides: Sequence[SketchGroup],
+    shift: float | None,
+    warnings: Sequence[str],
+) -> list[Answer]:
+    (low, high), d = test.interval, len(test.features)
+    size = [
+        f"The discrepancy is {test.discrepancy:.2g}, within [{low:.2g}, {high:.2g}] with a "
+        f"confidence of {100.0 * (1.0 - test.level):.4g} %.",
+        "It is 0 for equal distributions, and 2 at most.",
+    ]
+    if shift is not None and test.discrepancy > 0.0:
+        size.append(
+            f"For comparison: where {'all features are' if d > 1 else 'the feature is'} normal, a "
+            f"shift {'of one of them ' if d > 1 else ''}by {shift:.2g} standard deviations has "
+            "this discrepancy."
+        )
+    if test.tolerance:
+        size.append(
+            f"The tolerance is {test.tolerance:g}; the hypothesis that the discrepancy is within "
+            f"it has p = {test.tolerance_p_value:.2g}."
+        )
+    return [
+        _verdict(test),
+        Answer("How large is the difference?", size),
+        Answer("Can it be chance?", _chance(test)),
+        _where(test),
+        Answer("What was compared?", _compared(test, names, sides)),
+        _limits(test, warnings),
+    ]
+
+
+def _verdict(test: TwoSampleTest) -> Answer:
+    question = "Are they of one distribution?"
+    if test.is_different:
+        return Answer(question, [f"No: a difference was found (p = {test.p_value:.2g})."], True)
+    if test.p_value <= test.level:
+        text = "A difference was found, but it is not significantly more than the tolerance."
+        return Answer(question, [text])
+    return Answer(
+        question,
+        [
+            f"No difference was found at a level of {100.0 * test.level:.4g} %.",
+            "That does not show that there is none: one with a discrepancy above "
+            f"{test.interval[1]:.2g} would probably have been found.",
+        ],
+    )
+
+
+def _chance(test: TwoSampleTest) -> list[str]:
+    verdict = "Hardly" if test.p_value <= test.level else "Yes"
+    number = counted(test.n_permutations, "assignment")
+    how = (
+        f"Whole {test.dim}s were assigned to the two sides in all {number} that there are"
+        if test.is_complete
+        else f"Whole {test.dim}s were assigned to the two sides at random, in {number}"
+    )
+    within = f" within {test.n_strata} strata" if test.n_strata > 1 else ""
+    share = round(test.p_value * test.n_permutations)
+    rank = (
+        "only the observed one has a difference so large"
+        if share <= 1
+        else f"{share:,} of them have a difference as large as the observed one"
+    )
+    return [
+        f"{verdict}: p = {test.p_value:.2g}.",
+        f"{how}{within}; {rank}.",
+        f"The smallest p-value possible is {test.smallest_p_value:.2g}.",
+    ]
+
+
+def _where(test: TwoSampleTest) -> Answer:
+    question = "Which features carry it?"
+    named = [one.name for one in test.features if one.p_value <= test.level]
+    if test.p_value > test.level:
+        return Answer(question, ["No difference was found, so there is none to locate."])
+    if not named:
+        return Answer(
+            question,
+            [
+                "No single feature does.",
+                "The difference is in the features together, such as their correlation, or too "
+                "small in each.",
+            ],
+        )
+    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+    return Answer(question, [f"{', '.join(named[:_MAX_NAMED])}{more}."])
+
+
+def _compared(
+    test: TwoSampleTest, names: tuple[str, str], sides: Sequence[SketchGroup]
+) -> list[str]:
+    parts = [
+        f"{counted(n, test.dim)} of {name} ({counted(int(side.count.sum()), 'row')})"
+        for n, name, side in zip(test.n_units, names, sides, strict=True)
+    ]
+    return [
+        f"{parts[0]} with {parts[1]}.",
+        f"The rows of one {test.dim} may depend on each other; {test.dim}s may not.",
+    ]
+
+
+def _limits(test: TwoSampleTest, warnings: Sequence[str]) -> Answer:
+    """Warnings of the test, and limits that its numbers show."""
+    found = list(warnings)
+    if test.interval == (0.0, 2.0):
+        found.append(f"There are too few {test.dim}s for an interval of the discrepancy.")
+    if 2.0 * test.smallest_p_value > test.level:
+        found.append(
+            f"There are so few {test.dim}s that only the most extreme of all assignments is "
+            "significant."
+        )
+    return Answer("What limits the result?", found or ["No warning."], bool(found))
+
+
+def _features(test: TwoSampleTest, names: tuple[str, str]) -> Section:
+    """Moments of the features on both sides, those that differ most first."""
+    shown = test.features[:_MAX_FEATURES]
+    rows = [
+        (
+            one.name,
+            *(
+                f"{mean:.4g} ± {deviation:.3g}"
+                for mean, deviation in zip(one.means, one.deviations, strict=True)
+            ),
+            f"{one.p_value:.2g}",
+        )
+        for one in shown
+    ]
+    n = len(test.features)
+    text = (
+        "Mean ± standard deviation on both sides. "
+        + (f"The p-values are adjusted for {n} features. " if n > 1 else "")
+        + (f"The first {_MAX_FEATURES} of {n} are shown." if n > len(shown) else "")
+    )
+    strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= test.level)
+    return Section("Features", text, ("feature", *names, "p-value"), rows, strong)
+
+
+def _units(sides: Sequence[SketchGroup], names: tuple[str, str], dim: str) -> Section:
+    """Units that were permuted."""
+    rows = []
+    for side, name in zip(sides, names, strict=True):
+        few, middle, many = (f"{x:,.0f}" for x in np.quantile(side.count, [0.0, 0.5, 1.0]))
+        rows.append((
+            name,
+            f"{len(side):,}",
+            f"{int(side.count.sum()):,}",
+            few if few == many else f"{few} to {many}, median {middle}",
+            str(side.labels[0]) if len(side) == 1 else f"{side.labels[0]} to {side.labels[-1]}",
+        ))  # fmt: skip
+    text = f"Each {dim} has a sketch of its own, and changed sides as a whole."
+    header = ("side", f"{dim}s", "rows", f"rows of a {dim}", "labels")
+    return Section("Permuted units", text, header, rows)
+
+
+def _test_fields(test: TwoSampleTest, seed: int) -> dict[str, str]:
+    return {
+        "level": f"{test.level:g}",
+        "tolerance": f"{test.tolerance:g}",
+        "strata": f"{test.n_strata:,}",
+        "assignments": f"{test.n_permutations:,}" + (", all" if test.is_complete else ", random"),
+        "smallest p-value": f"{test.smallest_p_value:.2g}",
+        "seed": str(seed),
+    }
+
+
+def _map_fields(units: Units) -> dict[str, str]:
+    found = units.feature_map
+    return {
+        "frequencies": f"{found.n_frequencies:,}",
+        "distribution": found.distribution,
+        "digest": found.digest[:12],
+        "size of a sketch": describe_bytes(16 * found.n_frequencies),
+    }
+
+
+# -- pictures ---------------------------------------------------------------------------------
+
+
+def _witness_drawings(
+    units: Units, test: TwoSampleTest, names: tuple[str, str], *, serial: bool, seed: int
+) -> list[Drawing]:
+    """Witness functions along the feature that differs most, and along the two that do."""
+    known = units.feature_map.feature_names
+    labels = known or [f"feature {k}" for k in range(units.feature_map.n_features)]
+    order = [labels.index(one.name) for one in test.features]
+    grids = [_grid_of(units, feature, _CURVE) for feature in order[:1]]
+    permuted = (
+        shifts_of(units.first)
+        if serial
+        else permutations_of(units.first, units.strata, _PERMUTED, seed)
+    )
+    signs = contrasts(permuted.sides, units.masses)
+    signs /= np.sum(np.maximum(signs[0], 0.0))  # of the observed sides, a difference of means
+    vectors, moments = units.centred(units.vectors), units.moments()
+    basis = witness_basis(units.feature_map, grids[0][:, None], order[:1], *moments)
+    values = signs @ (vectors @ basis.T)
+    noise = np.quantile(np.abs(values), _COVERED, axis=0)
+    rest = ", on average over the other features" if len(labels) > 1 else ""
+    title = [labels[feature] for feature in order[:2]]
+    shown = _short(names[0]), _short(names[1])
+    drawings = [
+        Drawing(
+            f"Along {title[0]}",
+            f"Witness function of the difference{rest}: above zero (blue) {names[0]} has more rows "
+            f"there, below zero (orange) {names[1]}. Grey: {100 * _COVERED:.0f} % of the values at "
+            f"each place where {test.dim}s are assigned to the sides by chance.",
+            partial(
+                plot_witness, grids[0][:, None], values[0], names=title[:1], sides=shown,
+                noise=noise,
+            ),
+        )
+    ]  # fmt: skip
+    # a second feature that does not differ shows nothing, unless only both together differ
+    n_different = sum(one.p_value <= test.level for one in test.features)
+    has_plane = test.p_value <= test.level and len(order) > 1 and n_different != 1
+    if has_plane and units.feature_map.categories is None:
+        axes = [_grid_of(units, feature, _IMAGE) for feature in order[:2]]
+        points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
+        basis = witness_basis(units.feature_map, points, order[:2], *moments)
+        plane = basis @ (signs[0] @ vectors)
+        rest = ", on average over the other features" if len(labels) > 2 else ""
+        drawings.append(
+            Drawing(
+                f"Along {title[0]} and {title[1]}",
+                f"Witness function of the two features that differ most{rest}: blue where "
+                f"{names[0]} has more rows, orange where {names[1]} has.",
+                partial(plot_witness, points, plane, names=title, sides=shown),
+            )
+        )
+    return drawings
+
+
+def _grid_of(units: Units, feature: int, number: int) -> Array:
+    """Points along a feature: codes of its levels, or three deviations around the mean."""
+    categories = units.feature_map.categories
+    levels = None if categories is None else categories.levels[feature]
+    if levels is not None:
+        return np.arange(len(levels), dtype=np.float64)
+    mean, variance = (values[feature] for values in units.moments())
+    reach = _REACH * np.sqrt(variance) or 1.0
+    return np.linspace(mean - reach, mean + reach, number)
+
+
+def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> Drawing:
+    """Distances of all units, or of evenly chosen ones where they are many."""
+    share = min(_MAX_UNITS / sum(map(len, sides)), 1.0)
+    chosen = [
+        side.select(np.isin(np.arange(len(side)), np.linspace(0, len(side) - 1, n).astype(int)))
+        for side, n in ((side, max(int(share * len(side)), 1)) for side in sides)
+    ]
+    n = len(chosen[0])
+    dim = sides[0].dim
+    both = chosen[0].merge_by(np.arange(n), dim) + chosen[1].merge_by(
+        n + np.arange(len(chosen[1])), dim
+    )
+    labels = [_short(str(label)) for side in chosen for label in side.labels]
+    matrix = mmd(both)
+    matrix = matrix.assign_coords(dict.fromkeys(matrix.dims, labels)).rename("discrepancy")
+    omitted = "" if share == 1.0 else f"{len(both)} evenly chosen {dim}s; "
+    return Drawing(
+        f"Distances of {dim}s",
+        f"Discrepancy of every two {dim}s, {omitted}those that are alike side by side, in the "
+        "order of a dendrogram. Two blocks of one colour each at the edges show a difference that "
+        f"single {dim}s have; a mixed edge shows one that only all together have, or none.",
+        partial(
+            _draw_distances, matrix,
+            [_short(names[0])] * n + [_short(names[1])] * len(chosen[1]),
+        ),
+        _SQUARE,
+    )  # fmt: skip
+
+
+def _draw_distances(matrix: xr.DataArray, sides: list[str]) -> Any:
+    ax = plot_matrix(matrix, ordered=True, sides=sides, max_labels=_MAX_LABELS)
+    ax.set_xticks([])  # as those of the rows
+    ax.set_xlabel("")
+    ax.set_aspect("auto")
+    ax.tick_params(labelsize=_LABEL_SIZE)
+    return ax
+
+
+def _short(label: str) -> str:
+    """Label, or the end of a long one, in which paths differ."""
+    return label if len(label) <= _MAX_CHARACTERS else f"…{label[1 - _MAX_CHARACTERS :]}"
+
+
+def _equal_shift(units: Units, discrepancy: float) -> float | None:
+    """Shift of one feature, in its deviation, that has a discrepancy where features are normal.
+
+    The mean over the features; None if no shift has it.
+    """
+    omega = units.feature_map.frequencies
+    _, variance = units.moments()
+    turns = omega * np.sqrt(variance)[:, None]  # phases of a shift by one deviation
+    energy = np.exp(-np.sum(turns**2, axis=0)) * feature_weights(units.feature_map) ** 2
+    shifts = np.linspace(0.0, _LARGEST_SHIFT, 601)
+    squares = np.array(
+        [2.0 * np.mean(energy * np.mean(1.0 - np.cos(shift * turns), axis=0)) for shift in shifts]
+    )
+    reached = np.flatnonzero(squares >= discrepancy**2)
+    if not len(reached):
+        return None
+    end = reached[0]
+    return float(np.interp(discrepancy**2, squares[: end + 1], shifts[: end + 1]))
