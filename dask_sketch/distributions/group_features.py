@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from scipy.spatial.distance import pdist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
-from dask_sketch.distributions.second_layer import LandmarkLayer, RandomLayer
-from dask_sketch.distributions.shrinkage import Shrinkage
 from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.features.feature_map import FeatureMap
@@ -21,9 +24,207 @@ from dask_sketch.validation.arrays import require_integer, require_number, requi
 from dask_sketch.validation.blas import one_blas_thread
 
 Array = NDArray[np.float64]
+Kernel = Literal["matern", "rbf"]
 KERNELS = ("matern", "rbf", "linear")
 LAYERS = ("landmarks", "random")
 _N_GROUPS = 500  # groups whose distances are computed
+_RANK = 1e-10  # smallest eigenvalue of the kernel of the landmarks, relative to the largest
+_ROOT = np.sqrt(3.0)
+
+
+def _matern(squared: Array) -> Array:
+    distance = _ROOT * np.sqrt(squared)
+    return np.asarray((1.0 + distance) * np.exp(-distance))
+
+
+def _rbf(squared: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * squared))
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {"matern": _matern, "rbf": _rbf}
+"""Kernels as functions of squared distances in units of the bandwidth."""
+
+
+@dataclass(frozen=True, eq=False)
+class RandomLayer:
+    """Random Fourier features of points (Rahimi and Recht 2007).
+
+    Attributes
+    ----------
+    frequencies
+        Shape (n_inputs, n_frequencies).
+    """
+
+    frequencies: Array
+
+    @classmethod
+    def sample(
+        cls,
+        n_inputs: int,
+        n_frequencies: int,
+        kernel: Kernel,
+        bandwidth: float,
+        random: np.random.RandomState,
+    ) -> RandomLayer:
+        """Sample the frequencies.
+
+        Parameters
+        ----------
+        n_inputs, n_frequencies
+            Numbers of features of a point, and of frequencies.
+        kernel
+            Kernel that inner products of features approximate.
+        bandwidth
+            Bandwidth in units of the points.
+        random
+            Source of the random numbers.
+        """
+        frequencies = random.standard_normal((n_inputs, n_frequencies)) / bandwidth
+        if kernel == "matern":  # of the smoothness 3/2: Student's t with 3 degrees of freedom
+            frequencies *= np.sqrt(3.0 / random.chisquare(3.0, n_frequencies))
+        return cls(frequencies)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of features."""
+        return 2 * self.frequencies.shape[1]
+
+    def apply(self, points: Array) -> Array:
+        """Features of points, shape (n_points, 2 * n_frequencies)."""
+        angles = points @ self.frequencies
+        n_frequencies = angles.shape[1]
+        out = np.empty((len(angles), 2 * n_frequencies))
+        np.cos(angles, out=out[:, :n_frequencies])
+        np.sin(angles, out=out[:, n_frequencies:])
+        out /= np.sqrt(n_frequencies)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkLayer:
+    """Features whose inner products are the kernel itself for landmarks (Nyström's method).
+
+    Attributes
+    ----------
+    landmarks
+        Some of the points, shape (n_landmarks, n_inputs).
+    basis
+        Map from values of the kernel to features, shape (n_landmarks, rank).
+    kernel
+        Kernel of two points.
+    bandwidth
+        Bandwidth in units of the points.
+    """
+
+    landmarks: Array
+    basis: Array
+    kernel: Kernel
+    bandwidth: float
+
+    @classmethod
+    def fit(cls, landmarks: Array, kernel: Kernel, bandwidth: float) -> LandmarkLayer:
+        """Compute the basis.
+
+        Parameters
+        ----------
+        landmarks
+            Points, shape (n_landmarks, n_inputs).
+        kernel
+            Kernel of two points.
+        bandwidth
+            Bandwidth in units of the points.
+        """
+        squared = euclidean_distances(landmarks, squared=True) / bandwidth**2
+        values, vectors = eigh(FUNCTIONS[kernel](squared))
+        large = values > _RANK * values[-1]
+        # in C order, as it is stored, so that a product has the same bits after reading
+        basis = np.ascontiguousarray(vectors[:, large] / np.sqrt(values[large]))
+        return cls(np.ascontiguousarray(landmarks), basis, kernel, bandwidth)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of features."""
+        return int(self.basis.shape[1])
+
+    def apply(self, points: Array) -> Array:
+        """Features of points, shape (n_points, rank)."""
+        squared = euclidean_distances(points, self.landmarks, squared=True) / self.bandwidth**2
+        return np.asarray(FUNCTIONS[self.kernel](squared) @ self.basis)
+
+
+@dataclass(frozen=True, eq=False)
+class Shrinkage:
+    """Empirical Bayes estimate of mean embeddings without the noise of finite groups.
+
+    The embedding of a group of ``n`` samples is that of its distribution plus noise, of the
+    variance ``within / n``. It is replaced by ``center + s (embedding - center)`` with
+    ``s = between / (between + within / n)``, the linear estimate with the smallest squared error.
+    Features that differ little between groups, and small groups, are shrunk the most.
+
+    Attributes
+    ----------
+    center
+        Mean of the groups, shape (n_features,).
+    between, within
+        Variance of each feature between the distributions of groups, and of one sample within a
+        group, shape (n_features,).
+
+    References
+    ----------
+    Muandet, Sriperumbudur, Fukumizu, Gretton, Schölkopf (2016), Kernel mean shrinkage estimators.
+    """
+
+    center: Array
+    between: Array
+    within: Array
+
+    @classmethod
+    def fit(cls, values: Array, sizes: Array, feature_map: FeatureMap) -> Shrinkage:
+        """Estimate the variances by the method of moments.
+
+        Parameters
+        ----------
+        values
+            Mean embeddings, shape (n_groups, 2 * n_frequencies).
+        sizes
+            Effective numbers of samples, shape (n_groups,).
+        feature_map
+            Feature map of the embeddings.
+        """
+        m = feature_map.n_frequencies
+        # a single sample has a feature of length one, times the weight of the feature
+        unit = feature_weights(feature_map) ** 2 / m
+        missing = unit - np.mean(values[:, :m] ** 2 + values[:, m:] ** 2, axis=0)
+        known = float(np.mean(1.0 - 1.0 / np.maximum(sizes, 1.0)))
+        within = np.maximum(missing, 0.0) / (2.0 * known) if known > 0 else 0.5 * unit
+        noise = float(np.sum(within)) * 2.0 / sizes
+        spread = float(np.sum(values.var(axis=0))) - float(np.mean(noise))
+        precision = _divided(np.ones(len(sizes)), max(spread, 0.0) + noise, 1.0)
+        share = precision / precision.sum()
+        center = share @ values
+        total = share @ (values - center) ** 2 / max(1.0 - float(share @ share), 1e-12)
+        total = 0.5 * (total[:m] + total[m:])
+        between = np.maximum(total - within * float(share @ (1.0 / sizes)), 0.0)
+        return cls(center, np.tile(between, 2), np.tile(within, 2))
+
+    def apply(self, values: Array, sizes: Array) -> Array:
+        """Shrink mean embeddings.
+
+        Parameters
+        ----------
+        values
+            Mean embeddings, shape (n_groups, n_features).
+        sizes
+            Effective numbers of samples, shape (n_groups,).
+        """
+        noise = self.within / sizes[:, None]
+        kept = _divided(self.between, self.between + noise, 1.0)
+        return np.asarray(self.center + kept * (values - self.center))
+
+
+def _divided(values: Array, by: Array, otherwise: float) -> Array:
+    out = np.full(by.shape, otherwise)
+    return np.divide(np.broadcast_to(values, by.shape), by, out=out, where=by > 0)
 
 
 class DistributionFeatures(

@@ -15,10 +15,15 @@ from dask_sketch.distributions.group_estimators import (
     DistributionClassifier,
     DistributionRegressor,
 )
-from dask_sketch.distributions.group_features import KERNELS, LAYERS, DistributionFeatures
+from dask_sketch.distributions.group_features import (
+    KERNELS,
+    LAYERS,
+    DistributionFeatures,
+    LandmarkLayer,
+    RandomLayer,
+    Shrinkage,
+)
 from dask_sketch.distributions.ridge_selection import ErrorVariance
-from dask_sketch.distributions.second_layer import LandmarkLayer, RandomLayer
-from dask_sketch.distributions.shrinkage import Shrinkage
 from dask_sketch.errors import InputError
 from dask_sketch.features.specification import parse_object
 from dask_sketch.sketching.open import damaged_store, decode_labels, feature_map_of, stored_array

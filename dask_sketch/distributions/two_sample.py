@@ -23,7 +23,6 @@ from dask_sketch.distributions.permutations import (
     shifts_of,
 )
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
-from dask_sketch.distributions.row_covariance import row_covariance
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
@@ -364,3 +363,41 @@ def _standardised(moments: Array, contrasted: _Contrasts) -> Array:
         return np.zeros(len(contrasted))
     own = moments[:, varies] / deviations[varies]
     return contrasted.relative(((contrasted.signs @ own) ** 2).sum(axis=1), (own**2).sum(axis=1))
+
+
+def row_covariance(mixture: GaussianMixture, frequencies: Array) -> Array:
+    """Covariance of ``exp(-i omega . x)`` for a row of a mixture, in closed form.
+
+    Products of features are features again, at sums and differences of their frequencies.
+
+    Parameters
+    ----------
+    mixture
+        Distribution of the rows.
+    frequencies
+        Frequencies, shape (n_features, m).
+
+    Returns
+    -------
+    covariance
+        Covariance of real and imaginary parts side by side, shape (2 m, 2 m).
+
+    Examples
+    --------
+    >>> mixture = GaussianMixture([1.0], [[0.3]], [[2.0]])
+    >>> x = mixture.sample(100_000, seed=0)
+    >>> features = np.exp(-1j * x @ np.array([[0.5, 1.0]]))
+    >>> sampled = np.cov(np.concatenate([features.real, features.imag], axis=1).T)
+    >>> bool(np.abs(sampled - row_covariance(mixture, np.array([[0.5, 1.0]]))).max() < 0.01)
+    True
+    """
+    d, m = frequencies.shape
+    sums = (frequencies[:, :, None] + frequencies[:, None, :]).reshape(d, m * m)
+    differences = (frequencies[:, :, None] - frequencies[:, None, :]).reshape(d, m * m)
+    above = mixture.characteristic(sums).reshape(m, m)
+    below = mixture.characteristic(differences).reshape(m, m)
+    real, imaginary = 0.5 * (below.real + above.real), 0.5 * (below.real - above.real)
+    mixed = 0.5 * (above.imag + below.imag)  # imaginary part of the row, real part of the column
+    mean = mixture.characteristic(frequencies)
+    mean = np.concatenate([mean.real, mean.imag])
+    return np.asarray(np.block([[real, mixed.T], [mixed, imaginary]]) - np.outer(mean, mean))

@@ -9,6 +9,7 @@ from sklearn.pipeline import make_pipeline
 import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.distributions import DistributionFeatures, mean_embedding
+from dask_sketch.distributions.group_features import Shrinkage
 from dask_sketch.errors import InputError
 
 MAP = FeatureMap(2, 40, scale=1.0)
@@ -17,6 +18,7 @@ LABELS = np.repeat(np.arange(N), 40)
 ROWS = np.random.default_rng(0).normal(size=(len(LABELS), 2)) * (1.0 + (LABELS % 2)[:, None])
 GROUP = partial_sketch(ROWS, MAP, groups=LABELS)
 WIDE = np.arange(N) % 2
+LINE = FeatureMap(1, 30, scale=0.7)  # one feature
 
 
 @pytest.mark.parametrize("kernel", ["matern", "rbf"])
@@ -123,3 +125,48 @@ def test_names_of_features():
 def test_arguments_are_validated(arguments, message):
     with pytest.raises(InputError, match=message):
         DistributionFeatures(**arguments).fit(GROUP)
+
+
+def embeddings_of_normal_groups(rng, sizes):
+    """Embeddings of groups of normal samples around random means, and of their distributions."""
+    omega = LINE.frequencies[0]
+    means = rng.normal(size=len(sizes))
+    exact = np.exp(-1j * means[:, None] * omega - 0.5 * (0.5 * omega) ** 2)
+    rows = [mean + 0.5 * rng.normal(size=size) for mean, size in zip(means, sizes, strict=True)]
+    found = np.array([np.exp(-1j * row[:, None] * omega).mean(axis=0) for row in rows])
+    return (np.hstack([z.real, z.imag]) / np.sqrt(len(omega)) for z in (found, exact))
+
+
+def test_shrinkage_makes_errors_of_embeddings_smaller_most_of_all_in_small_groups():
+    sizes = np.tile([3, 12, 200], 100)
+    found, exact = embeddings_of_normal_groups(np.random.default_rng(0), sizes)
+    shrinkage = Shrinkage.fit(found, sizes.astype(float), LINE)
+    shrunk = shrinkage.apply(found, sizes.astype(float))
+    before, after = (
+        np.array([np.sum((z - exact)[sizes == n] ** 2) for n in (3, 12, 200)])
+        for z in (found, shrunk)
+    )
+    ratio = after / before
+    assert (ratio < 1.0).all()
+    assert (np.diff(ratio) > 0).all()
+    assert ratio[0] < 0.7
+    # errors of the estimated variances are a few percent of their sum
+    true_within = np.mean((found - exact) ** 2 * sizes[:, None], axis=0)
+    np.testing.assert_allclose(shrinkage.within.sum(), true_within.sum(), rtol=0.05)
+    np.testing.assert_allclose(shrinkage.between.sum(), exact.var(axis=0).sum(), rtol=0.1)
+
+
+def test_shrinkage_makes_groups_of_one_distribution_one_point():
+    rng, sizes = np.random.default_rng(0), np.full(50, 20.0)
+    z = np.exp(-1j * rng.normal(size=(50, 20, 1)) * LINE.frequencies[0]).mean(axis=1)
+    found = np.hstack([z.real, z.imag]) / np.sqrt(30)
+    shrunk = Shrinkage.fit(found, sizes, LINE).apply(found, sizes)
+    assert shrunk.var(axis=0).sum() < 0.1 * found.var(axis=0).sum()
+
+
+def test_shrinkage_keeps_equal_groups_and_single_samples():
+    same = np.tile(np.r_[np.ones(30), np.zeros(30)], (4, 1)) / np.sqrt(30)
+    one = np.ones(4)
+    for sizes in (one, 5 * one):
+        found = Shrinkage.fit(same, sizes, LINE).apply(same, sizes)
+        np.testing.assert_allclose(found, same, atol=1e-12)
