@@ -135,7 +135,7 @@ for _schema in ("dask-sketch/distribution-regressor", "dask-sketch/distribution-
 register_reader(
     "dask-sketch/quantized-phases",
     1,
-    lambda: importlib.import_module("dask_sketch.sketching.open_phases").read_phases,
+    lambda: importlib.import_module("dask_sketch.sketching.quantized_phases").read_phases,
 )
 
 

@@ -15,9 +15,8 @@ from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import OPTIONAL, START, Method, matrix_row, rows_of
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
-from dask_sketch.decoders.pilot_start import nearby_mixture, pilot_clusters
 from dask_sketch.decoders.problem import Problem
-from dask_sketch.decoders.starts import Start
+from dask_sketch.decoders.starts import Start, nearby_mixture, pilot_clusters
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture

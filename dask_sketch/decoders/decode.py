@@ -25,7 +25,6 @@ from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
-from dask_sketch.decoders.threads import Threads, default_n_threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
@@ -37,8 +36,8 @@ from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.choices import named_type, uses_matrices
+from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _FAMILIES: dict[str, Callable[..., VonMisesFisherMixture | AlphaStableMixture]] = {

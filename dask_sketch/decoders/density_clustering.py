@@ -22,11 +22,11 @@ from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.sketch_and_shift import find_maxima
-from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.threads import SERIAL, Threads
 
 # Atoms for each centroid, and their smallest number, if the sketch can distinguish them; and the
 # number beyond which there is one for each: 64 centroids (d = 12, m = 3840) took 4, 31 and 68 CPU

@@ -18,9 +18,8 @@ from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.misfit import WARNED_LOSS
-from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution
-from dask_sketch.decoders.threads import Threads
+from dask_sketch.decoders.starts import pilot_start
 from dask_sketch.decoders.transform_fit import (
     Complex,
     Target,
@@ -44,6 +43,7 @@ from dask_sketch.models.von_mises_fisher import (
 from dask_sketch.models.weighted_em import fit_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import unit_rows
+from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
 _SHORTEST, _LONGEST = 0.05, 0.9999  # mean vectors of the starts

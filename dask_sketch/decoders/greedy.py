@@ -1,4 +1,4 @@
-"""Greedy decoders: CL-OMP and CL-OMPR (Keriven et al. 2018, Algorithm 1), and IHT, the baseline."""
+"""Greedy decoders of Keriven et al. (2018): CL-OMP, CL-OMPR, hierarchical splitting; and IHT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_sketch.decoders.descent import Fit, descend, descend_fully, empty_fit, threshold
+from dask_sketch.decoders.descent import (
+    APPROACH,
+    LONG_APPROACH,
+    Fit,
+    descend,
+    descend_fully,
+    empty_fit,
+    threshold,
+)
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import ascend_correlation, find_atom
@@ -210,5 +218,50 @@ def hard_thresholding(
         theta = threshold(objective, np.vstack([fit.theta, found]), n_components)
         last = iteration == IHT_ITERATIONS - 1
         fit = (descend_fully if last else descend)(objective, theta)
+        report(fit.cost)
+    return fit
+
+
+def n_levels(n_components: int) -> int:
+    """Number of levels, ``ceil(log2 K)``, and one level for a single component."""
+    return max((n_components - 1).bit_length(), 1)
+
+
+def hierarchical_splitting(
+    objective: Objective,
+    n_components: int,
+    rng: np.random.Generator,
+    report: Callable[[float], None],
+) -> Fit:
+    """Start from one atom and split all atoms, level by level; swap moves follow.
+
+    The last level is thresholded if the number of components is no power of two. For one component
+    there is nothing to split, and Steps 4 and 5 run once.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    n_components
+        Number ``K`` of components.
+    rng
+        Random number generator.
+    report
+        Function called with the cost after each of :func:`n_levels` levels.
+
+    Returns
+    -------
+    fit
+        Fit whose weights are not normalised.
+    """
+    theta = find_atom(objective, objective.target, rng)[None, :]
+    last = n_levels(n_components) - 1
+    for level in range(last + 1):
+        if n_components > 1:
+            theta = threshold(objective, objective.space.split(theta), n_components)
+        fit = descend(objective, theta, stop=LONG_APPROACH if level == last else APPROACH)
+        theta = fit.theta
+        if level == last:
+            fit = swap_atoms(objective, fit, rng, converged=False)
         report(fit.cost)
     return fit

@@ -29,7 +29,7 @@ from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import default_n_columns
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]

@@ -24,19 +24,17 @@ from dask_sketch.decoders.factor_descent import (
     descend_factors,
     descend_from_diagonal,
 )
-from dask_sketch.decoders.greedy import cl_ompr
+from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
 from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.pilot_start import pilot_start
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.search import Algorithm, search_atoms
-from dask_sketch.decoders.splitting import hierarchical_splitting
-from dask_sketch.decoders.starts import Start, find_atom
-from dask_sketch.decoders.threads import Threads
+from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.models.covariances import COVARIANCES, Components
 from dask_sketch.models.relocation import agglomerate
+from dask_sketch.validation.threads import Threads
 
 _FULL = COVARIANCES["full"]
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less

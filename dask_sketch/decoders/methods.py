@@ -1,6 +1,6 @@
 """Table of the decoding methods: a new method is one module and one row here.
 
-Its name is also listed in :mod:`dask_sketch.decoders.names`, which needs no numerics.
+Its name is also listed in :mod:`dask_sketch.validation.choices`, which needs no numerics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from dask_sketch.decoders import (
     sketch_and_shift,
     stable_search,
 )
-from dask_sketch.decoders.greedy import IHT_ITERATIONS, cl_omp, cl_ompr, hard_thresholding
+from dask_sketch.decoders.greedy import (
+    IHT_ITERATIONS,
+    cl_omp,
+    cl_ompr,
+    hard_thresholding,
+    hierarchical_splitting,
+    n_levels,
+)
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.problem import Problem, Report, Solution, lowest_cost
 from dask_sketch.decoders.search import (
@@ -31,8 +38,7 @@ from dask_sketch.decoders.search import (
     search_atoms,
     search_from_start,
 )
-from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
-from dask_sketch.decoders.threads import Threads
+from dask_sketch.validation.threads import Threads
 
 # Arguments that only some methods take.
 OPTIONAL = ("merge", "refine", "covariance", "device")

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.expected_loss import expected_loss, sampling_losses
-from dask_sketch.decoders.pilot_start import (
+from dask_sketch.decoders.starts import (
     nearby_mixture,
     pilot_clusters,
     pilot_mixture,

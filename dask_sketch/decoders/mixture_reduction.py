@@ -20,13 +20,13 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import coarse_objective, descend
+from dask_sketch.decoders.greedy import hierarchical_splitting, n_levels
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
-from dask_sketch.decoders.splitting import hierarchical_splitting, n_levels
-from dask_sketch.decoders.threads import Threads
 from dask_sketch.features.pilot import fit_pilot
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.threads import Threads
 
 _FINE = StoppingRule(tolerance=1e-5, n_iterations=100)
 _POINTS = 60_000  # points that represent the density

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.features.kernels.elementary import power_of_two
 from dask_sketch.validation.compilation import cached_njit
+from dask_sketch.validation.threads import SERIAL, Threads
 
 _TILE = 256  # frequencies; the four sums of two tiles (2 MiB) stay in the second-level cache
 # Points sampled from the mixture to estimate the covariance of the entries of a sketch: the mean

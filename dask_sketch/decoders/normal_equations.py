@@ -22,7 +22,7 @@ from scipy.linalg import solve_triangular
 
 from dask_sketch.decoders import atom_kernels
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.threads import Threads
+from dask_sketch.validation.threads import Threads
 
 # Pairs of atoms and frequencies of a tile, whose products stay in the second-level cache.
 _PAIRS = 128
@@ -134,7 +134,7 @@ class Cholesky:
 
     Examples
     --------
-    >>> from dask_sketch.decoders.threads import SERIAL
+    >>> from dask_sketch.validation.threads import SERIAL
     >>> factor = Cholesky(np.array([[4.0, 0.0], [2.0, 5.0]]), SERIAL)
     >>> factor.forward(np.array([[4.0], [6.0]])).ravel().tolist()
     [2.0, 2.0]

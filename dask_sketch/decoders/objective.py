@@ -19,8 +19,8 @@ from scipy.linalg import cho_factor, cho_solve
 from dask_sketch.decoders import atom_kernels
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, ParameterSpace
 from dask_sketch.decoders.normal_equations import GramSums
-from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.threads import SERIAL, Threads
 
 Complex = tuple[Array, Array]  # real and imaginary parts, shape (n_frequencies,) each
 Part = TypeVar("Part")

@@ -11,10 +11,10 @@ from dask_sketch.decoders.factor_descent import FactorObjective
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start
-from dask_sketch.decoders.threads import Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import rank_of, uses_matrices
+from dask_sketch.validation.threads import Threads
 
 Report = Callable[[float], None]  # called with the cost after each iteration
 

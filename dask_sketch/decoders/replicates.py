@@ -10,9 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from dask_sketch.decoders.problem import Problem, Report
-from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.display.progress import progress_bar
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import SERIAL, Threads, one_blas_thread
 
 Progress = Callable[[int, int, float], None]
 Found = TypeVar("Found")

@@ -16,11 +16,11 @@ from dask_sketch.decoders.descent import non_negative_weights
 from dask_sketch.decoders.names import MAXIMA
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution
-from dask_sketch.decoders.threads import SERIAL, Threads
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.threads import SERIAL, Threads
 
 _N_STEPS = 50
 _STILL = 1e-3  # a step below this fraction of the bandwidth is the last one

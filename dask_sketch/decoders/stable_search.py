@@ -13,12 +13,10 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.greedy import cl_ompr
-from dask_sketch.decoders.pilot_start import pilot_start
+from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import search_atoms
-from dask_sketch.decoders.splitting import hierarchical_splitting
-from dask_sketch.decoders.threads import Threads
+from dask_sketch.decoders.starts import pilot_start
 from dask_sketch.decoders.transform_fit import (
     Complex,
     Target,
@@ -32,6 +30,7 @@ from dask_sketch.decoders.transform_fit import (
 )
 from dask_sketch.models.alpha_stable import MAX_ALPHA, MIN_ALPHA
 from dask_sketch.models.weighted_em import fit_mixture
+from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
 _ALPHAS = (1.9, 1.4, 0.9)  # of the starts

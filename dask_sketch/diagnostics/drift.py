@@ -20,7 +20,7 @@ from dask_sketch.diagnostics.mmd import (
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch

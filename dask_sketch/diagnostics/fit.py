@@ -32,8 +32,8 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.threads import one_blas_thread
 
 
 def require_model(name: str, value: Any) -> None:

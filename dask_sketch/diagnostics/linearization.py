@@ -27,7 +27,6 @@ from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
 from dask_sketch.decoders.factor_descent import FactorObjective, FactorSpace
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.threads import SERIAL
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, added_noise, halves, observed_factors
 from dask_sketch.errors import InputError
@@ -36,6 +35,7 @@ from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import StandardErrors
 from dask_sketch.validation.choices import rank_of, uses_matrices
+from dask_sketch.validation.threads import SERIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
     import xarray as xr

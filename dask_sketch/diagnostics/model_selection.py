@@ -39,8 +39,8 @@ from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.blas import one_blas_thread
 from dask_sketch.validation.choices import CovarianceTypes, listed_types, named_types
+from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Criterion = Literal["overidentification", "likelihood", "heldout"]

@@ -21,7 +21,7 @@ from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _MAX_FREQUENCIES = 128

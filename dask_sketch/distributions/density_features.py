@@ -18,7 +18,7 @@ from dask_sketch.distributions.nearest_neighbors import checked_rows
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 Repair = Literal["clip", "flip", "shift", "square", "none"]

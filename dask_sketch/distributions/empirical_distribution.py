@@ -17,10 +17,10 @@ from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows, White
 from dask_sketch.distributions.control_variates import (
     Estimate,
     FeatureRegression,
+    LocalMeans,
     exact_shares,
     nodes_of,
 )
-from dask_sketch.distributions.local_means import LocalMeans
 from dask_sketch.errors import InputError
 from dask_sketch.graph.apply import apply_per_row
 from dask_sketch.graph.lazy import LazyResult

@@ -33,7 +33,7 @@ from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number, require_random_state
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 BANDWIDTHS = (0.5, 1.0, 2.0)

@@ -21,7 +21,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 Kernel = Literal["matern", "rbf"]

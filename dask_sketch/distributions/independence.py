@@ -25,7 +25,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _BYTES = 2048  # of a draw: those of all statistics

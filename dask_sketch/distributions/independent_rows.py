@@ -29,7 +29,7 @@ from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue

@@ -25,7 +25,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _N_PILOT = 2000  # groups that choose the bandwidth and the ridge

@@ -28,7 +28,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _NUMBERS = 2**22  # values of a kernel or of features in memory at once

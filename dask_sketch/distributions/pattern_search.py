@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _COPIES = 4  # of the covariance of the points, at most

@@ -17,7 +17,7 @@ from dask_sketch.distributions.embeddings import Embeddings
 from dask_sketch.distributions.group_features import DistributionFeatures
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _STEPS = 5  # of the reweighted fit of variances

@@ -31,8 +31,7 @@ from dask_sketch.sources.arrow import (
 )
 from dask_sketch.sources.bag import bag_samples
 from dask_sketch.sources.dataframe import column_or_values, frame_samples, pandas_samples
-from dask_sketch.sources.parquet import parquet_samples
-from dask_sketch.sources.parquet_files import SUFFIXES, is_glob
+from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples

@@ -9,9 +9,9 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch.decoders.factor_descent import FactorObjective, data_factors
-from dask_sketch.decoders.threads import SERIAL
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import GaussianMixture
+from dask_sketch.validation.threads import SERIAL
 
 D, K, RANK = 8, 2, 1
 RNG = np.random.default_rng(5)

@@ -10,6 +10,8 @@ from dask_sketch.decoders.greedy import (
     cl_ompr,
     grow_until_explained,
     hard_thresholding,
+    hierarchical_splitting,
+    n_levels,
     n_resolvable,
 )
 from dask_sketch.decoders.objective import Objective
@@ -93,3 +95,20 @@ def test_hard_thresholding_finds_one_component(rng):
     objective = Objective(partial_sketch(x, FeatureMap(2, 60, scale=1.0, seed=1)))
     fit = hard_thresholding(objective, 1, rng, lambda cost: None)
     np.testing.assert_allclose(fit.theta, [[0.0, 0.0, 1.0, 1.0]], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("n_components", "levels"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6)]
+)
+def test_number_of_levels(n_components, levels):
+    assert n_levels(n_components) == levels
+
+
+@pytest.mark.parametrize("n_components", [1, 2, 3, 5])
+def test_as_many_atoms_as_asked_for(sketch, n_components):
+    objective, trace = Objective(sketch), []
+    fit = hierarchical_splitting(objective, n_components, np.random.default_rng(0), trace.append)
+    assert fit.theta.shape == (n_components, 4)
+    assert len(trace) == n_levels(n_components)
+    assert trace[-1] == fit.cost
+    assert (fit.cost < objective.noise_level) == (n_components >= 3)

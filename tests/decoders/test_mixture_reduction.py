@@ -9,8 +9,8 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch import decode, partial_sketch
+from dask_sketch.decoders.greedy import n_levels
 from dask_sketch.decoders.mixture_reduction import max_atoms
-from dask_sketch.decoders.splitting import n_levels
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
 from dask_sketch.features.pilot import fit_pilot

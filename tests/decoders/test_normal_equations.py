@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.decoders.normal_equations import Cholesky, GramSums, gram_of_columns
-from dask_sketch.decoders.threads import SERIAL, Threads
+from dask_sketch.validation.threads import SERIAL, Threads
 
 
 @pytest.mark.parametrize("n", [1, 30, 600])  # up to two tiles

@@ -9,9 +9,9 @@ from decoders.reference import Reference, numerical_gradient
 from dask_sketch import partial_sketch
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.threads import Threads
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
+from dask_sketch.validation.threads import Threads
 
 KNOWN = np.array([[0.5, -0.3, 0.02], [-0.3, 4.0, 0.1], [0.02, 0.1, 0.05]])
 

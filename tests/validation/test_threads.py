@@ -5,8 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import scipy.linalg  # noqa: F401 - it loads its BLAS
+from threadpoolctl import threadpool_info
 
-from dask_sketch.decoders.threads import Threads, default_n_threads
+from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
@@ -53,3 +55,17 @@ def test_default_number(monkeypatch):
     assert default_n_threads() == min(cores, 16)
     with ThreadPoolExecutor(1) as pool:  # as in a task of Dask
         assert pool.submit(default_n_threads).result() == 1
+
+
+def n_threads():
+    return [found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"]
+
+
+def test_one_thread_inside_and_as_many_as_before_outside():
+    before = n_threads()
+    with one_blas_thread():
+        assert set(n_threads()) == {1}
+        with one_blas_thread():
+            pass
+        assert set(n_threads()) == {1}
+    assert n_threads() == before

@@ -1,4 +1,4 @@
-"""A bounded pool of threads that work on blocks of frequencies.
+"""Threads of the decoders, and linear algebra in one thread.
 
 Neither the division of the frequencies into blocks nor the order of the sums depends on the number
 of threads, so that a model has the same bits with any number of them.
@@ -10,9 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, TypeVar
 
 import psutil
+from threadpoolctl import ThreadpoolController
 
 _MAX_DEFAULT = 16  # more threads wait for the serial code between two passes over the frequencies
 Block = TypeVar("Block")
@@ -101,3 +104,25 @@ def default_n_threads() -> int:
         cores = psutil.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores, _MAX_DEFAULT, int(limit) if limit.isdigit() else cores))
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """BLAS of NumPy and of SciPy, which take milliseconds to find."""
+    import scipy.linalg  # noqa: F401 - it loads its BLAS
+
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Limit BLAS to one thread, so that rounding does not depend on the number of threads.
+
+    Small matrices are multiplied no slower by one thread.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with one_blas_thread():
+    ...     total = np.ones((2, 2)) @ np.ones(2)
+    """
+    return _libraries().limit(limits=1, user_api="blas")
