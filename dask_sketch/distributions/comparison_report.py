@@ -21,7 +21,7 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.validation.blas import one_blas_thread
+from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
     import xarray as xr
