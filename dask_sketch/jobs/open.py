@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from dask_sketch.errors import ChunkError, ClusterError, InputError, JobError, LedgerError
-from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.jobs.agreement import (
+    ledger_path,
+    map_file,
+    require_features,
+    require_same_settings,
+    require_vacant_ledger,
+    settings_of,
+)
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
@@ -66,16 +73,25 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
         the feature map, once there is one.
     ledger
         Ledger with the feature map; without a ledger, that of ``feature_map.file``.
+
+    Raises
+    ------
+    JobError
+        If a setting of a source does not fit its data or the feature map.
+    InputError
+        If a source cannot be opened, or its data has changed since the ledger was created.
     """
-    names = None
-    if ledger is not None:
-        names = ledger.feature_map.feature_names
-    elif job.feature_map.file is not None:
-        names = open_feature_map(job.place(job.feature_map.file)).feature_names
-    return [
-        open_source(job, table.model_copy(update={"columns": columns_of(job, table, names)}))
-        for table in job.sources
-    ]
+    feature_map = map_file(job) if ledger is None else ledger.feature_map
+    names = None if feature_map is None else feature_map.feature_names
+    found = []
+    for i, table in enumerate(job.sources):
+        full = table.model_copy(update={"columns": columns_of(job, table, names)})
+        known = () if ledger is None else ledger.feature_map.feature_names
+        with settings_of(job, f"sources[{i}]", table, known or ()):
+            found.append(open_source(job, full))
+    samples = [source.samples for source in found]
+    require_features(job, feature_map, samples, from_ledger=ledger is not None)
+    return found
 
 
 def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[str] | None:
@@ -96,9 +112,29 @@ def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[
     return list(names) if is_parquet(job.place(table.path), options) else None
 
 
-def open_source(job: Job, table: SourceTable) -> OpenSource:
-    """Open one source and list its partitions."""
-    samples = open_samples(
+def require_score(job: Job, sources: Sequence[OpenSource]) -> None:
+    """Open the samples to score, which a run reads at its end.
+
+    Raises
+    ------
+    JobError
+        If a setting of ``[score]`` does not fit its data.
+    InputError
+        If the samples cannot be opened, or have other features than the sources.
+    """
+    table = job.score
+    if table is None:
+        return
+    first = sources[0].samples
+    names = first.feature_names
+    with settings_of(job, "score", table):
+        samples = _samples(job, table.model_copy(update={"columns": columns_of(job, table, names)}))
+    assert first.n_features is not None  # known for every path
+    samples.require_features(first.n_features, first.label, names)
+
+
+def _samples(job: Job, table: DataTable) -> Samples:
+    return open_samples(
         job.place(table.path),
         array=table.array,
         columns=table.columns,
@@ -107,6 +143,11 @@ def open_source(job: Job, table: SourceTable) -> OpenSource:
         missing_chunks=table.missing_chunks,
         storage_options=job.options(table.storage_options, table.path),
     )
+
+
+def open_source(job: Job, table: SourceTable) -> OpenSource:
+    """Open one source and list its partitions."""
+    samples = _samples(job, table)
     partitions = partitions_of(samples, f"{table.name}/", table.fingerprint)
     return OpenSource(table, samples, tuple(partitions))
 
@@ -298,16 +339,9 @@ def _group(table: GroupsTable, key: str) -> str | None:
 
 def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
     """Open the feature map of a job file, or design one from a few chunks of the largest source."""
-    given = job.feature_map
     available = any(source.table.nan_policy == "available" for source in sources)
-    if given.file is not None:
-        found = open_feature_map(job.place(given.file))
-        if found.categories is not None:
-            raise InputError(
-                f"feature_map.file = {given.file!r} has categories: jobs take numeric columns. "
-                "Design a map of these, or sketch the table with dask_sketch.sketch."
-            )
-    else:
+    found = map_file(job)
+    if found is None:
         found = _designed(job, sources, "available" if available else "omit")
     if available:
         require_sparse(found)
@@ -340,17 +374,17 @@ def ledger_of(job: Job) -> Ledger | None:
     ------
     LedgerError
         If the ledger is damaged or its file system cannot be reached.
-    InputError
-        If the job file contradicts the feature map of the ledger.
+    JobError
+        If the job file contradicts the feature map of the ledger, or something else is at its path.
     """
     path = job.place(job.job.ledger)
     options = job.options(job.job.storage_options, path)
     if not _exists(path, options):
+        require_vacant_ledger(job, options)
         return None
-    ledger = open_ledger(path, storage_options=options)
-    _require_map(job, ledger.feature_map)
-    _require_design(job, ledger)
-    _require_rows(job, ledger)
+    with ledger_path(job):
+        ledger = open_ledger(path, storage_options=options)
+    require_same_settings(job, ledger)
     return ledger
 
 
@@ -367,45 +401,6 @@ def _exists(path: str, options: dict[str, Any] | None) -> bool:
         ) from error
 
 
-def _require_map(job: Job, feature_map: FeatureMap) -> None:
-    """Refuse settings that contradict the feature map of the ledger."""
-    given = job.feature_map
-    if given.file is not None:
-        stated = open_feature_map(job.place(given.file))
-        if stated != feature_map:
-            raise InputError(
-                f"feature_map.file = {given.file!r} has the digest {stated.digest[:12]}, and the "
-                f"ledger has {feature_map.digest[:12]}, that of its first run: give the earlier "
-                "file, or a new ledger."
-            )
-        return
-    for name in ("n_frequencies", "distribution", "dtype", "scale", "normalize"):
-        wanted, has = getattr(given, name), getattr(feature_map, name)
-        if wanted is not None and wanted != has:
-            raise _other_design(f"feature_map.{name}", wanted, has)
-
-
-def design_settings(job: Job) -> dict[str, Any]:
-    """Settings of the feature map that only a design uses, for the records of runs."""
-    given = job.feature_map
-    if given.file is not None:
-        return {}
-    settings = {
-        f"feature_map.{name}": getattr(given, name)
-        for name in ("n_components", "task", "whitening", "n_pilot")
-    }
-    return settings | {"job.seed": job.job.seed}
-
-
-def _require_design(job: Job, ledger: Ledger) -> None:
-    """Refuse settings of the design that differ from those of the last run."""
-    records = ledger.history()
-    recorded = records[-1].results.get("design", {}) if records else {}
-    for key, wanted in design_settings(job).items():
-        if wanted is not None and key in recorded and recorded[key] != wanted:
-            raise _other_design(key, wanted, recorded[key])
-
-
 def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
     """Number of random rows of each partition that a new ledger keeps."""
     if job.job.sample is not None:
@@ -415,23 +410,3 @@ def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
     n_features = sources[0].samples.n_features
     assert n_features is not None  # known for every path
     return default_rows(n_features, sum(len(source.partitions) for source in sources))
-
-
-def _require_rows(job: Job, ledger: Ledger) -> None:
-    """Refuse another number of random rows than that of the ledger; none may be kept any time."""
-    wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
-    if wanted not in (None, 0, has):
-        kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
-        raise InputError(
-            f"job.sample = {wanted}: the ledger keeps {kept}, as its first run decided, and cannot "
-            "change that. Leave the setting out to go on like this, give 0 for none, or give "
-            "another path as job.ledger, and the next run reads all data."
-        )
-
-
-def _other_design(key: str, wanted: Any, has: Any) -> InputError:
-    return InputError(
-        f"{key} = {wanted!r}: the ledger has {has!r}, that of its first run, and its feature map "
-        "cannot change. Give the earlier setting; or give another path as job.ledger, and the next "
-        "run designs a new feature map and reads all data."
-    )

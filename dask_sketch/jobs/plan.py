@@ -13,11 +13,11 @@ from dask_sketch import config
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.errors import PlanError
-from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.plan import make_plan
+from dask_sketch.jobs.agreement import map_file
 from dask_sketch.jobs.ledger.batch import row_bytes
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.open import rows_per_partition
@@ -243,11 +243,11 @@ def plan_run(
 
 def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
     """Feature map with the size of the one that the first run will design, to plan its cost."""
-    given = job.feature_map
-    d = sources[0].samples.n_features
+    stated = map_file(job)
+    if stated is not None:
+        return stated
+    given, d = job.feature_map, sources[0].samples.n_features
     assert d is not None  # known for every path
-    if given.file is not None:
-        return open_feature_map(job.place(given.file))
     task: Any = given.task or "mixture"
     m = given.n_frequencies or default_n_frequencies(d, given.n_components or 1, task)
     return FeatureMap(d, m, scale=1.0)

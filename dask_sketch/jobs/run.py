@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ChunkError, InputError, LedgerError, install_command
+from dask_sketch.jobs.agreement import design_settings, require_writable_ledger
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
 from dask_sketch.jobs.ledger.partitions import Changes
 from dask_sketch.jobs.open import (
     OpenSource,
-    design_settings,
     feature_map_of,
     ledger_of,
     open_sources,
+    require_score,
     rows_per_partition,
     sketches_of,
 )
@@ -67,9 +68,11 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     Raises
     ------
     JobError
-        If the job file is wrong.
+        If the job file is wrong, or does not fit the ledger or the data.
     ArtifactError
         If an output cannot be written.
+    LedgerError
+        If the ledger is damaged or cannot be written.
     PlanError
         If the run would be refused.
     """
@@ -77,7 +80,9 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     with job.secrets.hidden():
         require_outputs(job)
         ledger = ledger_of(job)
+        require_writable_ledger(job, ledger)
         sources = open_sources(job, ledger)
+        require_score(job, sources)
         return plan_run(job, sources, _compare(sources, ledger), ledger)
 
 
@@ -114,7 +119,7 @@ def run_job(
     Raises
     ------
     JobError
-        If the job file is wrong; nothing has been started.
+        If the job file is wrong, or does not fit the ledger or the data; nothing has been started.
     ArtifactError
         If an output cannot be written, or would replace another file; nothing has been started.
     PlanError
@@ -164,7 +169,9 @@ class _Run:
         started = _now()
         with self._step("list"):
             ledger = ledger_of(self.job)
+            require_writable_ledger(self.job, ledger)
             sources = open_sources(self.job, ledger)
+            require_score(self.job, sources)
             # refuse the run before a feature map is designed, which reads samples
             plan_run(self.job, sources, _compare(sources, ledger), ledger)
         if ledger is None:

@@ -219,5 +219,9 @@ def feature_columns(
         "levels of categorical ones in design(x, categories={column: [...]}), and decode the "
         "sketch."
     )
-    require_numeric([(name, dtypes[name]) for name in names if name not in levels], label, remedy)
+    require_numeric([(name, dtypes[name]) for name in chosen if name not in levels], label, remedy)
+    if weight is not None:
+        require_numeric(
+            [(weight, dtypes[weight])], label, "Give another column as weights.", "weights"
+        )
     return tuple(chosen), levels

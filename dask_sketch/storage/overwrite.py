@@ -91,7 +91,7 @@ def require_writable_page(path: Path) -> None:
                 f"path={str(path)!r} exists and is not an HTML page, so it is not overwritten. "
                 "Choose another path, or remove it."
             )
-    _require_writable_folder(path)
+    _require_writable(path)
 
 
 def _require_local(path: Path, overwrite: bool) -> None:
@@ -104,15 +104,30 @@ def _require_local(path: Path, overwrite: bool) -> None:
         empty = path.is_dir() and not any(path.iterdir())
         if not empty and not _is_artifact(_attributes(path / "zarr.json")):
             raise _refusal(str(path))
-    _require_writable_folder(path)
+    _require_writable(path)
 
 
-def _require_writable_folder(path: Path) -> None:
-    """Write a scratch folder beside ``path``: permissions alone do not tell about mounts."""
+def require_writable_folder(path: Path) -> None:
+    """Write a scratch folder beside ``path``: permissions alone do not tell about mounts.
+
+    Parameters
+    ----------
+    path
+        Path of a file or folder to write, in the nearest folder that exists.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    """
     folder = next(parent for parent in path.absolute().parents if parent.exists())
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=folder):
+        pass
+
+
+def _require_writable(path: Path) -> None:
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=folder):
-            pass
+        require_writable_folder(path)
     except OSError as error:
         raise ArtifactError(
             f"store={str(path)!r} cannot be written: {error.strerror or error} "

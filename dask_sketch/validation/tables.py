@@ -98,7 +98,9 @@ def require_columns(columns: Iterable[Hashable], available: Sequence[Hashable], 
         )
 
 
-def require_numeric(dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: str) -> None:
+def require_numeric(
+    dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: str, parameter: str = "columns"
+) -> None:
     """Raise if columns are not real numbers.
 
     Parameters
@@ -109,6 +111,8 @@ def require_numeric(dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: 
         Name of the table in the message.
     remedy
         Last sentence of the message.
+    parameter
+        Name of the argument that chose the columns.
 
     Raises
     ------
@@ -127,8 +131,8 @@ def require_numeric(dtypes: Iterable[tuple[Hashable, Any]], label: str, remedy: 
         if any(str(dtype) == "object" for _, dtype in dtypes):
             remedy += " Decimals are numbers after .astype(float)."
         raise InputError(
-            f"columns of {label} are not numeric: {', '.join(wrong)}. {remedy}",
-            parameter="columns",
+            f"{parameter} of {label} are not numeric: {', '.join(wrong)}. {remedy}",
+            parameter=parameter,
         )
 
 

@@ -51,7 +51,7 @@ def test_rows_can_be_refused(make_place: Make) -> None:
     assert told["rows"] == {"per_partition": 0, "n_rows": 0, "n_bytes": 0}
     assert "no rows" in call("run", place.file).stdout  # the ledger goes on as it began
     assert "from sums alone" in call("run", place.file, "--dry-run").stdout
-    (error,) = errors(FAILED, "run", place.file, "--sample", 7)
+    (error,) = errors(USAGE, "run", place.file, "--sample", 7)
     assert "sample = 7: the ledger keeps no random rows" in error
 
 

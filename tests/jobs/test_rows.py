@@ -10,7 +10,7 @@ import zarr
 from jobs.places import ROWS, Place, rows_of
 
 from dask_sketch import create_ledger
-from dask_sketch.errors import InputError, JobError
+from dask_sketch.errors import JobError
 from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.run import plan_job, run_job
 from dask_sketch.jobs.verify import verify_job
@@ -52,7 +52,7 @@ def test_another_number_than_that_of_the_ledger_is_refused(make_place: Make) -> 
     place.run()
     place.sample = 8
     place.write(DECODE)
-    with pytest.raises(InputError, match=r"job\.sample = 8: .* at most 7"):
+    with pytest.raises(JobError, match=r"job\.sample = 8: .* at most 7"):
         place.run()
     place.sample = None
     place.write(DECODE)
@@ -107,7 +107,7 @@ def test_a_ledger_without_rows_goes_on(make_place: Make) -> None:
     assert (outcome.rows["per_partition"], outcome.models["model"]["rows"]) == (0, 0)
     place.sample = 7
     place.write(DECODE)
-    with pytest.raises(InputError, match=r"job\.sample = 7: .*job\.ledger"):
+    with pytest.raises(JobError, match=r"job\.sample = 7: .*job\.ledger"):
         place.run()
 
 

@@ -38,6 +38,7 @@ FEATURE_MAP_FOLDER = "feature_map"
 PILOTS = "pilots"
 _NUMBER = re.compile(r"[0-9]{10}")
 _MAX_ROOT = 2**20  # bytes of the root object
+_NAMED = 3  # names of other data in a message
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,29 @@ def read_pilot(backend: Backend, reference: Reference, n_features: int) -> Pilot
         raise LedgerError(f"{backend.label}/{reference.name} holds no pilot: {error}") from error
 
 
+def require_vacant(backend: Backend) -> None:
+    """Check that a ledger can be created; an interrupted attempt to create one is no obstacle.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+
+    Raises
+    ------
+    FileExistsError
+        If something else is there; the message names some of it.
+    LedgerError
+        If the folder cannot be listed.
+    """
+    # an interrupted call leaves only a feature map, or temporary files
+    found = {name for name in backend.names("") if not name.startswith(".")}
+    other = sorted(found - {FEATURE_MAP_FOLDER})
+    if other:
+        more = ", ..." if len(other) > _NAMED else ""
+        raise FileExistsError(f"{', '.join(map(repr, other[:_NAMED]))}{more}")
+
+
 def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | None) -> None:
     """Write the schema and the feature map of a new ledger; of two concurrent calls, one succeeds.
 
@@ -283,9 +307,10 @@ def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | N
     exists = LedgerError(
         f"{backend.label} exists: open it with open_ledger, or choose another path."
     )
-    # an interrupted call leaves only a feature map, or temporary files
-    if {name for name in backend.names("") if not name.startswith(".")} - {FEATURE_MAP_FOLDER}:
-        raise exists
+    try:
+        require_vacant(backend)
+    except FileExistsError as error:
+        raise exists from error
     reference = write_group(
         backend,
         fresh_name(FEATURE_MAP_FOLDER, 0),

@@ -38,6 +38,10 @@ class NewerSchema(LedgerError):
     """A complete object of another schema version."""
 
 
+class OtherSchema(LedgerError):
+    """A complete object that belongs to something else."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """Reference to a stored group: its folder, and the size and SHA-256 of its metadata."""
@@ -151,13 +155,15 @@ def checked_content(
     Raises
     ------
     LedgerError
-        If the metadata is of another schema, truncated or edited.
+        If the metadata is truncated or edited.
+    OtherSchema
+        If it belongs to something else.
     NewerSchema
         If a newer version wrote it.
     """
     attributes = group_attributes(content, label)
     if attributes.get("schema") != schema:
-        raise LedgerError(f"{label} has schema {attributes.get('schema')!r}, expected {schema!r}.")
+        raise OtherSchema(f"{label} has schema {attributes.get('schema')!r}, expected {schema!r}.")
     found = attributes.get("schema_version")
     if found not in versions:
         raise NewerSchema(

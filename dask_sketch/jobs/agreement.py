@@ -1,0 +1,275 @@
+"""Compare a job file with its ledger, its feature map and its data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
+from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.jobs.ledger.backends import open_backend
+from dask_sketch.jobs.ledger.manifest import require_vacant
+from dask_sketch.jobs.ledger.objects import OtherSchema
+from dask_sketch.jobs.table import shown_value
+from dask_sketch.sketching.missing import require_sparse
+from dask_sketch.storage.overwrite import local_path, require_writable_folder
+
+if TYPE_CHECKING:
+    from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.jobs.job_file import DataTable, Job
+    from dask_sketch.jobs.ledger.ledger import Ledger
+    from dask_sketch.sources.samples import Samples
+
+# Arguments of open_samples that a table of data gives by itself.
+_READING = ("array", "columns", "weights", "chunk_size", "missing_chunks")
+# Errors of a file that is not there, which no later attempt finds.
+_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, UnicodeDecodeError)
+
+
+def _wrong(job: Job, key: str, text: object) -> JobError:
+    return JobError(f"{job.path}: {key}: {text}")
+
+
+def map_file(job: Job) -> FeatureMap | None:
+    """Open the feature map that a job file names; None if it names none.
+
+    Raises
+    ------
+    JobError
+        If the file does not exist, or holds no feature map of numeric columns.
+    InputError
+        If its file system cannot be reached.
+    """
+    given = job.feature_map.file
+    if given is None:
+        return None
+    key = f"feature_map.file = {shown_value(given)}"
+    try:
+        found = open_feature_map(job.place(given))
+    except ArtifactError as error:
+        raise _wrong(job, key, error) from error
+    except InputError as error:
+        if isinstance(error.__cause__, _NO_FILE):
+            raise _wrong(job, key, error) from error
+        raise InputError(f"{key}: {error}") from error
+    if found.categories is not None:
+        raise _wrong(
+            job, key,
+            "has categories, and jobs take numeric columns. Design a map of these, or sketch the "
+            "table with dask_sketch.sketch.",
+        )  # fmt: skip
+    return found
+
+
+@contextlib.contextmanager
+def settings_of(job: Job, loc: str, table: DataTable, known: Sequence[str] = ()) -> Iterator[None]:
+    """Raise errors of the settings with which data is opened as errors of the job file.
+
+    Parameters
+    ----------
+    job
+        Job of the table.
+    loc
+        Path of the table, such as ``sources[0]``.
+    table
+        Table of the data as the job file has it.
+    known
+        Names of the features that the ledger holds. If the columns are among them, or are not
+        given, those of the data have changed since, and the error is raised as it is.
+
+    Raises
+    ------
+    JobError
+        If a setting does not fit the data; the message has its key path.
+    InputError
+        If the data cannot be reached, or its columns have changed.
+    """
+    try:
+        yield
+    except InputError as error:
+        name = error.parameter
+        changed = known and name == "columns" and set(table.columns or ()) <= set(known)
+        if name == "x":
+            raise InputError(f"{loc}.path: {error}") from error
+        if name not in _READING or changed:
+            raise
+        raise _wrong(job, f"{loc}.{name}", error) from error
+
+
+def require_features(
+    job: Job, feature_map: FeatureMap | None, samples: Sequence[Samples], *, from_ledger: bool
+) -> None:
+    """Check that all sources have the features of the feature map, and of each other.
+
+    Parameters
+    ----------
+    job
+        Job of the sources.
+    feature_map
+        Feature map of the ledger or of the job file; None if the run designs one.
+    samples
+        Open sources.
+    from_ledger
+        Whether the feature map is that of the ledger.
+
+    Raises
+    ------
+    JobError
+        If the features differ, and the job file decides on them.
+    InputError
+        If the features of the data have changed since the ledger was created.
+    """
+    available = any(table.nan_policy == "available" for table in job.sources)
+    if feature_map is not None and available:
+        require_sparse(feature_map)
+    first = samples[0]
+    for i, one in enumerate(samples):
+        try:
+            if feature_map is not None:
+                one.require_features(
+                    feature_map.n_features, "the feature map", feature_map.feature_names
+                )
+            elif first.n_features is not None:
+                one.require_features(first.n_features, first.label, first.feature_names)
+        except InputError as error:
+            columns = job.sources[i].columns
+            if from_ledger and columns is None:
+                raise
+            key = f"sources[{i}]." + ("columns" if columns is not None else "path")
+            if job.feature_map.file is not None:
+                key = f"feature_map.file, {key}"
+            raise _wrong(job, key, error) from error
+
+
+@contextlib.contextmanager
+def ledger_path(job: Job) -> Iterator[None]:
+    """Raise the error of something else at the path of the ledger as an error of the job file."""
+    try:
+        yield
+    except OtherSchema as error:
+        text = f"{str(error).rstrip('.')}. Give a path that does not exist yet."
+        raise _wrong(job, f"job.ledger = {shown_value(job.job.ledger)}", text) from error
+
+
+def require_vacant_ledger(job: Job, options: dict[str, Any] | None) -> None:
+    """Check that a ledger can be created at its path.
+
+    Raises
+    ------
+    JobError
+        If something else is at the path.
+    LedgerError
+        If the file system cannot be reached.
+    """
+    given, path = job.job.ledger, job.place(job.job.ledger)
+    try:
+        require_vacant(open_backend(path, options))
+    except FileExistsError as error:
+        raise _wrong(
+            job, f"job.ledger = {shown_value(given)}",
+            f"{path} holds {error}, and no ledger. Give a path that does not exist yet.",
+        ) from error  # fmt: skip
+    except LedgerError as error:
+        if isinstance(error.__cause__, NotADirectoryError):
+            raise _wrong(job, f"job.ledger = {shown_value(given)}", "is a file.") from error
+        raise
+
+
+def require_writable_ledger(job: Job, ledger: Ledger | None) -> None:
+    """Check that the folder of a ledger on this machine can be written.
+
+    Raises
+    ------
+    LedgerError
+        If it cannot be written.
+    """
+    path = local_path(job.place(job.job.ledger))
+    if path is None:
+        return
+    # a new ledger is made in the nearest folder that exists
+    inside = Path(path) / "x" if ledger is not None or path.is_dir() else Path(path)
+    try:
+        require_writable_folder(inside)
+    except OSError as error:
+        raise LedgerError(
+            f"job.ledger = {shown_value(job.job.ledger)}: {path} cannot be written: "
+            f"{error.strerror or error} ({type(error).__name__}). Check the disk, its free space "
+            "and the permissions of the user."
+        ) from error
+
+
+def require_same_settings(job: Job, ledger: Ledger) -> None:
+    """Refuse settings that contradict what the first run fixed in the ledger.
+
+    Raises
+    ------
+    JobError
+        If a setting differs; the message has its key path.
+    """
+    _require_map(job, ledger.feature_map)
+    _require_design(job, ledger)
+    _require_rows(job, ledger)
+
+
+def _require_map(job: Job, feature_map: FeatureMap) -> None:
+    """Refuse settings that contradict the feature map of the ledger."""
+    given = job.feature_map
+    stated = map_file(job)
+    if stated is not None:
+        if stated != feature_map:
+            raise _wrong(
+                job, f"feature_map.file = {shown_value(given.file)}",
+                f"has the digest {stated.digest[:12]}, and the ledger has "
+                f"{feature_map.digest[:12]}, that of its first run: give the earlier file, or "
+                "another path as job.ledger.",
+            )  # fmt: skip
+        return
+    for name in ("n_frequencies", "distribution", "dtype", "scale", "normalize"):
+        wanted, has = getattr(given, name), getattr(feature_map, name)
+        if wanted is not None and wanted != has:
+            raise _other_design(job, f"feature_map.{name}", wanted, has)
+
+
+def design_settings(job: Job) -> dict[str, Any]:
+    """Settings of the feature map that only a design uses, for the records of runs."""
+    given = job.feature_map
+    if given.file is not None:
+        return {}
+    settings = {
+        f"feature_map.{name}": getattr(given, name)
+        for name in ("n_components", "task", "whitening", "n_pilot")
+    }
+    return settings | {"job.seed": job.job.seed}
+
+
+def _require_design(job: Job, ledger: Ledger) -> None:
+    """Refuse settings of the design that differ from those of the last run."""
+    records = ledger.history()
+    recorded = records[-1].results.get("design", {}) if records else {}
+    for key, wanted in design_settings(job).items():
+        if wanted is not None and key in recorded and recorded[key] != wanted:
+            raise _other_design(job, key, wanted, recorded[key])
+
+
+def _require_rows(job: Job, ledger: Ledger) -> None:
+    """Refuse another number of random rows than that of the ledger; none may be kept any time."""
+    wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
+    if wanted not in (None, 0, has):
+        kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
+        raise _wrong(
+            job, f"job.sample = {wanted}",
+            f"the ledger keeps {kept}, as its first run decided, and cannot change that. Leave the "
+            "setting out to go on like this, give 0 for none, or give another path as job.ledger, "
+            "and the next run reads all data.",
+        )  # fmt: skip
+
+
+def _other_design(job: Job, key: str, wanted: Any, has: Any) -> JobError:
+    return _wrong(
+        job, f"{key} = {wanted!r}",
+        f"the ledger has {has!r}, that of its first run, and its feature map cannot change. Give "
+        "the earlier setting; or give another path as job.ledger, and the next run designs a new "
+        "feature map and reads all data.",
+    )  # fmt: skip
