@@ -42,7 +42,7 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def _cosine_sine(t):  # type: ignore[no-untyped-def]
+def cosine_sine(t):  # type: ignore[no-untyped-def]
     """Cosine and sine of ``2 pi t``: half cycles are removed, and their parity is the sign."""
     h = (t + t + _ROUND) - _ROUND
     r = _fma(h, -0.5, t)
@@ -74,7 +74,7 @@ def evaluate_atoms(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
         row, other, up = real[k], imag[k], lift[k]
         for j in range(row.size):
             amplitude = power_of_two(row[j] + envelope[j] + up)
-            c, s = _cosine_sine(other[j])
+            c, s = cosine_sine(other[j])
             row[j] = amplitude * c
             other[j] = amplitude * s
 
@@ -88,7 +88,7 @@ def evaluate_points(real, imag, amplitude):  # type: ignore[no-untyped-def]
     for k in range(real.shape[0]):
         row, other = real[k], imag[k]
         for j in range(row.size):
-            c, s = _cosine_sine(other[j])
+            c, s = cosine_sine(other[j])
             row[j] = amplitude[j] * c
             other[j] = amplitude[j] * s
 

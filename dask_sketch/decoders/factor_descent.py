@@ -2,15 +2,17 @@
 
 A covariance matrix is ``diag(psi) + W W^T`` with few loadings ``W``. The exponent of an atom,
 ``psi . w^2 + |W^T w|^2``, never needs the matrix, so that an evaluation takes a time that is
-proportional to the rank. Least squares is by L-BFGS, since the normal equations of many features
-would be large; the result is refined by :mod:`~dask_sketch.decoders.efficient`.
+proportional to the rank, and to the number of features that a frequency touches
+(:mod:`~dask_sketch.decoders.factor_kernels`). Least squares is by L-BFGS, since the normal
+equations of many features would be large; the result is refined by
+:mod:`~dask_sketch.decoders.efficient`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from scipy import optimize
 
 from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes
 from dask_sketch.decoders.descent import Fit
+from dask_sketch.decoders.factor_kernels import MULTIPLE, add_cost_gradient, touched_features
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.low_rank import covariances_of
@@ -26,6 +29,9 @@ from dask_sketch.validation.warn import warn_user
 _ITERATIONS = 1500  # steps of L-BFGS at most
 _TOLERANCE = 1e-8  # relative gain of a step that ends the descent
 _MEMORY = 30  # pairs of L-BFGS
+_MAX_TOUCHED = 6  # features of a frequency; products of matrices are faster for more
+_SPARSE_BLOCK = 1024  # frequencies of a block of the compiled cost, whatever the number of atoms
+_ROOT = np.sqrt(0.5 / np.log(2.0))  # unit of loadings whose squares are exponents to base two
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 _LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
 _NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
@@ -133,6 +139,13 @@ class FactorObjective(Objective):
     ) -> None:
         super().__init__(sketch, "gaussian", variance_floor=variance_floor, threads=threads)
         self.space = FactorSpace(sketch, model, variance_floor)
+        self._touched = touched_features(self.omega, _MAX_TOUCHED)
+
+    def subsample(self, n_frequencies: int) -> Self:
+        """Objective of a random subset of the frequencies."""
+        fewer = super().subsample(n_frequencies)
+        fewer._touched = touched_features(fewer.omega, _MAX_TOUCHED)
+        return fewer
 
     def projections(self, theta: Array, block: slice) -> Array:
         """Products ``W^T w`` of the loadings and a block of frequencies, shape (K, rank, B)."""
@@ -172,6 +185,8 @@ class FactorObjective(Objective):
     def cost_gradient(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
         """Cost ``||z - sum_k alpha_k a_k||^2``, and its derivatives by weights and parameters."""
         self.n_evaluations += 1
+        if self._touched is not None:
+            return self._sparse_cost_gradient(weights, theta, *self._touched)
 
         def sums(block: slice, real: Array, imag: Array) -> tuple[Any, ...]:
             omega, projected = self.omega[:, block], self.projections(theta, block)
@@ -192,6 +207,44 @@ class FactorObjective(Objective):
         by_loading = np.swapaxes(by_loading, 1, 2).reshape(len(theta), -1)
         by_theta = np.concatenate([-2.0 * by_mean, by_noise, 2.0 * by_loading], axis=1)
         return float(cost), -2.0 * by_weight, weights[:, None] * by_theta
+
+    def _sparse_cost_gradient(
+        self, weights: Array, theta: Array, features: npt.NDArray[np.int64], values: Array
+    ) -> tuple[float, Array, Array]:
+        """:meth:`cost_gradient` for frequencies that touch few features."""
+        d, k = self.space.n_features, len(theta)
+        padded = -(-k // MULTIPLE) * MULTIPLE
+        shares = np.zeros(padded)
+        shares[:k] = weights
+        factors = np.moveaxis(self.space.factors(theta), 0, 2)
+        table = np.zeros((d, factors.shape[1] + 1, padded))  # means, loadings, noise variances
+        table[:, 0, :k] = (-0.5 / np.pi) * theta[:, :d].T
+        table[:, 1:-1, :k] = _ROOT * factors[:, 1:]
+        table[:, -1, :k] = (-0.5 / np.log(2.0)) * factors[:, 0]
+        table = table.reshape(d, -1)
+
+        def prepare() -> Callable[[slice], tuple[Array, Array, Array]]:
+            def sums(block: slice) -> tuple[Array, Array, Array]:
+                found = np.zeros(1), np.zeros(padded), np.zeros_like(table)
+                target = (self.target[0][block], self.target[1][block])
+                add_cost_gradient(
+                    features[block], values[block], self._envelope[block], target, shares, table,
+                    *found,
+                )  # fmt: skip
+                return found
+
+            return sums
+
+        starts = range(0, self.n_frequencies, _SPARSE_BLOCK)
+        blocks = [slice(start, start + _SPARSE_BLOCK) for start in starts]
+        parts = zip(*self.threads.each(prepare, blocks), strict=True)
+        cost, by_weight, by_row = (np.sum(part, axis=0) for part in parts)
+        by_atom = np.moveaxis(by_row.reshape(d, -1, padded)[:, :, :k], 2, 0)
+        by_factor = np.concatenate(
+            [by_atom[:, :, -1:], (2.0 / _ROOT) * by_atom[:, :, 1:-1]], axis=2
+        )
+        by_theta = self.space.packed(-2.0 * by_atom[:, :, 0], by_factor)
+        return float(cost[0]), -2.0 * by_weight[:k], weights[:, None] * by_theta
 
     def missing_covariances(self, weights: Array, theta: Array) -> Array:
         """Covariances (K, n_features, n_features) that would explain the residual, one by one."""

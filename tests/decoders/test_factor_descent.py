@@ -11,7 +11,7 @@ import dask_sketch as ds
 from dask_sketch.decoders.factor_descent import FactorObjective, data_factors
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import GaussianMixture
-from dask_sketch.validation.threads import SERIAL
+from dask_sketch.validation.threads import SERIAL, Threads
 
 D, K, RANK = 8, 2, 1
 RNG = np.random.default_rng(5)
@@ -49,17 +49,34 @@ def test_atoms_are_the_characteristic_functions(sketch, objective):
     assert objective.cost(TRUTH.weights, theta) < 2.0 * objective.noise_level
 
 
-def test_gradients_and_jacobian_are_derivatives(objective):
+@pytest.mark.parametrize("distribution", ["sparse-sums", "adapted-radius"])
+@pytest.mark.parametrize("n_atoms", [K, 9])
+def test_gradients_and_jacobian_are_derivatives(distribution, n_atoms):
+    # frequencies of the second distribution touch all features
+    feature_map = ds.design(
+        X[:2000], n_components=K, n_frequencies=1100, distribution=distribution, seed=0
+    )
+    sketched = ds.sketch(X[:2000], feature_map, sample=False)
+    objective = FactorObjective(sketched, "low-rank:1", variance_floor=0.1, threads=SERIAL)
     rng = np.random.default_rng(0)
-    theta = objective.space.from_factors(TRUTH.means, TRUTH.covariances)
+    chosen = np.arange(n_atoms) % K
+    theta = objective.space.from_factors(TRUTH.means[chosen], TRUTH.covariances[chosen])
     theta = objective.space.clip(theta + 0.05 * rng.normal(size=theta.shape))
-    weights, direction, step = TRUTH.weights, rng.normal(size=theta.shape), 1e-6
+    weights = TRUTH.weights[chosen] * K / n_atoms
+    direction, step = rng.normal(size=theta.shape), 1e-6
     ends = [objective.cost(weights, theta + sign * step * direction) for sign in (1.0, -1.0)]
-    _, by_weight, by_theta = objective.cost_gradient(weights, theta)
+    cost, by_weight, by_theta = objective.cost_gradient(weights, theta)
+    assert cost == pytest.approx(objective.cost(weights, theta), rel=1e-12)
     assert np.sum(by_theta * direction) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
     residual = np.concatenate(objective.residual(weights, theta))
     products = -2.0 * objective.jacobian(weights, theta) @ residual
     np.testing.assert_allclose(products, np.r_[by_weight, by_theta.ravel()], atol=1e-12)
+    with Threads(2) as threads:
+        other = FactorObjective(sketched, "low-rank:1", variance_floor=0.1, threads=threads)
+        assert np.array_equal(other.cost_gradient(weights, theta)[2], by_theta)
+    part = objective.subsample(500)
+    products = -2.0 * part.jacobian(weights, theta) @ np.concatenate(part.residual(weights, theta))
+    np.testing.assert_allclose(part.cost_gradient(weights, theta)[1], products[:n_atoms])
 
 
 @pytest.mark.parametrize("has_rows", [True, False])
