@@ -12,8 +12,10 @@ from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
+from dask_sketch.jobs.ledger.sums import Conventions, require_sketches
 from dask_sketch.jobs.table import shown_value
 from dask_sketch.sketching.missing import require_sparse
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.storage.overwrite import local_path, require_writable_folder
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def settings_of(job: Job, loc: str, table: DataTable, known: Sequence[str] = ())
 
 
 def require_features(
-    job: Job, feature_map: FeatureMap | None, samples: Sequence[Samples], *, from_ledger: bool
+    job: Job, feature_map: Conventions | None, samples: Sequence[Samples], *, from_ledger: bool
 ) -> None:
     """Check that all sources have the features of the feature map, and of each other.
 
@@ -108,7 +110,7 @@ def require_features(
     job
         Job of the sources.
     feature_map
-        Feature map of the ledger or of the job file; None if the run designs one.
+        Feature map or grid of the ledger or of the job file; None if the run designs one.
     samples
         Open sources.
     from_ledger
@@ -122,7 +124,7 @@ def require_features(
         If the features of the data have changed since the ledger was created.
     """
     available = any(table.nan_policy == "available" for table in job.sources)
-    if feature_map is not None and available:
+    if available and feature_map is not None and not isinstance(feature_map, MomentGrid):
         require_sparse(feature_map)
     first = samples[0]
     for i, one in enumerate(samples):
@@ -208,7 +210,7 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
     JobError
         If a setting differs; the message has its key path.
     """
-    _require_map(job, ledger.feature_map)
+    _require_map(job, require_sketches(ledger.feature_map, "a job", ledger.label))
     _require_design(job, ledger)
     _require_rows(job, ledger)
 

@@ -27,6 +27,7 @@ from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
+from dask_sketch.jobs.ledger.sums import require_sketches
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import is_parquet, open_samples
 from dask_sketch.sources.samples import Samples
@@ -239,7 +240,7 @@ class _Reader:
         results = sketch_partitions(
             source.samples,
             numbers,
-            self._ledger.feature_map,
+            require_sketches(self._ledger.feature_map, "a job", self._ledger.label),
             nan_policy=source.table.nan_policy,
             sampling=self._ledger.sampling,
             identities={i: identity_of(source.partitions[i].key) for i in numbers},

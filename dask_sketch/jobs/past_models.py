@@ -17,6 +17,7 @@ from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.ledger import open_ledger
 from dask_sketch.jobs.ledger.reader import LedgerReader
+from dask_sketch.jobs.ledger.sums import require_sketches
 from dask_sketch.jobs.ledger.windows import RunTotals, Window, start_times, window_keys
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -174,7 +175,8 @@ def model_history(
     """
     max_windows = require_integer("max_windows", max_windows, 1, LedgerError)
     opened = ledger if isinstance(ledger, LedgerReader) else open_ledger(ledger)
-    if options.get("model") in TRANSFORMS or opened.feature_map.categories is not None:
+    feature_map = require_sketches(opened.feature_map, "model_history", opened.label)
+    if options.get("model") in TRANSFORMS or feature_map.categories is not None:
         raise LedgerError(
             f"model={options.get('model')!r} of {opened.label}: components of Gaussian mixtures "
             "and of centroids are followed, without categories; choose one of these models.",
@@ -199,7 +201,7 @@ def model_history(
         tracks.append(_tracks(models[-1], tracks, model, sketch) if models else _first(model))
         models.append(model)
     dates = tuple(started[run].date().isoformat() if run in started else "" for run in runs)
-    names = opened.feature_map.feature_names
+    names = feature_map.feature_names
     return ModelHistory(tuple(runs), dates, tuple(models), tuple(tracks), names)
 
 

@@ -18,8 +18,8 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.agreement import map_file
-from dask_sketch.jobs.ledger.batch import row_bytes
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
+from dask_sketch.jobs.ledger.sums import require_sketches, row_bytes
 from dask_sketch.jobs.open import rows_per_partition
 from dask_sketch.sketching.row_sample import sample_bytes
 
@@ -177,7 +177,11 @@ def plan_run(
         If a chunk does not fit in the memory of a thread, or the run would read more bytes or
         subtract more partitions than the job file allows.
     """
-    feature_map = map_for_plan(job, sources) if ledger is None else ledger.feature_map
+    feature_map = (
+        map_for_plan(job, sources)
+        if ledger is None
+        else require_sketches(ledger.feature_map, "a job", ledger.label)
+    )
     todo = [*changes.new, *changes.changed]
     plans = [
         make_plan(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import CapacityError, InputError, MergeError
 from dask_sketch.features.kernels.fixed_point import (
+    MAX_EXPONENT,
     MAX_TOTAL_WEIGHT,
     MIN_EXPONENT,
     FixedPoint,
@@ -138,6 +140,34 @@ class SecondMoments(FrozenDataclass, Storable):
                 "only a part that was added."
             )
         return left
+
+    def scale(self, factor: float) -> SecondMoments:
+        """Multiply all weights by a factor; each sum is rounded once.
+
+        Parameters
+        ----------
+        factor
+            Zero, or a number from ``2**-32`` to ``2**32``, the range of weights.
+
+        Raises
+        ------
+        InputError
+            If the factor is out of range.
+        CapacityError
+            If the sums become larger than second moments can hold exactly.
+        """
+        number = isinstance(factor, (int, float, np.number))
+        if not number or not (factor == 0 or 2.0**MIN_EXPONENT <= factor <= 2.0**MAX_EXPONENT):
+            raise InputError(
+                f"factor={factor!r}: give zero, or a number from 2**{MIN_EXPONENT} to "
+                f"2**{MAX_EXPONENT}."
+            )
+        squared = round(self.squared_weight_quanta * Fraction(float(factor)) ** 2)
+        return replace(self, sums=self.sums.times(factor), squared_weight_quanta=squared)
+
+    def identical(self, other: object) -> bool:
+        """Whether all sums, counts and conventions are the same, as for sketches."""
+        return self == other
 
     @property
     def is_possible(self) -> bool:

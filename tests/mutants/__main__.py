@@ -127,11 +127,14 @@ PARTS = {
         jobs/ledger/reader.py
         jobs/ledger/index.py
         jobs/ledger/batch.py
+        jobs/ledger/sketch_arrays.py
+        jobs/ledger/moment_arrays.py
         jobs/ledger/manifest.py
         jobs/ledger/garbage.py
         """,
         """
-        jobs/ledger/test_batch.py
+        jobs/ledger/test_sketch_arrays.py
+        jobs/ledger/test_moment_arrays.py
         jobs/ledger/test_ledger.py
         jobs/ledger/test_forgetting.py
         jobs/ledger/test_verification.py

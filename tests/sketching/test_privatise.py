@@ -229,7 +229,7 @@ def test_what_private_sketches_do_not_do(sketch):
 
 
 def test_a_ledger_takes_none(sketch):
-    from dask_sketch.jobs.ledger.batch import stack
+    from dask_sketch.jobs.ledger.sketch_arrays import stack
 
     with pytest.raises(LedgerError, match="private sketch"):
         stack([ds.privatise(sketch, 1.0)], MAP)

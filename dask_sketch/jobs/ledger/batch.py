@@ -1,8 +1,7 @@
-"""Batches: sketches of several partitions in one stored group, with their entries and rows."""
+"""Batches: sums of several partitions in one stored group, with their entries and rows."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import LedgerError, SketchError
-from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.kernels.fixed_point import FixedPoint
+from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import (
@@ -23,169 +20,16 @@ from dask_sketch.jobs.ledger.objects import (
     write_group,
 )
 from dask_sketch.jobs.ledger.partitions import Entry
-from dask_sketch.sketching.missing import ARRAYS, MissingWeights, counter_sizes
-from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
-from dask_sketch.sketching.sketch import Sketch
-
-WORDS, BOUNDS, MISSING = "words", "bounds", "missing"  # names of the arrays
-_LONG = 24  # bytes of the sum of the weights, and of the sum of their squares
-_HEAD = 3 + 2 * _LONG // 8
-LAYOUT = (
-    "words: a row for each partition, of int64: count, omitted, tight_bounds; weight_steps and "
-    "squared_weight_steps of 24 bytes each, the least first; then the high and the low words of "
-    "moment_steps, of first_steps and of second_steps, as dask-sketch/sketch version 2 has them. "
-    "bounds: minimum and maximum of each feature."
+from dask_sketch.jobs.ledger.sums import (
+    Conventions,
+    Sums,
+    row_bytes,
+    shapes,
+    stack,
+    stated,
+    unstack,
 )
-MISSING_LAYOUT = (
-    "missing: a row for each partition, of int64: missing_weight_steps of 24 bytes, the least "
-    "first; then the high and the low words of missing_frequency, missing_pair, missing_first and "
-    "missing_second, as dask-sketch/sketch version 3 has them, and zeros for a partition without "
-    "missing values."
-)
-
-
-def _sizes(feature_map: FeatureMap) -> tuple[int, ...]:
-    d, m = feature_map.n_features, feature_map.n_frequencies
-    return (2 * m, 2 * m, d, d, d, d)
-
-
-def shapes(
-    n: int, feature_map: FeatureMap, *, with_missing: bool = False
-) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shapes and types of the arrays of ``n`` sketches."""
-    found: dict[str, tuple[tuple[int, ...], str]] = {
-        WORDS: ((n, _HEAD + sum(_sizes(feature_map))), "int64"),
-        BOUNDS: ((n, 2, feature_map.n_features), "float64"),
-    }
-    if with_missing:
-        width = _LONG // 8 + 2 * sum(counter_sizes(feature_map).values())
-        found[MISSING] = (n, width), "int64"
-    return found
-
-
-def row_bytes(
-    feature_map: FeatureMap, sampling: Sampling | None = None, *, with_missing: bool = False
-) -> int:
-    """Largest number of bytes of one sketch in memory.
-
-    Parameters
-    ----------
-    feature_map
-        Feature map of the sketch.
-    sampling
-        Choice of its random rows; None for none.
-    with_missing
-        Whether it has counters of missing values.
-    """
-    size = 0 if sampling is None else sample_bytes(sampling.size, feature_map.n_features)
-    arrays = shapes(1, feature_map, with_missing=with_missing).values()
-    return 8 * sum(math.prod(shape) for shape, _ in arrays) + size
-
-
-def stack(
-    sketches: Sequence[Sketch], feature_map: FeatureMap, *, with_rows: bool = False
-) -> dict[str, NDArray[Any]]:
-    """Stack sketches of one feature map as rows of arrays; :func:`unstack` restores all bits.
-
-    Parameters
-    ----------
-    sketches, feature_map
-        Sketches, and their feature map.
-    with_rows
-        Whether there are arrays of their random rows too.
-
-    Raises
-    ------
-    LedgerError
-        If a sketch is private, because a ledger adds and subtracts exact sums.
-    """
-    if any(sketch.privacy is not None for sketch in sketches):
-        raise LedgerError(
-            "a ledger holds no private sketches: add the sketch of the data, and privatise the "
-            "total."
-        )
-    if any(sketch.rounding_error for sketch in sketches):
-        raise LedgerError("a ledger holds no rounded sketches: add the exact sketch of the data.")
-    with_missing = any(sketch.missing is not None for sketch in sketches)
-    described = shapes(len(sketches), feature_map, with_missing=with_missing)
-    found = {name: np.zeros(shape, kind) for name, (shape, kind) in described.items()}
-    words, bounds = found[WORDS], found[BOUNDS]
-    for row, bound, sketch in zip(words, bounds, sketches, strict=True):
-        long = b"".join(
-            steps.to_bytes(_LONG, "little")
-            for steps in (sketch.weight_quanta, sketch.squared_weight_quanta)
-        )
-        row[:3] = sketch.count, sketch.omitted, sketch.tight_bounds
-        row[3:_HEAD] = np.frombuffer(long, dtype="<i8")
-        steps = (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta)
-        parts = [word.ravel() for both in steps for word in (both.high, both.low)]
-        np.concatenate(parts, out=row[_HEAD:])
-        bound[:] = sketch.minimum, sketch.maximum
-    for row, sketch in zip(found.get(MISSING, ()), sketches, strict=False):
-        if sketch.missing is not None:
-            counters = [getattr(sketch.missing, name) for name in ARRAYS]
-            long = sketch.missing.weight_quanta.to_bytes(_LONG, "little")
-            parts = [word for each in counters for word in (each.high, each.low)]
-            np.concatenate([np.frombuffer(long, dtype="<i8"), *parts], out=row)
-    if with_rows:
-        found |= partition_rows.stack(
-            [sketch.sample for sketch in sketches], feature_map.n_features
-        )
-    return found
-
-
-def unstack(
-    arrays: Mapping[str, NDArray[Any]], row: int, feature_map: FeatureMap, label: str
-) -> Sketch:
-    """Restore the sketch of one row.
-
-    Raises
-    ------
-    LedgerError
-        If the numbers are not those of a sketch.
-    """
-    words, bounds = arrays[WORDS][row], arrays[BOUNDS][row]
-    count, omitted, tight = map(int, words[:3])
-    long = words[3:_HEAD].astype("<i8").tobytes()
-    weight, squared = (int.from_bytes(part, "little") for part in (long[:_LONG], long[_LONG:]))
-    parts = np.split(words[_HEAD:].copy(), np.cumsum(_sizes(feature_map))[:-1])
-    moments = [part.reshape(2, -1) for part in parts[:2]]
-    steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
-    sound = all(each.is_canonical() for each in steps) and min(count, omitted) >= 0
-    missing = _missing_of(arrays[MISSING][row], feature_map) if MISSING in arrays else None
-    sound &= missing is None or (
-        all(getattr(missing, name).is_canonical() for name in ARRAYS)
-        and missing.is_possible(weight)
-    )
-    if not sound or tight not in (0, 1):
-        raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
-    try:
-        return Sketch(
-            feature_map=feature_map,
-            moment_quanta=steps[0],
-            weight_quanta=weight,
-            squared_weight_quanta=squared,
-            count=count,
-            omitted=omitted,
-            minimum=bounds[0].copy(),
-            maximum=bounds[1].copy(),
-            first_quanta=steps[1],
-            second_quanta=steps[2],
-            tight_bounds=bool(tight),
-            missing=missing,
-        )
-    except SketchError as error:
-        raise LedgerError(f"{label} holds impossible sums: {error}") from error
-
-
-def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWeights | None:
-    """Counters of one row; None if all are zero."""
-    head, sizes = _LONG // 8, counter_sizes(feature_map)
-    parts = np.split(words[head:].copy(), np.cumsum(np.repeat(list(sizes.values()), 2))[:-1])
-    arrays = {name: FixedPoint(*parts[2 * i : 2 * i + 2]) for i, name in enumerate(sizes)}
-    weight = int.from_bytes(words[:head].astype("<i8").tobytes(), "little")
-    return MissingWeights(**arrays, weight_quanta=weight).or_none()
-
+from dask_sketch.sketching.row_sample import RowSample, Sampling
 
 FOLDER = "batches"
 TOTALS = "totals"
@@ -237,15 +81,10 @@ class Batch:
 
 
 def batch_rows(
-    feature_map: FeatureMap, sampling: Sampling | None = None, with_missing: bool = False
+    feature_map: Conventions, sampling: Sampling | None = None, with_missing: bool = False
 ) -> int:
     """Largest number of members of a batch, at least one."""
     return max(1, BATCH_BYTES // row_bytes(feature_map, sampling, with_missing=with_missing))
-
-
-def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Attributes of a group of arrays that has counters of missing values; empty without."""
-    return {"missing": True, "missing_layout": MISSING_LAYOUT} if MISSING in arrays else {}
 
 
 def write_batch(
@@ -278,7 +117,7 @@ def write_batch(
         column: [key if column == "key" else getattr(entry, column) for key, entry in members]
         for column in _COLUMNS
     }
-    attributes = {"schema": SCHEMA, "digest": digest, "layout": LAYOUT, "members": columns}
+    attributes = {"schema": SCHEMA, "digest": digest, "members": columns}
     filled = {key: values for key, values in arrays.items() if values.size}
     attributes |= stated(arrays) | partition_rows.stated(arrays)
     stored = write_group(backend, name, filled, attributes)
@@ -331,7 +170,7 @@ def _size(value: Any) -> int | None:
 def read_rows(
     backend: Backend,
     batch: Batch,
-    feature_map: FeatureMap,
+    feature_map: Conventions,
     names: Sequence[str] | None = None,
     sampling: Sampling | None = None,
 ) -> dict[str, NDArray[Any]]:
@@ -373,9 +212,9 @@ def read_sketches(
     backend: Backend,
     batch: Batch,
     positions: Sequence[int],
-    feature_map: FeatureMap,
+    feature_map: Conventions,
     sampling: Sampling | None = None,
-) -> list[Sketch]:
+) -> list[Sums]:
     """Read sketches of a batch by their rows; with their random rows, if these are chosen so."""
     arrays = read_rows(backend, batch, feature_map, sampling=sampling)
     label = f"{backend.label}/{batch.reference.name}"
@@ -390,7 +229,7 @@ def read_samples(
     backend: Backend,
     batch: Batch,
     positions: Sequence[int],
-    feature_map: FeatureMap,
+    feature_map: Conventions,
     sampling: Sampling,
 ) -> list[RowSample]:
     """Read only the random rows of members of a batch."""
@@ -402,7 +241,7 @@ def read_samples(
 def _samples_of(
     arrays: Mapping[str, NDArray[Any]],
     positions: Sequence[int],
-    feature_map: FeatureMap,
+    feature_map: Conventions,
     sampling: Sampling,
     label: str,
 ) -> list[RowSample]:
@@ -410,15 +249,15 @@ def _samples_of(
     return partition_rows.unstack(arrays, positions, sampling.size, size, label)
 
 
-def write_total(backend: Backend, number: int, total: Sketch) -> Reference:
+def write_total(backend: Backend, number: int, total: Sums) -> Reference:
     """Store the sums of all partitions, without their random rows."""
     feature_map = total.feature_map
     arrays = stack([total], feature_map)
-    attributes = {"schema": SCHEMA, "digest": feature_map.digest, "layout": LAYOUT}
+    attributes = {"schema": SCHEMA, "digest": feature_map.digest}
     return write_group(backend, fresh_name(TOTALS, number), arrays, attributes | stated(arrays))
 
 
-def read_total(backend: Backend, reference: Reference, feature_map: FeatureMap) -> Sketch:
+def read_total(backend: Backend, reference: Reference, feature_map: Conventions) -> Sums:
     """Read a sketch that :func:`write_total` stored."""
     (sketch,) = read_sketches(backend, Batch(reference, 1), [0], feature_map)
     return sketch

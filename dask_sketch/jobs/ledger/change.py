@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import LedgerError, MergeError
+from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
-    BOUNDS,
     FOLDER,
-    MISSING,
     Batch,
     Member,
     batch_rows,
     read_rows,
     read_sketches,
-    stack,
     write_batch,
     write_total,
 )
@@ -34,7 +31,10 @@ from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition
+from dask_sketch.jobs.ledger.sketch_arrays import BOUNDS, MISSING
+from dask_sketch.jobs.ledger.sums import Sums, require_addable, stack, without_rows
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.sketching.sketch import Sketch
 
@@ -107,7 +107,7 @@ class Change:
         backend: Backend,
         state: Manifest,
         index: Index,
-        total: Sketch,
+        total: Sums,
         number: int,
         sampling: Sampling | None = None,
     ):
@@ -118,7 +118,7 @@ class Change:
         self._total = total
         self._map = total.feature_map
         self._sampling = sampling
-        self._added: list[tuple[Partition, Sketch]] = []
+        self._added: list[tuple[Partition, Sums]] = []
         self._leaving: dict[str, list[int]] = {}
         self._erased: frozenset[str] = frozenset()
         self._record: RunRecord | None = None
@@ -132,7 +132,7 @@ class Change:
 
     def apply(
         self,
-        added: Iterable[tuple[Partition, Sketch]],
+        added: Iterable[tuple[Partition, Sums]],
         removed: Iterable[str],
         quarantined: Mapping[str, str],
     ) -> None:
@@ -145,25 +145,7 @@ class Change:
                     f"{partition.key!r} was forgotten, and is not sketched again: allow it by "
                     "forget(..., undo=True)."
                 )
-            try:
-                self._map.require_same(sketch.feature_map)
-            except MergeError as error:
-                raise LedgerError(f"the sketch of {partition.key!r}: {error}") from error
-            if sketch.privacy is not None:
-                raise LedgerError(
-                    f"the sketch of {partition.key!r} is private, and a ledger holds exact sums: "
-                    "privatise the total when it is released."
-                )
-            if sketch.rounding_error:
-                raise LedgerError(
-                    f"the sketch of {partition.key!r} is rounded, and a ledger holds exact sums: "
-                    "sketch the partition itself."
-                )
-            if not sketch.tight_bounds:
-                raise LedgerError(
-                    f"the sketch of {partition.key!r} is a difference of sketches, so that its "
-                    "bounds may be too wide: sketch the partition itself."
-                )
+            require_addable(sketch, partition.key, self._map)
             self._added.append((partition, self._with_rows(partition.key, sketch)))
         keys = [partition.key for partition, _ in self._added]
         new, out = set(keys), list(removed)
@@ -190,13 +172,15 @@ class Change:
             gone=gone,
             fingerprints={**state.fingerprints, **marks},
             with_missing=state.with_missing
-            or any(sketch.missing is not None for _, sketch in self._added),
+            or any(
+                isinstance(sums, Sketch) and sums.missing is not None for _, sums in self._added
+            ),
         )
 
-    def _with_rows(self, key: str, sketch: Sketch) -> Sketch:
+    def _with_rows(self, key: str, sketch: Sums) -> Sums:
         """The sketch with as many random rows as the ledger keeps."""
         if self._sampling is None:
-            return sketch.without_sample()
+            return without_rows(sketch)
         if sketch.sample is not None:
             return replace(sketch, sample=sketch.sample.resized(self._sampling.size))
         if sketch.count:
@@ -269,7 +253,7 @@ class Change:
             self._sampling = None
             self._state = replace(self._state, with_rows=False, oldest=self._state.number)
 
-    def write(self) -> tuple[Manifest, Sketch, dict[str, list[Member]]]:
+    def write(self) -> tuple[Manifest, Sums, dict[str, list[Member]]]:
         """Write all objects of the next state.
 
         Returns
@@ -290,8 +274,9 @@ class Change:
             kept = self._without_erased(marked) if self._erased else self._compacted(marked)
         batches = self._write_added(kept)
         state = replace(self._state, batches=tuple(batches))
-        if self._before.number == 0 and self._map.pilot is not None:
-            state = replace(state, pilot=write_pilot(backend, self._map.pilot, number))
+        pilot = None if isinstance(self._map, MomentGrid) else self._map.pilot
+        if self._before.number == 0 and pilot is not None:
+            state = replace(state, pilot=write_pilot(backend, pilot, number))
         if self._added or self._leaving:
             state = replace(state, total=write_total(backend, number, total) if batches else None)
         state = self._with_state(state)
@@ -328,16 +313,18 @@ class Change:
         )
         return tuple(batch for batch in marked if batch.n_live)
 
-    def _new_total(self, batches: Sequence[Batch]) -> Sketch:
-        total = merge([self._total, *(sketch.without_sample() for _, sketch in self._added)])
-        low, high = total.minimum, total.maximum
+    def _new_total(self, batches: Sequence[Batch]) -> Sums:
+        total = merge([self._total, *(without_rows(sums) for _, sums in self._added)])
+        bounded = isinstance(total, Sketch)  # second moments are not
+        low, high = (total.minimum, total.maximum) if bounded else (None, None)
         inside = True
         for name, rows in self._leaving.items():
             batch = self._index.batches[name]
             for sketch in read_sketches(self._backend, batch, rows, self._map):
                 total = total - sketch
-                inside &= bool((sketch.minimum > low).all() and (sketch.maximum < high).all())
-        if not self._leaving or not total.count:
+                if bounded:
+                    inside &= bool((sketch.minimum > low).all() and (sketch.maximum < high).all())
+        if not self._leaving or not total.count or not bounded:
             return total
         if inside:
             return replace(total, minimum=low, maximum=high, tight_bounds=True)

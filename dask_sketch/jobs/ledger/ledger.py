@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.errors import LedgerError, LedgerLocked
+from dask_sketch.errors import InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend, open_backend
@@ -21,9 +21,9 @@ from dask_sketch.jobs.ledger.manifest import Manifest, publish, read_root, write
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.partitions import Partition
 from dask_sketch.jobs.ledger.reader import LedgerReader
-from dask_sketch.sketching.arguments import require_feature_map
+from dask_sketch.jobs.ledger.sums import Conventions, Sums, require_conventions
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
-from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 def create_ledger(
     url: Any,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     *,
     sample: int = 0,
     storage_options: dict[str, Any] | None = None,
@@ -47,7 +47,8 @@ def create_ledger(
     url
         Path, or URL of any fsspec file system, which must not exist yet.
     feature_map
-        Feature map of all sketches of the ledger.
+        Feature map of all sketches of the ledger; or the grid of ``design(x, task="pca")``, for a
+        ledger of second moments.
     sample
         Maximum number of random rows that are kept beside the sums of each partition, fixed from
         then on; none by default. With rows, totals carry a sample, from which :func:`decode` finds
@@ -64,7 +65,9 @@ def create_ledger(
     Raises
     ------
     InputError
-        If ``feature_map`` is not a feature map, or ``sample`` is not a non-negative integer.
+        If ``feature_map`` is neither a feature map nor a grid, or its second moments are larger
+        than a ledger can store; or if ``sample`` is not a non-negative integer, or positive with a
+        grid.
     LedgerError
         If the path exists or cannot be written.
 
@@ -80,9 +83,27 @@ def create_ledger(
     ...     ledger.commit(added=[(Partition("day-1", "etag-1"), partial_sketch(x, feature_map))])
     >>> ledger.total().count, ledger.compare([Partition("day-1", "etag-2")]).changed[0].key
     (100, 'day-1')
+
+    Second moments of each day, for the principal components of all of them or of some:
+
+    >>> from dask_sketch import SketchPCA, design, sketch
+    >>> grid = design(x, task="pca")
+    >>> moments = create_ledger(tempfile.mkdtemp() + "/moments.zarr", grid)
+    >>> with moments.lock():
+    ...     moments.commit(added=[(Partition("day-1", "etag-1"), sketch(x, grid))])
+    >>> SketchPCA(1).fit(moments.total()).components_.shape
+    (1, 2)
     """
-    require_feature_map(feature_map)
-    sampling = sampling_of(feature_map, require_integer("sample", sample, 0))
+    require_conventions(feature_map)
+    require_integer("sample", sample, 0)
+    if isinstance(feature_map, MomentGrid):
+        if sample:
+            raise InputError(
+                f"sample={sample}: a ledger of second moments keeps no random rows; leave it out."
+            )
+        sampling = None
+    else:
+        sampling = sampling_of(feature_map, sample)
     backend = open_backend(url, storage_options)
     write_root(backend, feature_map, sampling)
     return Ledger(backend, feature_map, sampling)
@@ -122,6 +143,8 @@ def open_ledger(url: Any, *, storage_options: dict[str, Any] | None = None) -> L
 class Ledger(LedgerReader):
     """Sketches of partitions, stored so that no data is read twice; see :func:`create_ledger`.
 
+    A ledger of a grid has second moments in place of sketches, and no random rows.
+
     On disk, a ledger is one Zarr group (format 3) of objects that never change: batches of
     sketches, totals, records of runs, and *commits*, each of which names the objects of one state.
     A commit is one object, which is written last. At any time the complete commit of the highest
@@ -149,14 +172,16 @@ class Ledger(LedgerReader):
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole. The ledger is then in the state of an earlier commit, with a warning.
     feature_map
-        Feature map of all sketches.
+        Feature map of all sketches, or grid of all second moments.
     backend
         Storage backend.
     label
         Path or URL of the ledger, for messages.
     """
 
-    def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
+    def __init__(
+        self, backend: Backend, feature_map: Conventions, sampling: Sampling | None = None
+    ):
         super().__init__(backend, feature_map, sampling)
         self._lock: Lock | None = None
         self._models: dict[int, dict[str, str]] = {}  # written, but not yet in a record
@@ -204,7 +229,7 @@ class Ledger(LedgerReader):
 
     def commit(
         self,
-        added: Iterable[tuple[Partition, Sketch]] = (),
+        added: Iterable[tuple[Partition, Sums]] = (),
         removed: Iterable[str] = (),
         quarantined: Mapping[str, str] | None = None,
         run: RunRecord | None = None,
@@ -214,10 +239,10 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         added
-            Partitions and their sketches. A partition of the same key is replaced. If the ledger
-            keeps rows, the sketches need a sample, and larger ones are cut: give
-            ``partial_sketch`` positions of rows that differ between partitions. Other ledgers
-            leave samples out.
+            Partitions and their sketches, or second moments. A partition of the same key is
+            replaced. If the ledger keeps rows, the sketches need a sample, and larger ones are
+            cut: give ``partial_sketch`` positions of rows that differ between partitions. Other
+            ledgers leave samples out.
         removed
             Keys of partitions that no longer exist, in the ledger or in quarantine.
         quarantined
@@ -340,7 +365,7 @@ class Ledger(LedgerReader):
     def _publish(
         self,
         state: Manifest,
-        total: Sketch | None = None,
+        total: Sums | None = None,
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
         try:

@@ -26,6 +26,8 @@ from dask_sketch.jobs.ledger.objects import (
     with_checksum,
     write_group,
 )
+from dask_sketch.jobs.ledger.sums import Conventions
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.storage.artifact_reader import MAX_BYTES
 
@@ -33,8 +35,9 @@ FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
 VERSIONS = (1, 2)  # without and with missing values, which earlier software would not see
 ROOT_SCHEMA = "dask-sketch/ledger"
-ROOT_VERSIONS = (1, 2)  # without and with random rows, which earlier software would drop
-FEATURE_MAP_FOLDER = "feature_map"
+# without and with random rows, which earlier software would drop; of second moments
+ROOT_VERSIONS = (1, 2, 3)
+FEATURE_MAP_FOLDER, GRID_FOLDER = "feature_map", "grid"
 PILOTS = "pilots"
 _NUMBER = re.compile(r"[0-9]{10}")
 _MAX_ROOT = 2**20  # bytes of the root object
@@ -281,15 +284,15 @@ def require_vacant(backend: Backend) -> None:
     LedgerError
         If the folder cannot be listed.
     """
-    # an interrupted call leaves only a feature map, or temporary files
+    # an interrupted call leaves only a feature map or a grid, or temporary files
     found = {name for name in backend.names("") if not name.startswith(".")}
-    other = sorted(found - {FEATURE_MAP_FOLDER})
+    other = sorted(found - {FEATURE_MAP_FOLDER, GRID_FOLDER})
     if other:
         more = ", ..." if len(other) > _NAMED else ""
         raise FileExistsError(f"{', '.join(map(repr, other[:_NAMED]))}{more}")
 
 
-def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | None) -> None:
+def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | None) -> None:
     """Write the schema and the feature map of a new ledger; of two concurrent calls, one succeeds.
 
     Parameters
@@ -297,7 +300,8 @@ def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | N
     backend
         Backend of the ledger.
     feature_map, sampling
-        Feature map, and choice of the random rows of each partition; None for none.
+        Feature map, or grid of second moments, and choice of the random rows of each partition;
+        None for none.
 
     Raises
     ------
@@ -311,24 +315,24 @@ def write_root(backend: Backend, feature_map: FeatureMap, sampling: Sampling | N
         require_vacant(backend)
     except FileExistsError as error:
         raise exists from error
+    of_moments = isinstance(feature_map, MomentGrid)
+    folder = GRID_FOLDER if of_moments else FEATURE_MAP_FOLDER
     reference = write_group(
         backend,
-        fresh_name(FEATURE_MAP_FOLDER, 0),
-        {"frequencies": feature_map.frequencies},
+        fresh_name(folder, 0),
+        {} if isinstance(feature_map, MomentGrid) else {"frequencies": feature_map.frequencies},
         {"spec": feature_map.spec, "digest": feature_map.digest},
     )
-    content: dict[str, Any] = {"feature_map": reference.to_json()} | partition_rows.to_json(
-        sampling
-    )
-    version = ROOT_VERSIONS[sampling is not None]
+    content: dict[str, Any] = {folder: reference.to_json()} | partition_rows.to_json(sampling)
+    version = ROOT_VERSIONS[2 if of_moments else sampling is not None]
     try:
         backend.write_new(ROOT, with_checksum(ROOT_SCHEMA, version, content))
     except FileExistsError as error:
         raise exists from error
 
 
-def read_root(backend: Backend) -> tuple[FeatureMap, Sampling | None]:
-    """Read the feature map of a ledger, and its choice of random rows.
+def read_root(backend: Backend) -> tuple[Conventions, Sampling | None]:
+    """Read the feature map or the grid of a ledger, and its choice of random rows.
 
     Raises
     ------
@@ -343,14 +347,17 @@ def read_root(backend: Backend) -> tuple[FeatureMap, Sampling | None]:
         ) from error
     backend.require_no_links()
     content = checked_content(found, ROOT_SCHEMA, ROOT_VERSIONS, backend.label)
+    of_moments = GRID_FOLDER in content
     try:
-        reference = Reference.from_json(content["feature_map"])
+        reference = Reference.from_json(content[GRID_FOLDER if of_moments else FEATURE_MAP_FOLDER])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LedgerError(f"{backend.label} does not name a feature map: {error!r}.") from error
     (attributes,) = read_attributes(backend, [reference])
     spec, digest = attributes.get("spec"), attributes.get("digest")
     if not isinstance(spec, str) or not isinstance(digest, str):
         raise LedgerError(f"{backend.label}/{reference.name} does not hold a feature map.")
+    if of_moments:
+        return _grid_of(spec, digest, f"{backend.label}/{reference.name}"), None
     try:
         plain = FeatureMap.from_spec(spec)
         shape = (plain.n_features, plain.n_frequencies)
@@ -366,3 +373,14 @@ def read_root(backend: Backend) -> tuple[FeatureMap, Sampling | None]:
         raise LedgerError(f"{backend.label}/{reference.name}: {error}") from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LedgerError(f"{backend.label} does not state its random rows: {error}.") from error
+
+
+def _grid_of(spec: str, digest: str, label: str) -> MomentGrid:
+    """Grid of a ledger of second moments."""
+    try:
+        grid = MomentGrid.from_spec(spec)
+    except InputError as error:
+        raise LedgerError(f"{label}: {error}") from error
+    if grid.digest != digest:
+        raise LedgerError(f"{label} has another digest than its grid: it was edited or damaged.")
+    return grid

@@ -15,11 +15,11 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoints, change_points
 from dask_sketch.distributions.two_sample import compare as compare_groups
 from dask_sketch.errors import LedgerError
-from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
     Member,
+    batch_rows,
     read_samples,
     read_sketches,
     read_total,
@@ -29,6 +29,7 @@ from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
+from dask_sketch.jobs.ledger.sums import Conventions, Sums, empty, require_sketches, without_rows
 from dask_sketch.jobs.ledger.windows import (
     RunTotals,
     Window,
@@ -40,6 +41,7 @@ from dask_sketch.jobs.ledger.windows import (
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
     from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 _SHOWN_RUNS = 10  # rows of a table
-VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory
+VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory,
+_BATCHES_VERIFIED = 8  # or fewer large ones: the members of so many full batches
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,18 @@ class Verification:
 def verify(
     ledger: LedgerReader,
     keys: Sequence[str],
-    resketch: Callable[[list[str]], Mapping[str, Sketch]],
+    resketch: Callable[[list[str]], Mapping[str, Sums]],
 ) -> Verification:
     """Compare the stored sketches of some partitions with new ones."""
     whole = len(keys) == len(ledger.entries)
-    total = Sketch.empty(ledger.feature_map)
+    total = empty(ledger.feature_map)
+    at_once = min(VERIFIED_AT_ONCE, batch_rows(ledger.feature_map) * _BATCHES_VERIFIED)
     checked, differing, missing = [], [], []
-    for start in range(0, len(keys), VERIFIED_AT_ONCE):
-        part = list(keys[start : start + VERIFIED_AT_ONCE])
+    for start in range(0, len(keys), at_once):
+        part = list(keys[start : start + at_once])
         stored = dict(ledger.sketches(part))
         again = resketch(part)
-        total = merge([total, *(sketch.without_sample() for sketch in stored.values())])
+        total = merge([total, *(without_rows(sums) for sums in stored.values())])
         for key in part:
             if key not in again:
                 missing.append(key)
@@ -142,14 +146,14 @@ def verify(
     )
 
 
-def _same(stored: Sketch, again: Sketch, sampling: Sampling | None) -> bool:
+def _same(stored: Sums, again: Sums, sampling: Sampling | None) -> bool:
     """Whether two sketches have the same sums, and the same random rows if any are kept."""
     if sampling is None or not stored.count:
-        return stored.identical(again)
+        return bool(stored.identical(again))
     if stored.sample is None or again.sample is None:
         return False
     rows = again.sample.resized(sampling.size)
-    return stored.identical(again) and stored.sample.identical(rows)
+    return bool(stored.identical(again) and stored.sample.identical(rows))
 
 
 class LedgerReader:
@@ -165,13 +169,15 @@ class LedgerReader:
         ``None`` outside of a run.
     """
 
-    def __init__(self, backend: Backend, feature_map: FeatureMap, sampling: Sampling | None = None):
+    def __init__(
+        self, backend: Backend, feature_map: Conventions, sampling: Sampling | None = None
+    ):
         self.backend = backend
         self.feature_map = feature_map
         self._sampling = sampling
         self.label = backend.label
         self._known: Index | None = None
-        self._sum: Sketch | None = None  # without random rows
+        self._sum: Sums | None = None  # without random rows
         self._rows: RowSample | None = None  # of the total
         self._run_totals = RunTotals(lambda keys, sample: self.total(keys, sample=sample))
         self._records: dict[Reference, list[RunRecord]] = {}  # by segment
@@ -214,7 +220,8 @@ class LedgerReader:
             n = len(self.quarantined)
             notes.append(f"In quarantine: {n:,} partition{'s' * (n != 1)}.")
             more["quarantined"] = fields_table(dict(sorted(self.quarantined.items())))
-        more["feature map"] = fields_table(describe(self.feature_map.as_dict()))
+        noun = "grid" if isinstance(self.feature_map, MomentGrid) else "feature map"
+        more[noun] = fields_table(describe(self.feature_map.as_dict()))
         summary = f"{n_samples:,} samples in {n_partitions}"
         return card("Ledger", fields, summary=summary, notes=notes, more=more)
 
@@ -227,6 +234,8 @@ class LedgerReader:
     def _take_pilot(self) -> None:
         """Give the feature map the record of pilot rows of this state."""
         reference = self._state.pilot
+        if isinstance(self.feature_map, MomentGrid):
+            return
         if self._state.number == 0 or (reference is None) == (self.feature_map.pilot is None):
             return  # before the first commit, a new ledger has it from its feature map
         pilot = None
@@ -244,7 +253,7 @@ class LedgerReader:
     def _adopt(
         self,
         state: Manifest,
-        total: Sketch | None = None,
+        total: Sums | None = None,
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
         """Change to another state, of which the total and some members may be known."""
@@ -319,8 +328,8 @@ class LedgerReader:
         """
         return compare(partitions, self.entries, self._state.erased)
 
-    def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Sketch:
-        """Sum of the sketches of all partitions, or of some.
+    def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Sums:
+        """Sum of the sketches, or of the second moments, of all partitions or of some.
 
         It carries the merged random rows of the partitions, if the ledger keeps any.
 
@@ -335,6 +344,7 @@ class LedgerReader:
         Returns
         -------
         sketch
+            :class:`Sketch`, or :class:`SecondMoments`.
 
         Raises
         ------
@@ -342,14 +352,14 @@ class LedgerReader:
             If a key is unknown, or a stored object is missing or edited.
         """
         if keys is not None:
-            total = Sketch.empty(self.feature_map)
+            total = empty(self.feature_map)
             for sketches in self._batchwise(dict.fromkeys(keys), sample=sample):
                 total = merge([total, *(sketch for _, sketch in sketches)])
             return total
         if self._sum is None:
             stored = self._state.total
             self._sum = (
-                Sketch.empty(self.feature_map)
+                empty(self.feature_map)
                 if stored is None
                 else read_total(self.backend, stored, self.feature_map)
             )
@@ -365,7 +375,7 @@ class LedgerReader:
         *,
         half_life: str | None = None,
         sample: bool = True,
-    ) -> Sketch:
+    ) -> Sums:
         """Sum of the sketches of the newest partitions, with weights that decay with age.
 
         Sums of runs stay in memory, so that the next window reads only what was added since.
@@ -417,8 +427,8 @@ class LedgerReader:
             found = [RowSample.merge([*found, *rows])]
         return found[0]
 
-    def sketch_of(self, key: str) -> Sketch:
-        """Sketch of one partition.
+    def sketch_of(self, key: str) -> Sums:
+        """Sketch, or second moments, of one partition.
 
         Raises
         ------
@@ -428,8 +438,8 @@ class LedgerReader:
         ((_, sketch),) = self.sketches([key])
         return sketch
 
-    def sketches(self, keys: Iterable[str], *, sample: bool = True) -> Iterator[tuple[str, Sketch]]:
-        """Yield keys and sketches of some partitions, batch by batch, in any order.
+    def sketches(self, keys: Iterable[str], *, sample: bool = True) -> Iterator[tuple[str, Sums]]:
+        """Yield keys and sketches, or second moments, of some partitions, in any order.
 
         Parameters
         ----------
@@ -449,7 +459,7 @@ class LedgerReader:
         self._records = {ref: self._records[ref] for ref in segments}
         return [record for records in self._records.values() for record in records]
 
-    def states(self, n: int) -> list[tuple[int, Sketch]]:
+    def states(self, n: int) -> list[tuple[int, Sums]]:
         """Numbers and totals of the last ``n`` runs that are kept, the oldest first.
 
         These totals have sums only, without random rows.
@@ -545,6 +555,7 @@ class LedgerReader:
         InputError
             If there are too few units for the level.
         """
+        require_sketches(self.feature_map, "drift", self.label)
         require_integer("max_units", max_units, 2, LedgerError)
         level = require_number("level", level, 0.0, 1.0, strict=True)
         sides = choose_sides(
@@ -609,6 +620,7 @@ class LedgerReader:
         InputError
             If there are too few units for the level.
         """
+        require_sketches(self.feature_map, "change_points", self.label)
         records = self._records_so_far()
         keys, codes, runs = choose_units(self.entries, records, window, unit, strata, serial)
         found = change_points(
@@ -643,7 +655,7 @@ class LedgerReader:
         self,
         fraction: float,
         seed: int,
-        resketch: Callable[[list[str]], Mapping[str, Sketch]],
+        resketch: Callable[[list[str]], Mapping[str, Sums]],
     ) -> Verification:
         """Sketch a random fraction of the partitions again, and compare.
 
@@ -675,9 +687,7 @@ class LedgerReader:
         chosen = np.sort(np.random.default_rng(seed).choice(len(keys), n, replace=False))
         return verify(self, [keys[i] for i in chosen], resketch)
 
-    def _batchwise(
-        self, keys: Iterable[str], *, sample: bool
-    ) -> Iterator[list[tuple[str, Sketch]]]:
+    def _batchwise(self, keys: Iterable[str], *, sample: bool) -> Iterator[list[tuple[str, Sums]]]:
         index, sampling = self._index, self.sampling if sample else None
         for name, rows in index.rows(keys).items():
             batch = index.batches[name]

@@ -14,8 +14,8 @@ from dask_sketch.distributions.permutations import smallest_p_value, smallest_sh
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry
+from dask_sketch.jobs.ledger.sums import Sums, n_bytes
 from dask_sketch.sketching.merge import merge
-from dask_sketch.sketching.sketch import Sketch
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
@@ -290,9 +290,9 @@ class RunTotals:
         their sketches.
     """
 
-    def __init__(self, read: Callable[[list[str], bool], Sketch]):
+    def __init__(self, read: Callable[[list[str], bool], Sums]):
         self._read = read
-        self._kept: dict[int, tuple[object, Sketch]] = {}
+        self._kept: dict[int, tuple[object, Sums]] = {}
 
     def merged(
         self,
@@ -301,7 +301,7 @@ class RunTotals:
         weights: Mapping[int, float] | None = None,
         *,
         sample: bool = True,
-    ) -> Sketch:
+    ) -> Sums:
         """Sum over the partitions of the given keys, of which there is at least one.
 
         Parameters
@@ -320,22 +320,17 @@ class RunTotals:
             entry = entries[key]
             if weights is None or entry.run in weights:
                 runs.setdefault(entry.run, []).append((key, entry.batch))
-        found: dict[int, tuple[object, Sketch]] = {}
+        found: dict[int, tuple[object, Sums]] = {}
         for run, members in sorted(runs.items()):
             kept = self._kept.get(run)
             if kept is None or kept[0] != (sample, members):  # one was replaced or forgotten
                 kept = (sample, members), self._read([key for key, _ in members], sample)
             found[run] = kept
         totals = {run: total for run, (_, total) in found.items()}
-        self._kept = found if sum(map(_n_bytes, totals.values())) <= _MAX_KEPT else {}
+        self._kept = found if sum(map(n_bytes, totals.values())) <= _MAX_KEPT else {}
         if weights is not None:
             totals = {run: total.scale(weights[run]) for run, total in totals.items()}
         return merge(list(totals.values()))
-
-
-def _n_bytes(sketch: Sketch) -> int:
-    rows = 0 if sketch.sample is None else sketch.sample.nbytes
-    return 2 * int(sketch.moment_quanta.high.nbytes) + rows
 
 
 def decayed_weights(

@@ -11,7 +11,8 @@ from jobs.ledger.world import record
 from dask_sketch import create_ledger, open_ledger
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import Partition
-from dask_sketch.jobs.ledger.batch import BOUNDS, WORDS, read_rows, stack
+from dask_sketch.jobs.ledger.batch import read_rows
+from dask_sketch.jobs.ledger.sketch_arrays import BOUNDS, WORDS, stack
 
 
 def rows_on_disk(ledger):

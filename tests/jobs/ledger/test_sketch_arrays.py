@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.errors import LedgerError
-from dask_sketch.jobs.ledger.batch import BOUNDS, WORDS, stack, unstack
+from dask_sketch.jobs.ledger.sketch_arrays import BOUNDS, WORDS, stack, unstack
 
 
 @pytest.fixture
