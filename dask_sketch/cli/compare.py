@@ -1,10 +1,10 @@
-"""Commands that compare distributions: ``compare`` and ``drift``."""
+"""Commands that compare distributions: ``compare``, ``compare-columns`` and ``drift``."""
 
 from __future__ import annotations
 
 import shlex
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,13 +12,23 @@ from dask_sketch.cli.jobs import ALARM, with_codes
 from dask_sketch.cli.options import (
     Command,
     Run,
+    by_option,
+    cluster_options,
     examples,
     for_url,
+    input_options,
+    map_option,
+    nan_option,
     refuse_existing_file,
     run_options,
     seed_option,
     storage_option,
+    with_columns_of,
 )
+from dask_sketch.errors import InputError
+
+if TYPE_CHECKING:
+    from dask_sketch.features.feature_map import FeatureMap
 
 
 def level_options(function: Command) -> Command:
@@ -115,6 +125,85 @@ def _names(first: str, second: str) -> tuple[str, str]:
         if names[0] != names[1]:
             return names[0], names[1]
     return first, second
+
+
+@click.command(
+    "compare-columns",
+    epilog=examples(
+        "compare-columns frames.parquet --first pitch,energy --by day",
+        "compare-columns frames.zarr --first 0,1 --by speaker --map map.json",
+    ),
+)
+@click.argument("data")
+@click.option("--first", metavar="A,B,...", required=True,
+              help="Names or numbers of the columns of the first set; the other features are the "
+              "second.")  # fmt: skip
+@map_option
+@click.option("-m", "--n-frequencies", type=click.IntRange(min=1), metavar="M",
+              help="Number of frequencies of a designed feature map; 512 by default.")  # fmt: skip
+@input_options
+@by_option
+@nan_option
+@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
+              help="Chance to find a dependence where there is none; 0.05 by default.",
+              )  # fmt: skip
+@seed_option
+@cluster_options
+@run_options
+def compare_columns(
+    run: Run,
+    data: str,
+    first: str,
+    map_path: str | None,
+    n_frequencies: int | None,
+    nan_policy: str,
+    level: float | None,
+    seed: int,
+    opening: dict[str, Any],
+) -> None:
+    """Test whether two sets of columns of DATA are independent, in one pass.
+
+    Each label of --by is a unit, such as a day or a speaker, whose rows may depend on each other.
+    """
+    from dask_sketch.distributions import compare_columns as compare_sketches
+    from dask_sketch.distributions import split_columns
+    from dask_sketch.features.artifact import open_feature_map
+    from dask_sketch.graph.compute import active_client, compute_together
+    from dask_sketch.graph.design import design
+    from dask_sketch.graph.sketch import sketch
+    from dask_sketch.sources.open import open_samples
+
+    if opening["groups"] is None:
+        raise click.UsageError("give --by: the column or array with the unit of each row.")
+    if map_path is not None and n_frequencies is not None:
+        raise click.UsageError("--map contains the number of frequencies: leave -m out.")
+    with run.cluster():
+        if map_path is not None:
+            feature_map = open_feature_map(map_path, opening["storage_options"])
+            opening = with_columns_of(feature_map, opening, data)
+        samples = open_samples(run.path(data), **opening)
+        if map_path is None:
+            feature_map = design(
+                samples, n_frequencies=n_frequencies, task="comparison", nan_policy="omit",
+                seed=seed,
+            )  # fmt: skip
+        try:
+            split = split_columns(samples, _columns(first, feature_map), feature_map)
+        except InputError as error:
+            if error.parameter == "columns":  # that of the library, not the option of that name
+                raise InputError(str(error), parameter="first") from error
+            raise
+        lazy = [sketch(one, feature_map, nan_policy=nan_policy) for one in (samples, *split)]
+        groups = compute_together(lazy, active_client(), run.progress, "sketch")
+    found = compare_sketches(*groups, **_given(level=level), seed=seed)
+    run.answer(found.as_dict(), repr(found))
+
+
+def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:
+    """Names of features, or their numbers where no feature has such a name."""
+    known = feature_map.feature_names or ()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return [int(name) if name.isdigit() and name not in known else name for name in names]
 
 
 @click.command(

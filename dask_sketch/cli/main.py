@@ -86,6 +86,7 @@ for command in (
     jobs.history,
     jobs.forget,
     compare.compare,
+    compare.compare_columns,
     compare.drift,
     report.report,
 ):

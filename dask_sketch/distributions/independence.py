@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
+import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,8 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import refuse_missing
+from dask_sketch.sources.group_labels import Labelled
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.threads import one_blas_thread
 
@@ -109,7 +113,8 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     Parameters
     ----------
     x
-        Rows, NumPy or Dask array, shape (n_samples, n_features).
+        Rows: NumPy or Dask array, shape (n_samples, n_features), or the result of
+        :func:`~dask_sketch.open_samples`, weights and labels included.
     columns
         Numbers or names of the columns of the first set; the others are the second.
     feature_map
@@ -118,12 +123,13 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     Returns
     -------
     first, second
-        Arrays of the type and shape of ``x``, in the precision of float64.
+        Rows of the type and shape of ``x``, in the precision of float64.
 
     Raises
     ------
     InputError
-        If there are no such columns, or no others, or the feature map divides rows by their length.
+        If there are no such columns, or no others, the feature map divides rows by their length, or
+        opened samples are a bag.
     """
     names, d = feature_map.feature_names or (), feature_map.n_features
     chosen = np.zeros(d, dtype=bool)
@@ -142,9 +148,37 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
         )
     _require_plain(feature_map)
     kept = chosen.astype(np.float64)
+    if isinstance(x, Samples):
+        x.require_features(d, "the feature map", feature_map.feature_names)
+        return _replaced(x, kept, feature_map.center), _replaced(x, 1.0 - kept, feature_map.center)
     # products, so that a row with NaN remains one in both
     first = x * kept + feature_map.center * (1.0 - kept)
     return first, x * (1.0 - kept) + feature_map.center * kept
+
+
+def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
+    """Samples in whose rows the columns are the center where ``kept`` is 0."""
+    blocks = samples.blocks
+    if not isinstance(blocks, da.Array):
+        raise InputError(
+            f"x is {samples.label}, a bag of blocks: give an array, a data frame or a path.",
+            parameter="x",
+        )
+    if samples.weight_column:
+        kept, center = np.append(kept, 1.0), np.append(center, 0.0)
+    replaced = da.map_blocks(
+        partial(_replaced_rows, kept=kept, offset=center * (1.0 - kept)),
+        blocks,
+        dtype=np.float64,
+        meta=np.empty((0,) * blocks.ndim),
+    )
+    return replace(samples, blocks=replaced, cut=None, origin=None)
+
+
+def _replaced_rows(block: Any, kept: Array, offset: Array) -> Any:
+    if isinstance(block, Labelled):
+        return block._replace(rows=block.rows * kept + offset)
+    return block * kept + offset
 
 
 def _require_plain(feature_map: FeatureMap) -> None:

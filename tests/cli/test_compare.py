@@ -101,6 +101,32 @@ def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) ->
     assert "second of type Sketch" in refusal(1, "compare", groups[0], tmp_path / "one.zarr")
 
 
+def test_compare_columns(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.normal(size=(1000, 3)), columns=["a", "b", "c"])
+    frame["c"] += frame["a"] ** 2
+    frame["day"] = np.repeat(np.arange(20), 50)
+    frame.to_parquet(data := tmp_path / "rows.parquet")
+    common = (data, "--by", "day", "-m", 64)
+    told = answer("compare-columns", *common, "--first", "a, b")
+    assert told["is_dependent"] is True
+    assert (told["dim"], told["n_units"]) == ("day", 20)
+    # the columns that are left out are in no set
+    told = answer("compare-columns", *common, "--first", 1, "--columns", "b,c", "--level", 0.01)
+    assert told["is_dependent"] is False
+    assert told["level"] == 0.01
+    answer("design", data, "--by", "day", "--task", "comparison", "-m", 64,
+           "-o", tmp_path / "map.json")  # fmt: skip
+    by_map = ("compare-columns", data, "--by", "day", "--map", tmp_path / "map.json")
+    assert "depend on each other" in call(*by_map, "--first", "c").stdout
+    refused = refusal(1, *by_map, "--first", "a,d")
+    assert "'d'" in refused
+    assert "(option --first)" in refused
+    assert "--by" in call("compare-columns", data, "--first", "a").stderr
+    assert "-m" in call(*by_map, "--first", "a", "-m", 64).stderr
+
+
 def test_drift(make_place: Make) -> None:
     place = make_place(12, JOB)
     place.run()

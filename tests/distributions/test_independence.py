@@ -1,9 +1,10 @@
 import dask
 import dask.array as da
+import dask.bag as db
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, partial_sketch, sketch
+from dask_sketch import FeatureMap, open_samples, partial_sketch, sketch
 from dask_sketch.distributions import compare_columns, split_columns
 from dask_sketch.distributions.independence import _parts
 from dask_sketch.errors import InputError, MergeError
@@ -62,6 +63,26 @@ def test_units_whose_means_depend_are_found():
     rng = np.random.default_rng(2)
     x = 0.1 * frames(rng) + np.repeat(rng.normal(size=(UNITS, 1)), ROWS, axis=0)
     assert compare_columns(*groups_of(x)).is_dependent
+
+
+def test_columns_of_opened_samples_with_weights_and_labels(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    x, rng = frames(np.random.default_rng(3)), np.random.default_rng(4)
+    feature_map = FeatureMap(2, 30, scale=1.0, center=MAP.center, feature_names=("a", "b"))
+    frame = pandas.DataFrame(x, columns=["a", "b"])
+    frame["weight"], frame["day"] = rng.uniform(1.0, 2.0, len(x)), UNIT
+    frame.to_parquet(tmp_path / "rows.parquet")
+    samples = open_samples(str(tmp_path / "rows.parquet"), weights="weight", groups="day")
+    opened = split_columns(samples, "b", feature_map)
+    known = split_columns(x, "b", feature_map)
+    found = dask.compute(*[sketch(one, feature_map) for one in (samples, *opened)])
+    for one, rows in zip(found, (x, *known), strict=True):
+        plain = partial_sketch(rows, feature_map, frame["weight"], groups=UNIT, dim="day")
+        assert one.identical(plain)
+    with pytest.raises(InputError, match="x is .* bag"):
+        split_columns(open_samples(db.from_sequence([x])), [0], MAP)
+    with pytest.raises(InputError, match="3 features"):
+        split_columns(open_samples(np.ones((4, 3))), [0], MAP)
 
 
 def test_columns_that_depend_on_the_stratum_are_independent_within_it():
