@@ -221,5 +221,6 @@ def _components(
     left = min(moments.count, moments.n_features) - len(values)
     rest = max(total - float(values.sum()), 0.0)
     return PrincipalComponents(
-        moments.mean, rows, values, total, rest / left if left > 0 else 0.0, excess
-    )
+        moments.mean, rows, values, total, rest / left if left > 0 else 0.0, excess,
+        moments.count, moments.grid.feature_names,
+    )  # fmt: skip

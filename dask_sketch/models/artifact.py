@@ -14,6 +14,7 @@ CENTROIDS = "dask-sketch/centroids"
 LATENT_CLASSES = "dask-sketch/latent-class-mixture"
 VON_MISES_FISHER = "dask-sketch/von-mises-fisher-mixture"
 ALPHA_STABLE = "dask-sketch/alpha-stable-mixture"
+COMPONENTS = "dask-sketch/principal-components"
 VERSION = 1
 STDERR = "_stderr"  # suffix of the names of standard errors
 
@@ -185,3 +186,43 @@ def latent_class_dataset(model: Any) -> xr.Dataset:
         "decoding": json.dumps(record, sort_keys=True),
     }
     return xr.Dataset(variables, attrs=attrs)
+
+
+COMPONENT_ARRAYS = {
+    "mean": (("feature",), "mean of the samples, in the units of the data"),
+    "components": (("component", "feature"), "orthonormal directions by decreasing variance"),
+    "explained_variance": (("component",), "variance along each component, squared units"),
+    "remainder": (
+        ("quantity",),
+        "total variance of all features, mean variance along the other directions, and the "
+        "variance that better components would explain, as a fraction of what is not explained",
+    ),
+}
+
+
+def components_dataset(found: Any) -> xr.Dataset:
+    """Return principal components as an xarray Dataset.
+
+    Parameters
+    ----------
+    found
+        Object with the attributes of
+        :class:`~dask_sketch.models.principal_components.PrincipalComponents`.
+    """
+    import numpy as np
+    import xarray as xr
+
+    remainder = np.array([found.total_variance, found.noise_variance, found.excess_risk])
+    values = {name: getattr(found, name, remainder) for name in COMPONENT_ARRAYS}
+    return xr.Dataset(
+        {
+            name: (dimensions, values[name], {"meaning": text})
+            for name, (dimensions, text) in COMPONENT_ARRAYS.items()
+        },
+        attrs={
+            "convention": "the coordinates of a sample x are components @ (x - mean); "
+            "feature_names is JSON, null if there are none.",
+            "n_samples": found.n_samples,
+            "feature_names": json.dumps(found.feature_names),
+        },
+    )

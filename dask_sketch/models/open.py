@@ -1,4 +1,4 @@
-"""Open stored models: mixtures, centroids and latent classes."""
+"""Open stored models: mixtures, centroids, latent classes and principal components."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.artifact import (
     ALPHA_STABLE,
     CENTROIDS,
+    COMPONENT_ARRAYS,
     LATENT_CLASSES,
     LAYOUTS,
     MIXTURE,
@@ -22,6 +23,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import Decoding, Polishing, StandardErrors
+from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.storage.artifact_reader import read_dataset
 from dask_sketch.validation.categories import Categories
@@ -150,6 +152,40 @@ def model_from_dataset(
         raise ArtifactError(
             f"store={str(store)!r} is not a {noun}: {error!r} is missing or unreadable. Restore "
             "it from a copy, or decode it again."
+        ) from error
+
+
+def components_from_dataset(dataset: xr.Dataset, store: object) -> PrincipalComponents:
+    """Rebuild principal components from their stored dataset.
+
+    Parameters
+    ----------
+    dataset
+        Stored arrays and attributes.
+    store
+        Name of the store for messages.
+
+    Raises
+    ------
+    ArtifactError
+        If a variable or attribute is missing, or is not that of principal components.
+    """
+    try:
+        arrays = {name: dataset[name].values for name in COMPONENT_ARRAYS}
+        total, noise, excess = map(float, arrays.pop("remainder"))
+        names = json.loads(dataset.attrs["feature_names"])
+        return PrincipalComponents(
+            **arrays,
+            total_variance=total,
+            noise_variance=noise,
+            excess_risk=excess,
+            n_samples=int(dataset.attrs["n_samples"]),
+            feature_names=names and tuple(map(str, names)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ArtifactError(
+            f"store={str(store)!r} does not hold principal components: {error!r}. Restore it from "
+            "a copy, or decode them again."
         ) from error
 
 

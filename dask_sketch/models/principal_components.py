@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.display.html import card
+from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
+from dask_sketch.models.artifact import COMPONENTS, VERSION, components_dataset
 from dask_sketch.models.model import finite
+from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.registry import apply_lazily
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 
@@ -64,11 +71,11 @@ class AffineMap(FrozenDataclass):
         return (rows - self.offset) @ self.matrix + self.shift
 
 
-@dataclass(frozen=True, eq=False)
-class PrincipalComponents(FrozenDataclass):
+@dataclass(frozen=True, eq=False, repr=False)
+class PrincipalComponents(FrozenDataclass, Storable):
     """Mean and leading principal components of samples.
 
-    Attributes
+    Parameters
     ----------
     mean
         Mean of the samples, shape (n_features,).
@@ -84,6 +91,21 @@ class PrincipalComponents(FrozenDataclass):
     excess_risk
         Estimated variance that these components miss and the best ones explain, as a fraction of
         the variance that is not explained; 0 for components of all second moments.
+    n_samples
+        Number of samples.
+    feature_names
+        Names of the features, or None.
+
+    Raises
+    ------
+    InputError
+        If a shape or value is invalid.
+
+    Examples
+    --------
+    >>> found = PrincipalComponents([1.0, 2.0], [[0.0, 1.0]], [4.0], 5.0, 1.0)
+    >>> found.transform([[1.0, 5.0]]), found.explained_variance_ratio
+    (array([[3.]]), array([0.8]))
     """
 
     mean: Array
@@ -92,10 +114,31 @@ class PrincipalComponents(FrozenDataclass):
     total_variance: float
     noise_variance: float
     excess_risk: float = 0.0
+    n_samples: int = 0
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "components", "explained_variance"):
             object.__setattr__(self, name, finite(name, getattr(self, name)))
+        shape = self.components.shape
+        if len(shape) != 2 or not self.components.size:
+            raise InputError(f"components has shape {shape}; give (n_components, n_features).")
+        for name, size in (("mean", shape[1]), ("explained_variance", shape[0])):
+            if getattr(self, name).shape != (size,):
+                raise InputError(f"{name} has shape {getattr(self, name).shape}; give ({size},).")
+        names = self.feature_names
+        if names is not None and len(names) != shape[1]:
+            raise InputError(f"feature_names has {len(names)} names of {shape[1]} features.")
+
+    @property
+    def n_components(self) -> int:
+        """Number of components."""
+        return len(self.components)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.mean)
 
     @property
     def explained_variance_ratio(self) -> Array:
@@ -103,3 +146,63 @@ class PrincipalComponents(FrozenDataclass):
         if not self.total_variance > 0.0:
             return np.full(len(self.explained_variance), np.nan)
         return self.explained_variance / self.total_variance
+
+    def transform(self, x: Any) -> Any:
+        """Coordinates of rows along the components.
+
+        Parameters
+        ----------
+        x
+            Rows, shape (n, n_features), in memory or lazy.
+
+        Returns
+        -------
+        scores
+            Shape (n, n_components); lazy if ``x`` is.
+        """
+        shift = np.zeros(self.n_components)
+        return AffineMap(self.mean, self.components.T, shift, self.feature_names).transform(x)
+
+    def inverse_transform(self, x: Any) -> Any:
+        """Map coordinates along the components back to rows.
+
+        Parameters
+        ----------
+        x
+            Coordinates, shape (n, n_components), in memory or lazy.
+
+        Returns
+        -------
+        rows
+            Shape (n, n_features), without the parts along other directions; lazy if ``x`` is.
+        """
+        return AffineMap(np.zeros(self.n_components), self.components, self.mean).transform(x)
+
+    def _stored(self) -> tuple[xr.Dataset, str, int]:
+        return components_dataset(self), COMPONENTS, VERSION
+
+    def as_dict(self) -> dict[str, object]:
+        """Sizes, variances and names."""
+        return {
+            "kind": "principal components",
+            "n_components": self.n_components,
+            "n_features": self.n_features,
+            "n_samples": self.n_samples,
+            "explained_variance": self.explained_variance,
+            "explained_variance_ratio": self.explained_variance_ratio,
+            "total_variance": self.total_variance,
+            "noise_variance": self.noise_variance,
+            "excess_risk": self.excess_risk,
+            "feature_names": self.feature_names,
+        }
+
+    def __repr__(self) -> str:
+        shown = ("n_components", "n_features", "n_samples", "explained_variance_ratio")
+        values = {name: value for name, value in self.as_dict().items() if name in shown}
+        return f"<PrincipalComponents: {one_line(values)}>"
+
+    def _repr_html_(self) -> str:
+        values = describe(self.as_dict() | {"kind": None})
+        share = float(self.explained_variance_ratio.sum())
+        summary = f"{self.n_components} of {self.n_features:,} directions, {share:.1%} of variance"
+        return card("PrincipalComponents", values, summary=summary)

@@ -18,9 +18,11 @@ from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.specification import parse_object
+from dask_sketch.models.artifact import COMPONENTS
 from dask_sketch.models.artifact import SCHEMAS as MODELS
 from dask_sketch.models.artifact import VERSION as MODEL_VERSION
-from dask_sketch.models.open import AnyModel, model_from_dataset
+from dask_sketch.models.open import AnyModel, components_from_dataset, model_from_dataset
+from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.artifact import (
     GROUP,
     MISSING,
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # and what the registered readers of :mod:`dask_sketch.validation.registry` return
-Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | FeatureMap
+Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | PrincipalComponents | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 # of a sum; 118 for others
 _MAX_BITS = dict.fromkeys(("weight_steps", "squared_weight_steps", "missing_weight_steps"), 240)
@@ -57,7 +59,8 @@ _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
 def readable_versions() -> Versions:
     """Versions of all artifacts that :func:`open` reads, by their schemas."""
-    return READABLE | dict.fromkeys(MODELS, MODEL_VERSION) | registered_versions()
+    models = dict.fromkeys((*MODELS, COMPONENTS), MODEL_VERSION)
+    return READABLE | models | registered_versions()
 
 
 def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifact:
@@ -111,6 +114,8 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
     schema = dataset.attrs["schema"]
     if schema in MODELS:
         return model_from_dataset(dataset, schema, store)
+    if schema == COMPONENTS:
+        return components_from_dataset(dataset, store)
     if schema == MOMENTS:
         return _moments(dataset, store)
     if schema == GROUP:

@@ -1,4 +1,5 @@
-"""Stored values of kinds that came later: rows, missing values, rounded sums, second moments.
+"""Stored values of kinds that came later: rows, missing values, rounded sums, second moments,
+principal components.
 
 ``later.zip`` and ``later.json`` were made once, by ``python -m compatibility.later`` with ``tests``
 on the path. Cases that are added are appended: what is stored is never made again.
@@ -16,6 +17,7 @@ import numpy as np
 
 import dask_sketch as ds
 from compatibility import cases, format_reader
+from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import MomentGrid
 
 HERE = Path(__file__).parent
@@ -42,6 +44,10 @@ VALUES: dict[str, Any] = {
     "second-moments": lambda: ds.second_moments(WIDE, cases.weights(26, 200), like=GRID),
     "second-moments-columns": lambda: ds.second_moments(
         WIDE, like=replace(GRID, n_columns=4, seed=3)
+    ),
+    "principal-components": lambda: PrincipalComponents(
+        [0.5, -2.0, 1e6], [[0.0, 0.6, 0.8], [1.0, 0.0, 0.0]], [1 / 3, 0.25], 0.75, 1 / 6, 0.0625,
+        1000, ("a", "b", "c"),
     ),
 }  # fmt: skip
 

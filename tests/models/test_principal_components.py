@@ -6,7 +6,8 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_sketch.errors import InputError
+import dask_sketch as ds
+from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.principal_components import AffineMap, PrincipalComponents
 
 MATRIX = np.array([[1.0, 2.0, 0.0], [0.0, -1.0, 4.0]])
@@ -35,3 +36,67 @@ def test_components_of_no_variance():
     assert np.isnan(found.explained_variance_ratio).all()
     with pytest.raises(InputError, match="mean"):
         PrincipalComponents(np.array([np.nan]), np.eye(1), np.ones(1), 1.0, 0.0)
+
+
+AXES = np.array([[0.0, 0.6, 0.8], [1.0, 0.0, 0.0]])
+FOUND = PrincipalComponents([1.0, 2.0, 3.0], AXES, [4.0, 1.0], 6.0, 1.0, np.nan, 9, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("found", [FOUND, PrincipalComponents([0.0], [[1.0]], [2.0], 2.0, 0.0)])
+def test_stored_components(found, tmp_path):
+    found.to_zarr(tmp_path / "model.zarr")
+    for again in (ds.open(tmp_path / "model.zarr"), ds.open(found.to_bytes())):
+        assert isinstance(again, PrincipalComponents)
+        for name in ("mean", "components", "explained_variance"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+        for name in ("total_variance", "noise_variance", "excess_risk", "n_samples"):
+            assert getattr(again, name) == pytest.approx(getattr(found, name), nan_ok=True)
+        assert again.feature_names == found.feature_names
+
+
+def test_rows_and_coordinates():
+    x = np.random.default_rng(1).normal(size=(20, 3))
+    scores = FOUND.transform(x)
+    np.testing.assert_allclose(scores, (x - FOUND.mean) @ AXES.T)
+    lazy = da.from_array(x, chunks=(7, 3))
+    np.testing.assert_allclose(FOUND.transform(lazy).compute(), scores)
+    np.testing.assert_allclose(ds.apply(FOUND, "transform", lazy).compute(), scores)
+    rows = FOUND.inverse_transform(scores)
+    np.testing.assert_allclose(rows, FOUND.mean + scores @ AXES)
+    np.testing.assert_allclose(FOUND.transform(rows), scores, atol=1e-12)
+    with pytest.raises(InputError, match=r"\(n, 3\)"):
+        FOUND.transform(x[:, :2])
+
+
+def test_description_of_components():
+    values = FOUND.as_dict()
+    assert (values["kind"], values["n_components"], values["n_samples"]) == (
+        "principal components", 2, 9,
+    )  # fmt: skip
+    assert "n_features=3" in repr(FOUND)
+    assert "83.3%" in FOUND._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"mean": [0.0]}, "mean"),
+        ({"components": [1.0]}, "components"),
+        ({"components": np.zeros((0, 3))}, "components"),
+        ({"explained_variance": [1.0]}, "explained_variance"),
+        ({"feature_names": ("a",)}, "feature_names"),
+    ],
+)
+def test_shapes_that_do_not_fit(change, name):
+    values = {"mean": [0.0] * 3, "components": AXES, "explained_variance": [1.0, 1.0]} | change
+    with pytest.raises(InputError, match=name):
+        PrincipalComponents(**values, total_variance=1.0, noise_variance=0.0)
+
+
+def test_a_file_that_holds_no_components():
+    dataset, schema, version = FOUND._stored()
+    edited = type("Edited", (PrincipalComponents,), {
+        "_stored": lambda self: (dataset.drop_vars("mean"), schema, version)
+    })(FOUND.mean, AXES, [4.0, 1.0], 6.0, 1.0)  # fmt: skip
+    with pytest.raises(ArtifactError, match="mean"):
+        ds.open(edited.to_bytes())
