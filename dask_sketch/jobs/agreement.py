@@ -20,7 +20,8 @@ from dask_sketch.storage.overwrite import local_path, require_writable_folder
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.jobs.job_file import DataTable, Job
+    from dask_sketch.jobs.job_file import Job
+    from dask_sketch.jobs.job_tables import DataTable
     from dask_sketch.jobs.ledger.ledger import Ledger
     from dask_sketch.sources.samples import Samples
 

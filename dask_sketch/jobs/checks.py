@@ -14,7 +14,7 @@ from dask_sketch.validation.choices import uses_matrices
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dask_sketch.jobs.job_file import LimitsTable
+    from dask_sketch.jobs.job_tables import LimitsTable
     from dask_sketch.models.model import Model
     from dask_sketch.sketching.sketch import Sketch
 

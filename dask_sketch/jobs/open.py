@@ -34,7 +34,8 @@ from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
-    from dask_sketch.jobs.job_file import DataTable, GroupsTable, Job, SourceTable
+    from dask_sketch.jobs.job_file import Job
+    from dask_sketch.jobs.job_tables import DataTable, GroupsTable, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
     from dask_sketch.sketching.arguments import NanPolicy
     from dask_sketch.sketching.sketch import Sketch
@@ -308,7 +309,7 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
 
     Examples
     --------
-    >>> from dask_sketch.jobs.job_file import GroupsTable
+    >>> from dask_sketch.jobs.job_tables import GroupsTable
     >>> table = GroupsTable(pattern="[^/]+/([a-z]+)-")
     >>> group_keys(table, ["x/b-1", "x/a-2", "x/a-1", "x/9"])
     {'a': ['x/a-1', 'x/a-2'], 'b': ['x/b-1']}

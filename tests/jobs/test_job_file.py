@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_sketch.errors import JobError
-from dask_sketch.jobs.job_file import MAX_BYTES, MAX_ERRORS, GroupsTable, Job, parse_job, read_job
+from dask_sketch.jobs.job_file import MAX_BYTES, MAX_ERRORS, Job, parse_job, read_job
+from dask_sketch.jobs.job_tables import GroupsTable
 
 WHOLE = """\
 [job]
