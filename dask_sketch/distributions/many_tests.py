@@ -181,7 +181,7 @@ def compare_each(
     blocks = None if strata is None else _labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
-    n_permutations = _number(n_permutations, rate, factor)
+    given, n_permutations = n_permutations, _number(n_permutations, rate, factor)
     found = np.zeros(len(labels), dtype=bool)
     for _ in range(_ROUNDS):
         before, tests = found, []
@@ -200,6 +200,8 @@ def compare_each(
                     seed=seed,
                 )
             except InputError as error:
+                if error.parameter == "n_permutations" and given is None:
+                    raise _too_small(rate, n_permutations) from error
                 if error.parameter != "level":
                     raise
                 raise InputError(
@@ -232,14 +234,22 @@ def compare_each(
     )
 
 
+def _too_small(rate: float, n_permutations: int) -> InputError:
+    return InputError(
+        f"rate={rate:g}: each test needs {n_permutations:,} permutations to find one group of "
+        "them, which do not fit into the free memory. Give a larger rate, or n_permutations."
+    )
+
+
 def _number(given: int | None, rate: float, factor: float) -> int:
     """Permutations of each test: those that are given, or enough for one group to be found."""
     if given is None:
         return default_number(rate / factor)
     if require_integer("n_permutations", given, 1) + 1 < 1.0 / rate:
+        needed = math.ceil(min(float(factor) / rate, 1e18))
         raise InputError(
             f"n_permutations={given}: no p-value is under the rate {rate:g} with them. Take "
-            f"{math.ceil(factor / rate)} or more, so that one group alone can be found.",
+            f"{needed:,} or more, so that one group alone can be found.",
             parameter="n_permutations",
         )
     return given

@@ -138,7 +138,7 @@ def default_number(level: float) -> int:
     >>> default_number(0.05), default_number(0.001)
     (999, 5000)
     """
-    return max(999, math.ceil(min(_PER_LEVEL / level, _LARGEST)))
+    return max(999, math.ceil(min(_PER_LEVEL / max(level, 1e-300), _LARGEST)))
 
 
 def require_memory(name: str, number: int, n_bytes: int) -> None:

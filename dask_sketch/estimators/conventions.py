@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +22,12 @@ from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import require_columns
 from dask_sketch.validation.warn import warn_user
 
+# Beginnings of the names of types whose values are no numbers, of pandas and Polars.
+_NO_NUMBERS = (
+    "datetime", "timedelta", "period", "interval", "complex", "date", "time", "duration", "list",
+    "struct", "binary", "array",
+)  # fmt: skip
+_TEXT = ("category", "categorical", "enum", "str", "string")
 _VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
 
 
@@ -29,8 +37,8 @@ def is_lazy(x: Any) -> bool:
     return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
 
 
-def require_numbers(x: Any, name: str) -> None:
-    """Refuse a table in memory with columns of categories or text, with the way to fit them.
+def require_table(x: Any, name: str) -> None:
+    """Refuse what is no array of numbers, and tables with such columns, with the way to fit them.
 
     Parameters
     ----------
@@ -42,18 +50,76 @@ def require_numbers(x: Any, name: str) -> None:
     Raises
     ------
     InputError
-        If a column is of a categorical type, or of a type of text.
+        If the samples are of a type without rows, or a column of a table is of categories, text or
+        dates, is sparse, or has the name of another one.
     """
-    if not hasattr(x, "dtypes") or not hasattr(x, "columns"):
+    _require_rows(x)
+    columns = _columns_of(x)
+    if columns is None:
         return
-    kinds = [str(dtype).lower().partition("[")[0] for dtype in x.dtypes]
-    if any(kind in ("category", "categorical", "enum", "str", "string") for kind in kinds):
+    twice = sorted({str(column) for column in columns if columns.count(column) > 1})
+    if twice:
         raise InputError(
-            f"X has columns of categories or text, which {name} does not take: choose numeric ones "
-            "by columns=[...]; or decode latent classes, by decode(sketch(X, feature_map), K) with "
-            "feature_map = design(X, n_components=K, categories={column: [...]}).",
+            f"X has several columns named {', '.join(twice)}: rename them.", parameter="X"
+        )
+    if not columns:
+        raise InputError("X has no columns: give those of the features.", parameter="X")
+    kinds = {
+        column: re.split(r"[\[(]", str(dtype).lower())[0]
+        for column, dtype in zip(columns, getattr(x, "dtypes", ()), strict=False)
+    }
+    text = [f"{column} ({kind})" for column, kind in kinds.items() if kind in _TEXT]
+    if text:
+        raise InputError(
+            f"X has columns of categories or text, which {name} does not take: {', '.join(text)}. "
+            "Choose numeric ones by columns=[...]; or decode latent classes, by decode(sketch(X, "
+            "feature_map), K) with feature_map = design(X, n_components=K, categories={column: "
+            "[...]}).",
             parameter="X",
         )
+    wrong = [f"{column} ({kind})" for column, kind in kinds.items() if kind.startswith(_NO_NUMBERS)]
+    if wrong:
+        raise InputError(
+            f"X has columns that are not numeric: {', '.join(wrong)}. Choose numeric ones by "
+            "columns=[...], or convert these to numbers, such as seconds since a date.",
+            parameter="X",
+        )
+    if "sparse" in kinds.values():
+        raise InputError(
+            "X has sparse columns, and rows are read as arrays: give X.sparse.to_dense().",
+            parameter="X",
+        )
+
+
+def _require_rows(x: Any) -> None:
+    """Refuse containers other than those of rows, and arrays of dates or of named fields."""
+    kind = type(x).__name__
+    # some sparse matrices are dictionaries; scikit-learn refuses them
+    if x is None or (isinstance(x, (Mapping, Set, Iterator)) and not hasattr(x, "shape")):
+        raise InputError(
+            f"X of type {kind} has no rows: give an array of shape (n_samples, n_features), or a "
+            "table, such as pandas.DataFrame(X) of a dictionary of columns.",
+            parameter="X",
+        )
+    if isinstance(x, Sequence) and len(x) and isinstance(x[0], Mapping):
+        raise InputError(
+            f"X of type {kind} holds dictionaries: give the table pandas.DataFrame(X).",
+            parameter="X",
+        )
+    dtype = getattr(x, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in "mMV":
+        what = "named fields: give a table" if dtype.kind == "V" else "dates: give numbers"
+        raise InputError(
+            f"X has dtype={dtype!s:.80}, which has {what}, such as "
+            + ("pandas.DataFrame(X)." if dtype.kind == "V" else "seconds since a date."),
+            parameter="X",
+        )
+
+
+def _columns_of(x: Any) -> list[Any] | None:
+    """Names of the columns of a table of pandas, Polars or Arrow; None for other samples."""
+    names = getattr(x, "column_names", getattr(x, "columns", None))
+    return None if names is None else list(names)
 
 
 def validate_rows(
@@ -85,12 +151,14 @@ def validate_rows(
         If the samples are masked, have other columns, are no numbers, or hold refused values.
     """
     require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
-    if estimator.columns is not None and (reset or hasattr(x, "columns")):
-        if not hasattr(x, "columns"):
+    names = _columns_of(x)
+    if estimator.columns is not None and (reset or names is not None):
+        if names is None:
             raise InputError(f"columns={estimator.columns!r}: X has no names, leave it out.")
-        require_columns(list(estimator.columns), list(x.columns), "X")
-        x = x[list(estimator.columns)]
-    require_numbers(x, type(estimator).__name__)
+        chosen = list(estimator.columns)
+        require_columns(chosen, names, "X")
+        x = x.select(chosen) if hasattr(x, "column_names") else x[chosen]
+    require_table(x, type(estimator).__name__)
     rows: NDArray[np.floating]
     try:
         rows = validate_data(
@@ -99,10 +167,14 @@ def validate_rows(
     except ValueError as error:
         _refuse_value(x, finite, remedy, error)
         raise
+    except TypeError as error:  # objects, such as missing values, in a column of a table
+        if _columns_of(x) is not None:
+            _refuse_value(x, finite, remedy, error)
+        raise
     return rows
 
 
-def _refuse_value(x: Any, finite: bool | str, remedy: str, error: ValueError) -> None:
+def _refuse_value(x: Any, finite: bool | str, remedy: str, error: Exception) -> None:
     """Raise an error that names the first value that is no finite number, if there is one."""
     if np.iscomplexobj(x):
         return
@@ -122,7 +194,7 @@ def _refuse_value(x: Any, finite: bool | str, remedy: str, error: ValueError) ->
     ) from error
 
 
-def _numbers(x: Any, error: ValueError) -> NDArray[np.float64]:
+def _numbers(x: Any, error: Exception) -> NDArray[np.float64]:
     """Numbers of an array of objects, NaN where one is missing; texts are refused by place."""
     objects = np.asarray(x, object)
     values = np.full(objects.shape, np.nan)
@@ -143,7 +215,8 @@ def _numbers(x: Any, error: ValueError) -> NDArray[np.float64]:
 
 
 def _name(x: Any, feature: int) -> str:
-    return repr(x.columns[feature]) if hasattr(x, "columns") else str(feature)
+    columns = _columns_of(x)
+    return str(feature) if columns is None else repr(columns[feature])
 
 
 def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:

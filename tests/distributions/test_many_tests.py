@@ -44,6 +44,11 @@ def test_what_cannot_be_found_is_refused():
     units, machine = files(16)
     with pytest.raises(InputError, match="rate=1e-07"):
         compare_each(units, machine, rate=1e-7)
+    for rate in (1e-9, 5e-324):  # whose permutations fit into no memory
+        with pytest.raises(InputError, match=f"rate={rate:g}"):
+            compare_each(files(80)[0], np.arange(80) % 4, rate=rate)
+        with pytest.raises(InputError, match=f"n_permutations=99: .*{rate:g}"):
+            compare_each(units, machine, rate=rate, n_permutations=99)
     with pytest.raises(InputError, match="rate=0.05.* 2 units"):
         compare_each(units, machine, strata=np.arange(len(units)))
     with pytest.raises(InputError, match="n_permutations=9"):

@@ -111,3 +111,55 @@ def test_pickles_of_other_versions_are_read_with_a_warning(fitted):
         with pytest.warns(UserWarning, match=r"0\.0\.7"):
             again.__setstate__(old)
         assert not hasattr(again, "_dask_sketch_version")
+
+
+FRAME = pd.DataFrame(X, columns=list("abc"))
+DATES = pd.date_range("2024-01-01", periods=300)
+REFUSED = {
+    "repeated names": (FRAME.set_axis(["a", "a", "b"], axis=1), "several columns named a: rename"),
+    "no columns": (FRAME[[]], "no columns"),
+    "dates": (FRAME.assign(a=DATES), r"numeric: a \(datetime64\).*columns="),
+    "durations": (FRAME.assign(a=DATES - DATES[0]), r"numeric: a \(timedelta64\)"),
+    "periods": (FRAME.assign(b=DATES.to_period("D")), r"numeric: b \(period\)"),
+    "complex": (FRAME.assign(c=1j), r"numeric: c \(complex128\)"),
+    "text": (FRAME.assign(b="x"), r"text.*: b \(str\).*columns="),
+    "sparse": (FRAME.astype(pd.SparseDtype("float")), r"sparse.*to_dense"),
+    "NA": (FRAME.astype("Float64").mask(FRAME > 7.0, pd.NA), "NaN at row 220, feature 'c'"),
+    "NA in objects": (FRAME.astype(object).mask(FRAME > 7.0, pd.NA), "NaN at row 220, feature 'c'"),
+    "text in objects": (FRAME.astype(object).mask(FRAME > 7.0, "x"), "'x' at row 220, feature 'c'"),
+    "dict": ({"a": [1.0], "b": [2.0]}, r"type dict.*DataFrame\(X\)"),
+    "dicts": ([{"a": 1.0}] * 5, r"dictionaries.*DataFrame\(X\)"),
+    "set": ({1.0, 2.0}, "type set"),
+    "None": (None, "type NoneType"),
+    "array of dates": (np.array([["2024-01-01"] * 2] * 5, "M8[D]"), r"dtype=datetime64\[D\]"),
+    "records": (FRAME.to_records(index=False), r"named fields.*DataFrame\(X\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("kind", [ds.SketchKMeans, ds.SketchGaussianMixture, ds.SketchPCA])
+def test_samples_that_are_no_rows_of_numbers_are_refused(kind, name):
+    x, message = REFUSED[name]
+    with pytest.raises(InputError, match=f"(?s)X.*{message}"):
+        kind(2).fit(x)
+
+
+def test_new_samples_are_refused_likewise():
+    fitted = ds.SketchPCA(2).fit(FRAME)
+    for name in ("repeated names", "dates", "NA", "dict"):
+        x, message = REFUSED[name]
+        with pytest.raises(InputError, match=message):
+            fitted.transform(x)
+
+
+def test_columns_of_tables_of_arrow():
+    table = pytest.importorskip("pyarrow").Table.from_pandas(FRAME)
+    expected = ds.SketchPCA(1, columns=["c", "a"]).fit(FRAME).components_
+    np.testing.assert_array_equal(
+        ds.SketchPCA(1, columns=["c", "a"]).fit(table).components_, expected
+    )
+    with pytest.raises(InputError, match=r"columns=\['z'\].*'b'"):
+        ds.SketchPCA(1, columns=["z"]).fit(table)
+    text = table.set_column(1, "b", [["x"] * 300])
+    with pytest.raises(InputError, match="'x' at row 0, feature 'b'"):
+        ds.SketchPCA(1).fit(text)
