@@ -31,6 +31,7 @@ from dask_sketch.validation.labels import MISSING, codes_of, union
 from dask_sketch.validation.warn import warn_user
 
 AVAILABLE = "available"  # value of nan_policy
+_NAME = "second-moments"  # of the tasks
 _PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
 _MIN_PILOT = 32  # rows for center and units,
 _MAX_PILOT = 8  # of as many chunks at most
@@ -142,25 +143,58 @@ def second_moments(
     n_bytes = grid.nbytes * (1 if groups is None else groups.n_groups or 1)
     setting = config.get("split-every")
     fan_in = min(setting, FAN_IN) if n_bytes > _LARGE else setting
-    chunk: Any = partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy)
-    finish: Any = partial(_finished, label=samples.label, first=first)
+    reduction = Reduction(
+        _NAME,
+        partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy),
+        merge,
+        partial(_finished, label=samples.label, first=first),
+        require_fit=partial(require_chunks_fit, part_bytes=n_bytes),
+    )
     if groups is not None:
-        chunk = partial(_groups_of_chunk, grid=grid, nan_policy=nan_policy)
-        finish = partial(_finished_groups, label=samples.label, names=groups.names)
+        reduction = replace(
+            reduction,
+            chunk=partial(_groups_of_chunk, grid=grid, nan_policy=nan_policy),
+            combine=_merged_groups,
+            finalize=partial(_finished_groups, label=samples.label, names=groups.names),
+            uses_groups=True,
+        )
     lazy = LazyResult(
         samples,
-        Reduction(
-            "second-moments",
-            chunk,
-            merge if groups is None else _merged_groups,
-            finish,
-            uses_groups=groups is not None,
-            require_fit=partial(require_chunks_fit, part_bytes=n_bytes),
-        ),
+        reduction,
         fan_in if split_every is None else split_every,
         None if first is None else range(1, samples.n_chunks),
     )
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
+
+
+def partition_moments(grid: MomentGrid, nan_policy: str) -> Reduction:
+    """Reduction of each chunk to its second moments, those of no samples without rows.
+
+    Parameters
+    ----------
+    grid
+        Conventions of the sums.
+    nan_policy
+        Argument of :func:`second_moments`.
+    """
+    return Reduction(
+        _NAME,
+        partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy),
+        merge,
+        partial(_or_empty, grid=grid),
+        require_fit=partial(_require_partition_fits, part_bytes=grid.nbytes),
+    )
+
+
+def _or_empty(found: SecondMoments | None, grid: MomentGrid) -> SecondMoments:
+    return SecondMoments.empty(grid) if found is None else found
+
+
+def _require_partition_fits(
+    samples: Samples, split_every: int, client: Any, *, part_bytes: int
+) -> None:
+    """Raise PlanError if a chunk does not fit by itself: partitions are not merged in a tree."""
+    require_chunks_fit(samples, 1, client, part_bytes=part_bytes)
 
 
 def _of_stream(
@@ -201,7 +235,7 @@ def _of_stream(
             continue
         samples.require_features(total.n_features, "the grid", total.grid.feature_names)
         chunk = partial(_moments_of_chunk, grid=total.grid, nan_policy=nan_policy)
-        lazy = LazyResult(samples, Reduction("second-moments", chunk, merge), split_every)
+        lazy = LazyResult(samples, Reduction(_NAME, chunk, merge), split_every)
         total = merge([total, lazy.compute(scheduler="threads")])
     return _finished(total, "the stream", None)
 

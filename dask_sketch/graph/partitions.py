@@ -23,11 +23,14 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
 from dask_sketch.graph.compute import active_client, start_pass
 from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threads
+from dask_sketch.graph.moments import partition_moments
 from dask_sketch.graph.reduction import Reduction, reduce_blocks
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.missing import require_sparse
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling, sample_bytes
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import Block
 from dask_sketch.sources.samples import SMALL_TASK, Samples
@@ -43,7 +46,7 @@ WAIT_SECONDS = 0.5  # for a result, before the cluster is polled
 def sketch_partitions(
     samples: Samples,
     chosen: Sequence[int],
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     *,
     nan_policy: str = "raise",
     sampling: Sampling | None = None,
@@ -52,7 +55,7 @@ def sketch_partitions(
     backoff: float = 1.0,
     in_flight: int | None = None,
     progress: bool = False,
-) -> Generator[tuple[int, Sketch | ChunkError], None, None]:
+) -> Generator[tuple[int, Sketch | SecondMoments | ChunkError], None, None]:
     """Sketch each chunk by itself, eq. (13), on the active client or on local threads.
 
     Parameters
@@ -62,7 +65,7 @@ def sketch_partitions(
     chosen
         Numbers of chunks, each once: in the range of ``samples.n_chunks``.
     feature_map
-        Feature map to average.
+        Feature map to average, or grid of the second moments of each chunk.
     nan_policy
         Treatment of rows that are not finite, see :func:`sketch`.
     sampling
@@ -74,7 +77,8 @@ def sketch_partitions(
     Yields
     ------
     number, result
-        Sketch of a chunk, empty if it has no rows; or the error with which it was given up.
+        Sketch or second moments of a chunk, empty if it has no rows; or the error with which it
+        was given up.
 
     Raises
     ------
@@ -98,14 +102,22 @@ def sketch_partitions(
     """
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
     require_nan_policy(nan_policy)
-    if nan_policy == "available":
-        require_sparse(feature_map)
+    if isinstance(feature_map, MomentGrid):
+        reduction, result_bytes = partition_moments(feature_map, nan_policy), feature_map.nbytes
+    else:
+        if nan_policy == "available":
+            require_sparse(feature_map)
+        reduction = sketch_reduction(
+            samples, feature_map, nan_policy, sampling=sampling, allow_empty=True
+        )
+        result_bytes = 32 * feature_map.n_frequencies
+        if sampling is not None:
+            result_bytes += sample_bytes(sampling.size, feature_map.n_features)
     return stream(
         samples,
-        sketch_reduction(samples, feature_map, nan_policy, sampling=sampling, allow_empty=True),
+        reduction,
         chosen,
-        result_bytes=32 * feature_map.n_frequencies
-        + (0 if sampling is None else sample_bytes(sampling.size, feature_map.n_features)),
+        result_bytes=result_bytes,
         identities=identities,
         attempts=attempts,
         backoff=backoff,

@@ -374,19 +374,53 @@ def require_fit(
     made.require_fit()
 
 
-def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
+def chunk_memory(samples: Samples, split_every: int, part_bytes: int) -> int | None:
+    """Projected peak of one thread in bytes; None where the sizes of chunks are unknown.
+
+    Parameters
+    ----------
+    samples
+        Samples of the pass.
+    split_every
+        Maximum number of partial results that one task combines.
+    part_bytes
+        Number of bytes of a partial result.
+    """
+    if samples.largest_chunk is None:
+        return None
+    reading = samples.copies * samples.largest_chunk + 2 * BLOCK_BYTES + 2 * part_bytes
+    return max(reading, (split_every + 1) * part_bytes)
+
+
+def require_chunks_fit(
+    samples: Samples,
+    split_every: int,
+    client: Any,
+    *,
+    part_bytes: int,
+    available: int | None = None,
+) -> None:
     """Raise if the largest chunk cannot fit in memory, with partial results of ``part_bytes``.
+
+    Parameters
+    ----------
+    samples, split_every, part_bytes
+        Arguments of :func:`chunk_memory`.
+    client
+        Client of the cluster, or None.
+    available
+        Number of bytes that a thread may use; by default of the client or of this machine.
 
     Raises
     ------
     PlanError
         With the bytes needed, the bytes available, and the remedy.
     """
-    if samples.largest_chunk is None:
+    needed = chunk_memory(samples, split_every, part_bytes)
+    if needed is None:
         return
-    available, n_threads = resources(client)
-    reading = samples.copies * samples.largest_chunk + 2 * BLOCK_BYTES + 2 * part_bytes
-    needed = max(reading, (split_every + 1) * part_bytes)
+    memory, n_threads = resources(client)
+    available = memory if available is None else available
     if needed > available:
         raise PlanError(
             f"a pass over {samples.label} needs {describe_bytes(needed)} of memory per thread "

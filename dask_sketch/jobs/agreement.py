@@ -12,11 +12,12 @@ from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
-from dask_sketch.jobs.ledger.sums import Conventions, require_sketches
+from dask_sketch.jobs.ledger.sums import Conventions
 from dask_sketch.jobs.table import shown_value
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.storage.overwrite import local_path, require_writable_folder
+from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
@@ -211,9 +212,35 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
     JobError
         If a setting differs; the message has its key path.
     """
-    _require_map(job, require_sketches(ledger.feature_map, "a job", ledger.label))
+    conventions = ledger.feature_map
+    if isinstance(conventions, MomentGrid) != (job.feature_map.task == PCA):
+        held = "second moments" if isinstance(conventions, MomentGrid) else "sketches"
+        raise _wrong(
+            job, f"feature_map.task = {shown_value(job.feature_map.task)}",
+            f'the ledger holds {held}, and "pca" is the task of second moments. Give the earlier '
+            "setting, or another path as job.ledger, and the next run reads all data.",
+        )  # fmt: skip
+    if isinstance(conventions, MomentGrid):
+        _require_grid(job, conventions)
+    else:
+        _require_map(job, conventions)
     _require_design(job, ledger)
     _require_rows(job, ledger)
+
+
+def _require_grid(job: Job, grid: MomentGrid) -> None:
+    """Refuse settings that contradict the grid of the ledger."""
+    wanted = job.feature_map.n_columns
+    if wanted is not None and wanted != grid.n_columns:
+        raise _other_design(job, "feature_map.n_columns", wanted, grid.n_columns)
+    policy = job.sources[0].nan_policy
+    if (policy == "available") != grid.pairwise:
+        raise _wrong(
+            job, f"sources[0].nan_policy = {shown_value(policy)}",
+            f"the second moments of the ledger were summed {'with' if grid.pairwise else 'without'}"
+            ' "available", as its first run decided. Give the earlier setting, or another path as '
+            "job.ledger.",
+        )  # fmt: skip
 
 
 def _require_map(job: Job, feature_map: FeatureMap) -> None:
@@ -242,7 +269,7 @@ def design_settings(job: Job) -> dict[str, Any]:
         return {}
     settings = {
         f"feature_map.{name}": getattr(given, name)
-        for name in ("n_components", "task", "whitening", "n_pilot")
+        for name in ("n_components", "task", "whitening", "n_pilot", "n_columns")
     }
     return settings | {"job.seed": job.job.seed}
 

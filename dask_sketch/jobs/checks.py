@@ -9,12 +9,14 @@ import numpy as np
 
 from dask_sketch.decoders.misfit import loss_to_rival
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.validation.choices import uses_matrices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dask_sketch.jobs.job_tables import LimitsTable
+    from dask_sketch.jobs.ledger.sums import Sums
     from dask_sketch.models.model import Model
     from dask_sketch.sketching.sketch import Sketch
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 def data_breaches(
     limits: LimitsTable,
     n_partitions: int,
-    read: Sketch | None,
-    others: Sketch | None = None,
+    read: Sums | None,
+    others: Sums | None = None,
     names: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """Describe the limits that the data of a run exceeds.
@@ -88,7 +90,9 @@ def _outside(
         )
 
 
-def model_breaches(limits: LimitsTable, name: str, model: Model, sketch: Sketch) -> Iterator[str]:
+def model_breaches(
+    limits: LimitsTable, name: str, model: Model | PrincipalComponents, sketch: Sums
+) -> Iterator[str]:
     """Describe the limits that a decoded model exceeds.
 
     Parameters
@@ -98,13 +102,15 @@ def model_breaches(limits: LimitsTable, name: str, model: Model, sketch: Sketch)
     name
         Name of the model.
     model, sketch
-        Decoded model, and its sketch.
+        Decoded model and its sketch; principal components have no limits.
 
     Yields
     ------
     text
         Limit, value and remedy.
     """
+    if isinstance(model, PrincipalComponents):
+        return
     how = model.decoding
     if limits.cost is not None and how is not None and how.noise_level > 0:
         cost = how.cost / how.noise_level

@@ -33,10 +33,12 @@ from dask_sketch.jobs.job_tables import (
     ScoreTable,
     SourceTable,
     unpermitted,
+    wrong_for_moments,
 )
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.table import MAX_SHOWN, Table, Wrong, cut, key_path, shown_value, table_errors
 from dask_sketch.storage.overwrite import local_path
+from dask_sketch.validation.choices import PCA
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -144,6 +146,13 @@ class Job(Table):
         for i, table in enumerate(self.decode):
             if table.groups and self.groups is None:
                 wrong.append((("decode", i, "groups"), True, "needs a table [groups]"))
+        if self.feature_map.task == PCA:
+            wrong += wrong_for_moments(self.job, self.sources, self.decode, self.limits)
+            for key in ("score", "drift"):
+                if key in self.model_fields_set:
+                    wrong.append(((key,), None, "needs sketches, and not second moments"))
+            if self.outputs.report is not None:
+                wrong.append((("outputs", "report"), self.outputs.report, "needs sketches"))
         # tasks hold the options of their files, so a scheduler gets them too
         address = self.cluster.address
         data: dict[tuple[str | int, ...], DataTable] = {

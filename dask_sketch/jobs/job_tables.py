@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from dask_sketch.decoders.names import AtomName, MethodName, RefinementName
 from dask_sketch.jobs.permissions import require_permitted
-from dask_sketch.jobs.table import Table
+from dask_sketch.jobs.table import Table, Wrong
 from dask_sketch.jobs.values import (
     Components,
     Expected,
@@ -28,7 +28,7 @@ from dask_sketch.jobs.values import (
     Window,
 )
 from dask_sketch.sketching.arguments import NanPolicy
-from dask_sketch.validation.choices import Distribution, Task, known_type, listed_types
+from dask_sketch.validation.choices import PCA, Distribution, Task, known_type, listed_types
 
 _MAX_LEVEL = 0.5  # of the test of drift
 
@@ -147,12 +147,24 @@ class FeatureMapTable(Table):
 
     Only the first run uses it, because the ledger keeps the feature map. Later runs refuse settings
     that contradict it.
+
+    Attributes
+    ----------
+    task
+        ``"pca"`` for a ledger of second moments, from which principal components are decoded. Of
+        the other keys it takes ``n_columns``, ``n_components`` (by default the largest one of
+        ``[[decode]]``) and ``n_pilot``.
+    n_columns
+        Number of columns of the test matrix; see :func:`dask_sketch.design`.
+    file, n_components, n_frequencies, distribution, scale, whitening, normalize, dtype, n_pilot
+        File of a feature map, or arguments of :func:`dask_sketch.design`.
     """
 
     file: Location | None = None
     n_components: Components | None = None
     n_frequencies: Frequencies | None = None
-    task: Task | None = None
+    n_columns: Components | None = None
+    task: Task | Literal["pca"] | None = None
     distribution: Distribution | None = None
     scale: Positive | None = None
     whitening: Literal["diagonal", "full"] | None = None
@@ -164,6 +176,13 @@ class FeatureMapTable(Table):
         others = [key for key, value in self if key != "file" and value is not None]
         if self.file is not None and others:
             yield "file", f"contains all settings: leave out {', '.join(others)}, or the file"
+        if self.task == PCA:
+            names = ("n_frequencies", "distribution", "scale", "whitening", "normalize", "dtype")
+            for key in (name for name in names if getattr(self, name) is not None):
+                yield key, 'has no meaning for second moments, task = "pca": leave it out'
+            return
+        if self.n_columns is not None:
+            yield "n_columns", 'is for second moments: give task = "pca", or leave it out'
         if self.file is None and self.n_components is None and self.n_frequencies is None:
             yield "n_components", "give it, or a file of `dask-sketch design`"
 
@@ -200,10 +219,11 @@ class DecodeTable(Table):
     name
         Name of the model in the ledger, in the report and in names of files.
     n_components
-        Number of components; ``"auto"`` for the number that :func:`dask_sketch.select_model` finds,
-        anew in each run that changes the data.
+        Number of components, of second moments all by default; ``"auto"`` for the number that
+        :func:`dask_sketch.select_model` finds, anew in each run that changes the data.
     model
-        Model of Gaussians or points; jobs decode no other model.
+        Model of Gaussians or points; jobs decode no other model of sketches. Of second moments
+        only ``name``, ``n_components`` and ``groups`` apply.
     warm
         Start at the model of the last run, if that was a fit to the sketch and the ledger keeps no
         rows; where the fit is then worse, decode from scratch.
@@ -399,3 +419,42 @@ class LimitsTable(Table):
     range: Positive | None = None
     cost: Positive | None = None
     nats: Positive | None = None
+
+
+# Keys of other tables that have no meaning for second moments.
+_DECODING = (
+    "method", "model", "covariance_type", "refine", "bounds", "covariance", "merge", "replicates",
+    "variance_floor", "seed", "warm",
+)  # fmt: skip
+_OF_MODELS = ("range", "cost", "nats")
+
+
+def wrong_for_moments(
+    job: JobTable,
+    sources: tuple[SourceTable, ...],
+    decode: tuple[DecodeTable, ...],
+    limits: LimitsTable,
+) -> Iterator[Wrong]:
+    """Key path, value and remedy of settings that have no meaning for second moments.
+
+    Parameters
+    ----------
+    job, sources, decode, limits
+        Tables of a job file with ``task = "pca"``.
+    """
+    remedy = 'has no meaning for second moments, feature_map.task = "pca": leave it out'
+    if job.sample:
+        yield ("job", "sample"), job.sample, "second moments keep no random rows: leave it out"
+    policies = {table.nan_policy for table in sources}
+    if "available" in policies and len(policies) > 1:
+        text = 'should be the same for all sources of second moments, if one is "available"'
+        yield ("sources", 0, "nan_policy"), sources[0].nan_policy, text
+    for i, table in enumerate(decode):
+        if table.n_components == "auto":
+            yield ("decode", i, "n_components"), "auto", "should be a number for second moments"
+        for key in _DECODING:
+            if key in table.model_fields_set:
+                yield ("decode", i, key), getattr(table, key), remedy
+    for key in _OF_MODELS:
+        if getattr(limits, key) is not None:
+            yield ("limits", key), getattr(limits, key), remedy

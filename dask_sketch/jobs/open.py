@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.jobs.agreement import (
@@ -27,21 +28,21 @@ from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
-from dask_sketch.jobs.ledger.sums import require_sketches
+from dask_sketch.jobs.ledger.sums import Conventions, Sums, row_bytes
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import is_parquet, open_samples
 from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
-    from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.jobs.job_file import Job
     from dask_sketch.jobs.job_tables import DataTable, GroupsTable, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
     from dask_sketch.sketching.arguments import NanPolicy
-    from dask_sketch.sketching.sketch import Sketch
 
 logger = logging.getLogger(__name__)
-Result = tuple["Partition", "Sketch | ChunkError"]
+Result = tuple["Partition", Sums]  # sums of a partition, or the error of the last attempt
+HELD_BYTES = 2**28  # of finished partitions, which are committed then
 REREADS = 2  # of a partition that changes while it is read
 MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 
@@ -230,7 +231,7 @@ class _Reader:
         self._job = job
         self._source = source
         self._ledger = ledger
-        self._done: list[tuple[int, Sketch]] = []
+        self._done: list[tuple[int, Sums]] = []
         self.changed: set[str] = set()
 
     def results(self, wanted: set[str], progress: bool) -> Iterator[list[Result]]:
@@ -238,10 +239,12 @@ class _Reader:
         numbers = [i for i, part in enumerate(source.partitions) if part.key in wanted]
         failed: list[Result] = []
         due = time.monotonic() + limits.commit_seconds
+        each = row_bytes(self._ledger.feature_map, self._ledger.sampling)
+        at_once = min(limits.commit_partitions, max(HELD_BYTES // each, 1))
         results = sketch_partitions(
             source.samples,
             numbers,
-            require_sketches(self._ledger.feature_map, "a job", self._ledger.label),
+            self._ledger.feature_map,
             nan_policy=source.table.nan_policy,
             sampling=self._ledger.sampling,
             identities={i: identity_of(source.partitions[i].key) for i in numbers},
@@ -256,7 +259,7 @@ class _Reader:
                         failed.append((source.partitions[number], result))
                     else:
                         self._done.append((number, result))
-                    full = len(self._done) + len(failed) >= limits.commit_partitions
+                    full = len(self._done) + len(failed) >= at_once
                     if full or time.monotonic() >= due:
                         yield [*self._unchanged(), *failed]
                         failed = []
@@ -339,22 +342,36 @@ def _group(table: GroupsTable, key: str) -> str | None:
     return match[1] if pattern.groups else match[0]
 
 
-def feature_map_of(job: Job, sources: list[OpenSource]) -> FeatureMap:
-    """Open the feature map of a job file, or design one from a few chunks of the largest source."""
+def feature_map_of(job: Job, sources: list[OpenSource]) -> Conventions:
+    """Open the feature map of a job file, or design one from a few chunks of the largest source.
+
+    For principal components, this is the grid of second moments.
+    """
     available = any(source.table.nan_policy == "available" for source in sources)
-    found = map_file(job)
+    found: Conventions | None = map_file(job)
     if found is None:
         found = _designed(job, sources, "available" if available else "omit")
-    if available:
+    if available and isinstance(found, FeatureMap):
         require_sparse(found)
     return found
 
 
-def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> FeatureMap:
-    """Design a feature map from a few chunks of the largest source."""
+def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Conventions:
+    """Design a feature map or a grid from a few chunks of the largest source."""
     given = job.feature_map
     largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
-    options = {
+    if given.task == PCA:
+        size: dict[str, Any] = {} if given.n_pilot is None else {"n_pilot": given.n_pilot}
+        return design(
+            largest.samples,
+            task="pca",
+            n_components=components_wanted(job),
+            n_columns=given.n_columns,
+            seed=job.job.seed,
+            nan_policy=nan_policy,
+            **size,
+        )
+    options: dict[str, Any] = {
         name: value
         for name in ("task", "distribution", "scale", "whitening", "normalize", "dtype", "n_pilot")
         if (value := getattr(given, name)) is not None
@@ -367,6 +384,12 @@ def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Fea
         nan_policy=nan_policy,
         **options,
     )
+
+
+def components_wanted(job: Job) -> int | None:
+    """Largest number of principal components that a job decodes; None if it names none."""
+    wanted = [job.feature_map.n_components, *(table.n_components for table in job.decode)]
+    return max((k for k in wanted if isinstance(k, int)), default=None)
 
 
 def ledger_of(job: Job) -> Ledger | None:
@@ -405,9 +428,14 @@ def _exists(path: str, options: dict[str, Any] | None) -> bool:
 
 def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
     """Number of random rows of each partition that a new ledger keeps."""
+    if job.feature_map.task == PCA and job.job.sample:  # of the command line
+        raise JobError(
+            f"{job.path}: job.sample = {job.job.sample}: second moments keep no random rows: leave "
+            "it out"
+        )
     if job.job.sample is not None:
         return job.job.sample
-    if not job.decode:
+    if not job.decode or job.feature_map.task == PCA:
         return 0
     n_features = sources[0].samples.n_features
     assert n_features is not None  # known for every path

@@ -16,11 +16,12 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.jobs.since import Since
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
-    from dask_sketch.sketching.sketch import Sketch
+    from dask_sketch.jobs.ledger.sums import Sums
 
 DONE, INCOMPLETE = "done", "incomplete"
 _NAMED = 3
@@ -200,19 +201,24 @@ def drift_text(drift: Drift) -> str:
     return f"{drift.discrepancy:.2g} (noise of independent rows: {drift.noise_level**0.5:.2g})"
 
 
-def missing_shares(sketch: Sketch | None, names: Sequence[str] | None) -> dict[str, float]:
+def missing_shares(sketch: Sums | None, names: Sequence[str] | None) -> dict[str, float]:
     """Fraction of missing values of each feature that has any, by its name.
 
     Parameters
     ----------
     sketch
-        Sketch of the samples; None for no samples.
+        Sketch or second moments of the samples; None for no samples.
     names
         Names of the features.
     """
-    if sketch is None or sketch.missing is None:
+    if isinstance(sketch, SecondMoments):
+        if not sketch.grid.pairwise or not sketch.total_weight > 0:
+            return {}
+        fractions = 1.0 - sketch.feature_fractions
+    elif sketch is None or sketch.missing is None:
         return {}
-    fractions = 1.0 - sketch.observed.feature_fractions
+    else:
+        fractions = 1.0 - sketch.observed.feature_fractions
     titles = [f"feature {k}" for k in range(len(fractions))] if names is None else names
     return {str(titles[int(k)]): float(fractions[k]) for k in np.flatnonzero(fractions > 0.0)}
 
@@ -232,6 +238,12 @@ def missing_text(shares: Mapping[str, float]) -> str:
 
 def model_text(model: Mapping[str, Any]) -> str:
     """Describe the summary of a model as text."""
+    if "explained" in model:
+        kept = ", those of the last run" if model["start"] == "kept" else ""
+        return (
+            f"{model['n_components']} principal components with "
+            f"{100 * model['explained']:.3g} % of the variance{kept}"
+        )
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
     if model["start"] in ("kept", "refused"):
         text = f"{model['kind']} of {model['n_components']}, that of the last run"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from dask.utils import parse_bytes
 
 from dask_sketch import config
@@ -16,12 +17,15 @@ from dask_sketch.errors import PlanError
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
-from dask_sketch.graph.plan import make_plan
+from dask_sketch.graph.design import columns_of_grid
+from dask_sketch.graph.plan import chunk_memory, make_plan, require_chunks_fit, resources
 from dask_sketch.jobs.agreement import map_file
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
-from dask_sketch.jobs.ledger.sums import require_sketches, row_bytes
-from dask_sketch.jobs.open import rows_per_partition
-from dask_sketch.sketching.row_sample import sample_bytes
+from dask_sketch.jobs.ledger.sums import Conventions, row_bytes
+from dask_sketch.jobs.open import components_wanted, rows_per_partition
+from dask_sketch.sketching.moment_grid import MomentGrid
+from dask_sketch.sketching.row_sample import Sampling, sample_bytes
+from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +48,8 @@ class JobPlan:
         Name of the job, and path of its ledger.
     first
         Whether this run creates the ledger and designs the feature map.
-    n_frequencies
-        Number of frequencies of the feature map.
+    n_frequencies, n_moments
+        Number of frequencies of the feature map, or of sums of second moments; one of them is 0.
     new, changed, deleted, forgotten, same
         Numbers of partitions that the run reads, reads again, subtracts, leaves out and keeps.
     lost
@@ -79,6 +83,7 @@ class JobPlan:
     ledger: str
     first: bool
     n_frequencies: int
+    n_moments: int
     new: int
     changed: int
     deleted: int
@@ -118,7 +123,11 @@ class JobPlan:
         return {
             "job": self.name,
             "ledger": ledger,
-            "feature map": f"{self.n_frequencies:,} frequencies, "
+            "grid" if self.n_moments else "feature map": (
+                f"{self.n_moments:,} second moments, "
+                if self.n_moments
+                else f"{self.n_frequencies:,} frequencies, "
+            )
             + ("designed by this run" if self.first else "from the ledger"),
             "new partitions": counted("new", "to read"),
             "changed": counted("changed", "to read again"),
@@ -141,6 +150,8 @@ class JobPlan:
         if n_rows:
             size = describe_bytes(self.rows_bytes)
             return f"at most {n_rows:,} random rows of each partition, in the ledger: {size} more"
+        if self.n_moments:
+            return "none; components are decoded from second moments"
         return "none" + ("" if self.first else "; models are decoded from sums alone")
 
     def __str__(self) -> str:
@@ -177,23 +188,15 @@ def plan_run(
         If a chunk does not fit in the memory of a thread, or the run would read more bytes or
         subtract more partitions than the job file allows.
     """
-    feature_map = (
-        map_for_plan(job, sources)
-        if ledger is None
-        else require_sketches(ledger.feature_map, "a job", ledger.label)
-    )
+    feature_map = map_for_plan(job, sources) if ledger is None else ledger.feature_map
     todo = [*changes.new, *changes.changed]
-    plans = [
-        make_plan(
-            source.samples, feature_map, config.get("split-every"), client=active_client(),
-            available=_memory(job), nan_policy=source.table.nan_policy,
-        )
-        for source in sources
-    ]  # fmt: skip
-    for one in plans:
-        one.require_fit()
-    largest = max(plans, key=lambda one: one.memory_per_thread or 0)
-    if ledger is None:
+    memory = [_thread_memory(job, source, feature_map) for source in sources]
+    needed, available = max(memory, key=lambda one: one[0] or 0)
+    sampling: Sampling | None
+    if isinstance(feature_map, MomentGrid):
+        rows_per_partition(job, sources)  # refuses any
+        sampling = None
+    elif ledger is None:
         sampling = sampling_of(feature_map, rows_per_partition(job, sources))
     else:
         sampling = None if job.job.sample == 0 else ledger.sampling
@@ -209,7 +212,8 @@ def plan_run(
         name=job.job.name,
         ledger=job.place(job.job.ledger),
         first=ledger is None,
-        n_frequencies=feature_map.n_frequencies,
+        n_frequencies=0 if isinstance(feature_map, MomentGrid) else feature_map.n_frequencies,
+        n_moments=feature_map.n_sums if isinstance(feature_map, MomentGrid) else 0,
         new=len(changes.new),
         changed=len(changes.changed),
         deleted=len(changes.deleted),
@@ -232,8 +236,8 @@ def plan_run(
         + row_bytes(feature_map, with_missing=with_missing) * (len(todo) + 2),
         ledger_free=_free(job.place(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
-        memory_per_thread=largest.memory_per_thread,
-        memory_available=largest.memory_available,
+        memory_per_thread=needed,
+        memory_available=available,
         cluster=_cluster(job),
         outputs=tuple(
             job.place(output)
@@ -245,13 +249,35 @@ def plan_run(
     return plan
 
 
-def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> FeatureMap:
-    """Feature map with the size of the one that the first run will design, to plan its cost."""
+def _thread_memory(
+    job: Job, source: OpenSource, conventions: Conventions
+) -> tuple[int | None, int]:
+    """Bytes that a thread needs for a source, and that it has; PlanError if it needs more."""
+    client, available = active_client(), _memory(job)
+    if isinstance(conventions, MomentGrid):
+        size = conventions.nbytes
+        require_chunks_fit(source.samples, 1, client, part_bytes=size, available=available)
+        memory = resources(client)[0] if available is None else available
+        return chunk_memory(source.samples, 1, size), memory
+    made = make_plan(
+        source.samples, conventions, config.get("split-every"), client=client,
+        available=available, nan_policy=source.table.nan_policy,
+    )  # fmt: skip
+    made.require_fit()
+    return made.memory_per_thread, made.memory_available
+
+
+def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:
+    """Feature map or grid of the size that the first run will design, to plan its cost."""
     stated = map_file(job)
     if stated is not None:
         return stated
     given, d = job.feature_map, sources[0].samples.n_features
     assert d is not None  # known for every path
+    if given.task == PCA:
+        n_columns = columns_of_grid(d, given.n_columns, components_wanted(job))
+        pairwise = job.sources[0].nan_policy == "available"
+        return MomentGrid(np.zeros(d), np.ones(d), n_columns, job.job.seed, pairwise=pairwise)
     task: Any = given.task or "mixture"
     m = given.n_frequencies or default_n_frequencies(d, given.n_components or 1, task)
     return FeatureMap(d, m, scale=1.0)

@@ -28,6 +28,7 @@ from dask_sketch.jobs.outcome import DONE, Outcome, model_text
 from dask_sketch.jobs.results import DecodedModel, Results
 from dask_sketch.jobs.since import Since
 from dask_sketch.jobs.verify import status_text
+from dask_sketch.models.principal_components import PrincipalComponents
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -64,6 +65,7 @@ def write_page(
     job = results.job
     first = next(table.name for table in job.decode if table.name in results.models)
     model = results.models[first].model
+    assert not isinstance(model, PrincipalComponents)  # which have no report
     found = diagnose(model, results.total)
     write_report(
         outcome.report,
@@ -320,6 +322,8 @@ def _components(results: Results, name: str) -> list[Section]:
 def _moved(results: Results, name: str) -> list[ComponentChange] | None:
     """Components that moved since the last model; None if there is none to compare with."""
     now, earlier = results.models[name].model, results.earlier.get(name)
+    if isinstance(now, PrincipalComponents) or isinstance(earlier, PrincipalComponents):
+        return None
     if earlier is None or type(earlier) is not type(now) or earlier is now:
         return None
     return [

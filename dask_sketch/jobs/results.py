@@ -8,7 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dask_sketch.decoders.decode import decode
+from dask_sketch.decoders.leading_components import principal_components
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
 from dask_sketch.diagnostics.model_selection import select_model
@@ -16,11 +19,15 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.jobs.checks import data_breaches, model_breaches
+from dask_sketch.jobs.ledger.history import JobModel
+from dask_sketch.jobs.ledger.sums import Sums, without_rows
 from dask_sketch.jobs.open import columns_of, group_keys
 from dask_sketch.jobs.since import Since, since_when
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import gaussian_or_centroids
+from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.ledger import Ledger
 
 Model = GaussianMixture | Centroids
+_NO_TEST = "Second moments have no test of drift: keep sketches in a ledger of their own for it."
 Step = Callable[[str], AbstractContextManager[None]]
 CAME, STATE = "new samples against the rest", "state against the last run's"  # names in records
 # A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
@@ -54,12 +62,21 @@ class DecodedModel:
         Number of random rows that the sketch carries beside the sums.
     """
 
-    model: Model
+    model: JobModel
     start: str
     rows: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Summary as plain values."""
+        if isinstance(self.model, PrincipalComponents):
+            return {
+                "kind": "principal components",
+                "n_components": self.model.n_components,
+                "start": self.start,
+                "rows": 0,
+                "explained": float(self.model.explained_variance_ratio.sum()),
+                "excess_risk": self.model.excess_risk,
+            }
         how = self.model.decoding
         assert how is not None  # all models of jobs are decoded
         return {
@@ -96,8 +113,8 @@ def settings_of(table: DecodeTable, seed: int) -> dict[str, Any]:
 def decode_model(
     job: Job,
     table: DecodeTable,
-    total: Sketch,
-    last: Model | None,
+    total: Sums,
+    last: JobModel | None,
     progress: bool = False,
 ) -> DecodedModel:
     """Decode one model.
@@ -112,7 +129,7 @@ def decode_model(
     job, table
         Job file, and its table of this model.
     total
-        Sketch of all samples.
+        Sketch of all samples; or their second moments, of which principal components are decoded.
     last
         Model of the last run, if there is one.
     progress
@@ -122,12 +139,17 @@ def decode_model(
     -------
     decoded
     """
-    options = settings_of(table, job.job.seed) | {"progress": progress}
     n_components = table.n_components
+    if isinstance(total, SecondMoments):
+        assert not isinstance(n_components, str)  # refused by the job file
+        return DecodedModel(principal_components(total, n_components), "cold")
+    options = settings_of(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
         types = (options.pop("covariance_type", "diag"),)
         return DecodedModel(select_model(total, covariance_types=types, **options).model, "cold")
-    start = last if _can_start(table, last, total) else None
+    start = None
+    if isinstance(last, GaussianMixture) and _can_start(table, last, total):
+        start = last
     warm = None
     if start is not None:
         given = {
@@ -144,7 +166,7 @@ def decode_model(
     )
 
 
-def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
+def _can_start(table: DecodeTable, last: GaussianMixture, total: Sketch) -> bool:
     """Whether the decoder can start at the last model.
 
     It cannot if the number of components is unknown. It need not for centroids, because their
@@ -157,7 +179,6 @@ def _can_start(table: DecodeTable, last: Model | None, total: Sketch) -> bool:
         table.warm
         and not by_likelihood
         and isinstance(table.n_components, int)
-        and isinstance(last, GaussianMixture)
         and last.decoding is not None
         and not last.decoding.is_likeliest
         and last.decoding.model == (table.model or implied)
@@ -188,7 +209,7 @@ class Results:
     Attributes
     ----------
     total
-        Sketch of all samples.
+        Sketch of all samples, or their second moments.
     job
         Job file.
     ledger
@@ -228,20 +249,20 @@ class Results:
     job: Job
     ledger: Ledger
     step: Step
-    total: Sketch
+    total: Sums
     feature_names: tuple[str, ...] | None = None
     models: dict[str, DecodedModel] = field(default_factory=dict)
-    earlier: dict[str, Model] = field(default_factory=dict)
+    earlier: dict[str, JobModel] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     drift: TwoSampleTest | None = None
     since: Since | None = None
     untested: str = "There is no new data."
     drifts: dict[str, Drift] = field(default_factory=dict)
     between: dict[tuple[str, str], Drift] = field(default_factory=dict)
-    groups: dict[str, Sketch] = field(default_factory=dict)
+    groups: dict[str, Sums] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    read: Sketch | None = None
+    read: Sums | None = None
     breaches: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -269,7 +290,7 @@ class Results:
         self,
         table: DecodeTable,
         name: str,
-        sketch: Sketch,
+        sketch: Sums,
         last: RunRecord | None,
         progress: bool,
         log: Callable[[str], object],
@@ -320,7 +341,7 @@ class Results:
         others = None
         if keys:
             every = len(keys) == len(self.ledger.entries)
-            total = self.total.without_sample()
+            total = without_rows(self.total)
             self.read = total if every else self.ledger.total(keys, sample=False)
             others = None if every else total - self.read
         limits, names = self.job.limits, self.feature_names
@@ -329,8 +350,12 @@ class Results:
     def compare(self) -> None:
         """Compare new samples with the others, the state with earlier ones, and groups."""
         ledger, run = self.ledger, self.ledger.next_run
+        if isinstance(self.total, SecondMoments):
+            self.untested = _NO_TEST
+            return
         entries = ledger.entries
-        distribution = next((found.model for found in self.models.values()), None)
+        models = [found.model for found in self.models.values()]
+        distribution = next((one for one in models if isinstance(one, Model)), None)
         seed = self.job.job.seed
         if self.read is not None:
             new, old = self.read, self.total.without_sample() - self.read
@@ -394,8 +419,8 @@ class Results:
             self.scores[name] = {key: float(value), "unit": unit}
 
 
-def _rows_in(sketch: Sketch) -> int:
-    return 0 if sketch.sample is None else len(sketch.sample)
+def _rows_in(sums: Sums) -> int:
+    return 0 if isinstance(sums, SecondMoments) or sums.sample is None else len(sums.sample)
 
 
 def _last_folder(ledger: Ledger, name: str) -> dict[str, str]:
@@ -412,9 +437,14 @@ def _no_groups(table: GroupsTable, ledger: Ledger) -> str:
     )
 
 
-def digest_of(sketch: Sketch) -> str:
-    """Digest of the sums of a sketch, which distinguishes sketches of one feature map."""
+def digest_of(sketch: Sums) -> str:
+    """Digest of sums, which distinguishes sketches of one feature map, or moments of one grid."""
     total = hashlib.sha256(f"{sketch.count} {sketch.total_weight!r}".encode())
+    if isinstance(sketch, SecondMoments):
+        total.update(f"{sketch.squared_weight_quanta}".encode())
+        for words in (sketch.sums.high, sketch.sums.low):
+            total.update(np.ascontiguousarray(words).data)
+        return total.hexdigest()[:16]
     for values in (sketch.moment_sum, sketch.first_moment, sketch.second_moment):
         total.update(values.tobytes())
     return total.hexdigest()[:16]

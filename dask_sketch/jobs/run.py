@@ -20,6 +20,7 @@ from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
 from dask_sketch.jobs.ledger.partitions import Changes
+from dask_sketch.jobs.ledger.sums import without_rows
 from dask_sketch.jobs.open import (
     OpenSource,
     feature_map_of,
@@ -317,7 +318,7 @@ class _Run:
             total = sketch_path(self.job)
             if total is not None:
                 path, options = total
-                sums = results.total.without_sample()
+                sums = without_rows(results.total)
                 sums.to_zarr(path, overwrite=True, storage_options=options)
             for name, path, options in model_paths(self.job):
                 if name in results.refused:  # the file of the last good model stays

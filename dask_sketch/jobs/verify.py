@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
 from dask_sketch.display.text import fields_text, text_table
-from dask_sketch.errors import LedgerError
+from dask_sketch.errors import ChunkError, LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
+from dask_sketch.jobs.ledger.sums import Sums
 from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
 from dask_sketch.jobs.outcome import missing_text
-from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.history import RunRecord
@@ -129,8 +129,8 @@ def verify_job(
             part.key: source for source in sources for part in source.partitions if part.key in same
         }
 
-        def resketch(keys: list[str]) -> Mapping[str, Sketch]:
-            made: dict[str, Sketch] = {}
+        def resketch(keys: list[str]) -> Mapping[str, Sums]:
+            made: dict[str, Sums] = {}
             unreadable.extend(lost.intersection(keys))
             for source in sources:
                 wanted = [key for key in keys if unchanged.get(key) is source]
@@ -138,10 +138,10 @@ def verify_job(
                     continue
                 for results in sketches_of(job, source, wanted, ledger, progress=progress):
                     for part, result in results:
-                        if isinstance(result, Sketch):
-                            made[part.key] = result
-                        else:
+                        if isinstance(result, ChunkError):
                             unreadable.append(part.key)
+                        else:
+                            made[part.key] = result
             return made
 
         found = ledger.verify(fraction, seed, resketch)

@@ -245,6 +245,18 @@ class SecondMoments(FrozenDataclass, Storable):
             return 0.0
         return self.total_weight**2 / (self.squared_weight_quanta / (1 << SQUARED_FRACTION))
 
+    @property
+    def feature_fractions(self) -> Array:
+        """Fraction of the total weight with a value of each feature, shape (n_features,).
+
+        Ones, but for pairwise moments; zeros without samples.
+        """
+        d, total = self.n_features, self.total_weight
+        if not self.grid.pairwise or not total > 0.0:
+            return np.full(d, float(total > 0.0))
+        rows = np.arange(1, d + 1)
+        return np.asarray(self._floats(self._starts(rows) + rows) / total)
+
     @cached_property
     def _weights(self) -> Any:
         """Weight of the values of each feature: the total weight, or pairwise an array."""

@@ -18,10 +18,18 @@ from dask_sketch.jobs.ledger.objects import (
     read_attributes,
     write_group,
 )
+from dask_sketch.models.artifact import COMPONENTS, SCHEMAS, VERSION
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.open import gaussian_or_centroids, open_model
+from dask_sketch.models.open import (
+    components_from_dataset,
+    gaussian_or_centroids,
+    model_from_dataset,
+)
+from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.storage.artifact_reader import read_dataset
 
+JobModel = GaussianMixture | Centroids | PrincipalComponents
 RUNS_FOLDER = "runs"
 SEGMENT = 32  # records in one object
 MODELS_FOLDER = "models"
@@ -112,7 +120,7 @@ def write_record(
     return (*kept, write_group(backend, fresh_name(RUNS_FOLDER, number), {}, attributes))
 
 
-def write_model(backend: Backend, model: GaussianMixture | Centroids, run: int) -> str:
+def write_model(backend: Backend, model: JobModel, run: int) -> str:
     """Store a model that ``dask_sketch.open`` can read; return the name of its folder."""
     store: dict[str, Any] = {}
     model.to_zarr(zarr.storage.MemoryStore(store))
@@ -121,7 +129,7 @@ def write_model(backend: Backend, model: GaussianMixture | Centroids, run: int) 
     return name
 
 
-def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
+def read_model(backend: Backend, name: str) -> JobModel:
     """Open a model of the ledger.
 
     Raises
@@ -141,6 +149,10 @@ def read_model(backend: Backend, name: str) -> GaussianMixture | Centroids:
             for key, content in objects.items()
         }
     )
-    found = gaussian_or_centroids("a job", open_model(store))
+    dataset = read_dataset(store, dict.fromkeys((*SCHEMAS, COMPONENTS), VERSION))
+    schema, label = dataset.attrs["schema"], f"{backend.label}/{name}"
+    if schema == COMPONENTS:
+        return components_from_dataset(dataset, label)
+    found = gaussian_or_centroids("a job", model_from_dataset(dataset, schema, label))
     assert isinstance(found, (GaussianMixture, Centroids))
     return found

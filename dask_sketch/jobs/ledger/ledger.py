@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dask_sketch.errors import InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
@@ -15,7 +15,7 @@ from dask_sketch.jobs.ledger.backends import Backend, open_backend
 from dask_sketch.jobs.ledger.batch import Member
 from dask_sketch.jobs.ledger.change import Change
 from dask_sketch.jobs.ledger.garbage import collect
-from dask_sketch.jobs.ledger.history import RunRecord
+from dask_sketch.jobs.ledger.history import JobModel, RunRecord
 from dask_sketch.jobs.ledger.lock import STALE_AFTER, Lock
 from dask_sketch.jobs.ledger.manifest import Manifest, publish, read_root, write_root
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
@@ -25,10 +25,6 @@ from dask_sketch.jobs.ledger.sums import Conventions, Sums, require_conventions
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.validation.arrays import require_integer
-
-if TYPE_CHECKING:
-    from dask_sketch.models.centroids import Centroids
-    from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 logger = logging.getLogger(__name__)
 
@@ -337,7 +333,7 @@ class Ledger(LedgerReader):
         self._collect(strict=True)
         return None
 
-    def write_model(self, run: int, model: GaussianMixture | Centroids, name: str = "all") -> None:
+    def write_model(self, run: int, model: JobModel, name: str = "all") -> None:
         """Store a model of a run, to be recorded when the run is committed.
 
         Parameters
@@ -345,7 +341,7 @@ class Ledger(LedgerReader):
         run
             Number of the run, :attr:`next_run`.
         model
-            Decoded model.
+            Decoded model, or principal components.
         name
             Name, which distinguishes models of one run.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dask_sketch.jobs.ledger.batch import (
     read_sketches,
     read_total,
 )
-from dask_sketch.jobs.ledger.history import RunRecord, read_records
+from dask_sketch.jobs.ledger.history import JobModel, RunRecord, read_records
 from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
@@ -46,10 +46,6 @@ from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.warn import warn_user
-
-if TYPE_CHECKING:
-    from dask_sketch.models.centroids import Centroids
-    from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 _SHOWN_RUNS = 10  # rows of a table
 VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory,
@@ -472,7 +468,7 @@ class LedgerReader:
             for run, reference in self._state.states[-n:]
         ]
 
-    def model(self, run: int = -1, name: str | None = None) -> GaussianMixture | Centroids | None:
+    def model(self, run: int = -1, name: str | None = None) -> JobModel | None:
         """Open a model of a run.
 
         Parameters
