@@ -20,6 +20,7 @@ from dask_sketch.decoders.descent import Fit, non_negative_weights
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
 from dask_sketch.decoders.factor_descent import (
     FactorObjective,
+    FactorSpace,
     data_factors,
     descend_factors,
     descend_from_diagonal,
@@ -39,7 +40,7 @@ from dask_sketch.validation.threads import Threads
 _FULL = COVARIANCES["full"]
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _FINER = 3  # components of a diagonal mixture for each component, before they are merged
-_SHORT = 30  # steps of a descent whose end decides about a move
+_SHORT, _SHORT_FACTORS = 30, 150  # steps of a descent whose end decides about a move
 _MAX_MOVES, _MAX_FAILED = 12, 3  # moves of components, in all and in a row without gain
 # Cost of a reduced mixture that ends a move, relative to that before it was reduced, and to that
 # before the move.
@@ -53,7 +54,11 @@ _MANY_PARAMETERS = 1500
 # Multiplications of all moves of a search at most, some 30 CPU seconds, and of one step of a
 # descent up to which there are restarts.
 _MOVE_WORK, _RESTART_WORK = 2e11, 3e8
-_EXPLAINED = 2.0  # noise levels up to which the descent from the pilot needs no search
+# Cost that an atom explains of a residual of noise alone, as a multiple of its share of the
+# parameters, above which components with factors are moved: 0.4 to 0.7 at the minima (d = 12 and
+# 64), 5 or more elsewhere.
+_CHANCE = 2.0
+_FIRST_LOADING = 0.1  # of an added component, in standard deviations
 _RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _GAIN = 0.01  # smallest relative gain of a move
 N_REPORTS = 2 * _MAX_MOVES + 40  # largest number of reports of a search, roughly
@@ -78,7 +83,7 @@ def search_matrices(
     objective, k = problem.objective(threads), problem.required_size
     diagonal = replace(problem, covariance_type="diag")
     if isinstance(objective, FactorObjective):
-        return _search_factors(objective, diagonal, rng, report, threads)
+        return _search_factors(problem, objective, rng, report, threads)
     found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
     fit = _moved(problem, objective, _matrices_of(objective, found), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
@@ -100,26 +105,27 @@ def search_matrices(
 
 
 def _search_factors(
+    problem: Problem,
     objective: FactorObjective,
-    diagonal: Problem,
     rng: np.random.Generator,
     report: Report,
     threads: Threads,
 ) -> Fit:
-    """Descent from the mixture of the pilot, and from a search where noise leaves less."""
-    k = diagonal.required_size
-    pilot = pilot_start(diagonal.sketch, k, int(rng.integers(2**31)))
+    """Descent and moves from the mixture of the pilot, and from a search where these fail."""
+    k, own = problem.required_size, objective.space
+    diagonal = replace(problem, covariance_type="diag")
+    pilot = pilot_start(problem.sketch, k, int(rng.integers(2**31)))
     fits = []
     if pilot is not None:
-        own = objective.space
         means, variances = (pilot.means - own.shift) / own.scale, pilot.variances / own.scale**2
         theta = np.concatenate([means, variances], axis=1)
-        fits.append(descend_from_diagonal(objective, pilot.weights, theta))
-        report(fits[0].cost)
-    if pilot is None or fits[0].cost > _EXPLAINED * objective.unit:
+        begun = descend_from_diagonal(objective, pilot.weights, theta)
+        fits.append(_moved(problem, objective, begun, rng, report, threads))
+    points = rng.spawn(1)[0]
+    if pilot is None or not _is_explained(objective, diagonal.objective(threads), fits[0], points):
         found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(diagonal, k))
-        fits.append(descend_from_diagonal(objective, found.weights, found.theta))
-        report(fits[-1].cost)
+        begun = descend_from_diagonal(objective, found.weights, found.theta)
+        fits.append(_moved(problem, objective, begun, rng, report, threads))
     return min(fits, key=lambda each: each.cost)
 
 
@@ -143,11 +149,7 @@ def fit_matrices(problem: Problem, start: Start, report: Report, threads: Thread
         Threads that work on blocks of frequencies.
     """
     objective = problem.objective(threads)
-    theta = objective.space.clip(start.atoms(objective))
-    if isinstance(objective, FactorObjective):
-        fit = descend_factors(objective, start.weights, theta)
-    else:
-        fit = descend_matrices(objective, start.weights, theta)
+    fit = _descend(objective, start.weights, objective.space.clip(start.atoms(objective)))
     report(fit.cost)
     return fit
 
@@ -168,6 +170,27 @@ def _matrices_of(objective: Objective, found: Fit) -> Fit:
     return replace(found, theta=theta)
 
 
+def _descend(objective: Objective, weights: Array, theta: Array, *, is_short: bool = False) -> Fit:
+    """Descent to a minimum, or a few steps that decide about a move."""
+    if isinstance(objective, FactorObjective):
+        steps = {"n_iterations": _SHORT_FACTORS} if is_short else {}
+        return descend_factors(objective, weights, theta, **steps)
+    return descend_matrices(objective, weights, theta, _SHORT if is_short else None)
+
+
+def _is_explained(
+    objective: Objective, diagonal: Objective, fit: Fit, rng: np.random.Generator
+) -> bool:
+    """Whether noise explains the residual, so that no component need be moved."""
+    if not isinstance(objective, FactorObjective):
+        return is_explained(objective, fit, rng)
+    residual = objective.residual(fit.weights, fit.theta)
+    atom = find_atom(diagonal, residual, rng)
+    gain = float(diagonal.correlations(atom[None], residual)[0]) ** 2
+    share = (1 + len(atom)) / (2 * objective.n_frequencies)
+    return gain <= _CHANCE * share * objective.unit
+
+
 def _moved(
     problem: Problem,
     objective: Objective,
@@ -177,14 +200,18 @@ def _moved(
     threads: Threads,
 ) -> Fit:
     """Descent from a start, then moves of components until noise explains the cost."""
-    fit = descend_matrices(objective, start.weights, objective.space.clip(start.theta))
+    fit = _descend(objective, start.weights, objective.space.clip(start.theta))
     report(fit.cost)
     points = rng.spawn(1)[0]
     diagonal = replace(problem, covariance_type="diag").objective(threads)
-    failed = 0
-    work = (1 + _TRIALS) * _SHORT * step_work(objective, len(fit.theta))
-    for _ in range(min(_MAX_MOVES, int(_MOVE_WORK / work))):
-        if failed == _MAX_FAILED or len(fit.theta) < 2 or is_explained(objective, fit, points):
+    failed, n_moves = 0, _MAX_MOVES
+    if not isinstance(objective, FactorObjective):
+        work = (1 + _TRIALS) * _SHORT * step_work(objective, len(fit.theta))
+        n_moves = min(n_moves, int(_MOVE_WORK / work))
+    for _ in range(n_moves):
+        if failed == _MAX_FAILED or len(fit.theta) < 2:
+            break
+        if _is_explained(objective, diagonal, fit, points):
             break
         moved = _move(objective, diagonal, fit, 1 + failed, rng)
         report(moved.cost)
@@ -192,7 +219,7 @@ def _moved(
             fit, failed = moved, 0
         else:
             failed += 1
-    return descend_matrices(objective, fit.weights, fit.theta)
+    return _descend(objective, fit.weights, fit.theta)
 
 
 def _move(
@@ -205,9 +232,12 @@ def _move(
         atom = find_atom(diagonal, objective.residual(weights, theta), rng)
         wide = np.zeros((1, space.n_parameters))
         wide[0, : len(atom)] = atom
+        if isinstance(objective, FactorObjective):  # no step leaves loadings of zero
+            n_loadings = space.n_parameters - len(atom)
+            wide[0, len(atom) :] = _FIRST_LOADING * rng.standard_normal(n_loadings)
         theta = space.clip(np.vstack([theta, wide]))
         weights = _weights(objective, theta, weights)
-    grown = descend_matrices(objective, weights, theta, _SHORT)
+    grown = _descend(objective, weights, theta, is_short=True)
     trials = []
     for shares, atoms in _reduced(objective, grown, k):
         weights = _weights(objective, atoms, shares)
@@ -215,7 +245,7 @@ def _move(
     trials.sort(key=lambda each: each[0])
     found = []
     for _, weights, atoms in trials[:_TRIALS]:
-        found.append(descend_matrices(objective, weights, atoms, _SHORT))
+        found.append(_descend(objective, weights, atoms, is_short=True))
         if found[-1].cost < min(_NEAR * grown.cost, _LARGE * fit.cost):  # hard to be bettered
             break
     return min(found, key=lambda each: each.cost)
@@ -246,8 +276,13 @@ def _reduced(objective: Objective, grown: Fit, k: int) -> Iterator[tuple[Array, 
 
 def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple[Array, Array]:
     """Components merged in pairs of least loss of likelihood until ``k`` are left."""
-    d = objective.space.n_features
-    given = Components(weights / weights.sum(), theta[:, :d], unpacked(theta[:, d:], d))
+    d, space = objective.space.n_features, objective.space
+    shares = weights / weights.sum()
+    if isinstance(space, FactorSpace):
+        given = Components(shares, theta[:, :d], space.factors(theta))
+        found = agglomerate(space.covariances, given, k)
+        return found.weights / found.weights.sum(), space.packed(found.means, found.covariances)
+    given = Components(shares, theta[:, :d], unpacked(theta[:, d:], d))
     found = agglomerate(_FULL, given, k)
     atoms = np.concatenate([found.means, packed(found.covariances)], axis=1)
     return found.weights / found.weights.sum(), atoms

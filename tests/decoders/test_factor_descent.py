@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.decoders.factor_descent import FactorObjective, data_factors
+from dask_sketch.decoders.factor_descent import FactorObjective, data_factors, descend_factors
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import GaussianMixture
 from dask_sketch.validation.threads import SERIAL, Threads
@@ -182,3 +182,33 @@ def test_types_that_are_no_names_are_refused(kind):
         ds.decode(sketched, 2, covariance_type="low-rank:2", covariance=np.ones(6))
     with pytest.raises(InputError, match="covariance_types=None"):
         ds.select_model(sketched, covariance_types=None)
+
+
+def test_variables_have_units_of_their_curvature(objective):
+    rng = np.random.default_rng(1)
+    theta = objective.space.from_factors(TRUTH.means, TRUTH.covariances)
+    by_weight, by_theta = objective.curvatures(TRUTH.weights, theta)
+    squares = (objective.jacobian(TRUTH.weights, theta) ** 2).sum(axis=1)
+    np.testing.assert_allclose(np.r_[by_weight, by_theta.ravel()], squares)
+    # few steps are enough for a component that the sketch hardly sees
+    weights = np.array([0.98, 0.02])
+    rare = GaussianMixture(weights, TRUTH.means, FACTORS, covariance_type="low-rank:1")
+    x = rare.sample(30_000, seed=3)
+    sketched = ds.sketch(x, ds.design(x, n_components=K, n_frequencies=300, seed=0), sample=False)
+    of_rare = FactorObjective(sketched, "low-rank:1", variance_floor=0.1, threads=SERIAL)
+    start = of_rare.space.from_factors(rare.means, rare.covariances * [0.5, 0.5])
+    start += 0.1 * rng.normal(size=start.shape)
+    few, many = (descend_factors(of_rare, weights, start, n) for n in (60, 2000))
+    assert few.cost < 1.1 * many.cost < of_rare.noise_level
+
+
+def test_components_that_the_pilot_misses_are_found():
+    third = GaussianMixture(
+        [1.0], TRUTH.means[:1] + 6.0, FACTORS[1:], covariance_type="low-rank:1"
+    ).sample(1500, seed=4)
+    feature_map = ds.design(X[:4000], n_components=K + 1, n_frequencies=400, seed=0)
+    sketched = ds.sketch(np.concatenate([X, third]), feature_map, sample=False)
+    found = ds.decode(sketched, K + 1, covariance_type="low-rank:1", seed=1)
+    np.testing.assert_allclose(found.means[2], TRUTH.means[0] + 6.0, atol=0.3)
+    assert found.weights[2] == pytest.approx(1500 / 31_500, rel=0.1)
+    assert found.decoding.cost < found.decoding.noise_level
