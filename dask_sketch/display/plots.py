@@ -364,6 +364,40 @@ def plot_criterion(
     return ax
 
 
+def plot_explained_variance(ratios: ArrayLike, ax: Axes | None = None) -> Axes:
+    """Fraction of the variance along each principal component, and its running sum.
+
+    Parameters
+    ----------
+    ratios
+        Fraction of the total variance along each component, shape (n_components,).
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+
+    Examples
+    --------
+    >>> ax = plot_explained_variance([0.7, 0.2])
+    >>> len(ax.patches), ax.get_ylabel()
+    (2, 'fraction of the variance')
+    """
+    ax = new_axes(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    values = np.asarray(ratios, dtype=np.float64)
+    numbers = np.arange(len(values))
+    ax.bar(numbers, values, color=BLUE, label="each")
+    ax.plot(numbers, np.cumsum(values), color=ORANGE, marker=".", label="together")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="component", ylabel="fraction of the variance", ylim=(0.0, 1.05))
+    ax.legend()
+    return ax
+
+
 def plot_history(
     numbers: Sequence[int],
     values: ArrayLike,

@@ -151,8 +151,6 @@ class Job(Table):
             for key in ("score", "drift"):
                 if key in self.model_fields_set:
                     wrong.append(((key,), None, "needs sketches, and not second moments"))
-            if self.outputs.report is not None:
-                wrong.append((("outputs", "report"), self.outputs.report, "needs sketches"))
         # tasks hold the options of their files, so a scheduler gets them too
         address = self.cluster.address
         data: dict[tuple[str | int, ...], DataTable] = {

@@ -243,6 +243,7 @@ def model_text(model: Mapping[str, Any]) -> str:
         return (
             f"{model['n_components']} principal components with "
             f"{100 * model['explained']:.3g} % of the variance{kept}"
+            + ("" if model["turned"] is None else f", turned by {model['turned']:.2g} degrees")
         )
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
     if model["start"] in ("kept", "refused"):

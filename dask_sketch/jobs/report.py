@@ -13,9 +13,9 @@ import numpy as np
 from dask_sketch.diagnostics.drift import ComponentChange, Drift, component_changes
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.report import Answer, Section, write_report
-from dask_sketch.display.text import describe_bytes
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
+from dask_sketch.jobs.component_report import write_component_page
 from dask_sketch.jobs.drift_sections import (
     MAX_ROWS,
     drift_drawings,
@@ -23,11 +23,20 @@ from dask_sketch.jobs.drift_sections import (
     group_sections,
 )
 from dask_sketch.jobs.job_file import read_job
+from dask_sketch.jobs.ledger.sums import same_sums
 from dask_sketch.jobs.open import ledger_of
-from dask_sketch.jobs.outcome import DONE, Outcome, model_text
+from dask_sketch.jobs.outcome import Outcome, model_text
 from dask_sketch.jobs.results import DecodedModel, Results
+from dask_sketch.jobs.run_sections import (
+    complete_answer,
+    missing_section,
+    past_section,
+    plan_section,
+    quarantine_section,
+    run_section,
+    run_sentences,
+)
 from dask_sketch.jobs.since import Since
-from dask_sketch.jobs.verify import status_text
 from dask_sketch.models.principal_components import PrincipalComponents
 
 if TYPE_CHECKING:
@@ -39,7 +48,6 @@ if TYPE_CHECKING:
 # changes by more than this fraction.
 _MIN_MOVE = 0.1
 _MIN_CHANGE = 0.1
-_MAX_RUNS = 10  # before this one
 
 
 def write_page(
@@ -65,7 +73,9 @@ def write_page(
     job = results.job
     first = next(table.name for table in job.decode if table.name in results.models)
     model = results.models[first].model
-    assert not isinstance(model, PrincipalComponents)  # which have no report
+    if isinstance(model, PrincipalComponents):
+        write_component_page(results, outcome, planned, first, versions)
+        return
     found = diagnose(model, results.total)
     write_report(
         outcome.report,
@@ -76,16 +86,16 @@ def write_page(
         names=results.feature_names,
         answers=_answers(results, outcome, found, first),
         diagnostics=found,
-        summary=_sentences(outcome),
+        summary=run_sentences(outcome),
         sections=[
-            *_quarantine(outcome),
+            *quarantine_section(outcome),
             *drift_sections(results),
             *_components(results, first),
             *group_sections(outcome),
-            _run(outcome),
-            *_missing(outcome),
-            *_past(results, outcome),
-            *_plan(outcome, planned),
+            run_section(outcome),
+            *missing_section(outcome),
+            *past_section(results, outcome),
+            *plan_section(outcome, planned),
         ],
         drawings=drift_drawings(results, outcome),
         versions=versions,
@@ -97,33 +107,11 @@ def _answers(results: Results, outcome: Outcome, found: FitDiagnostics, name: st
     """Answers to the questions that come first: complete, good, changed, and what to do."""
     steps = _steps(outcome, found)
     return [
-        _complete(outcome),
+        complete_answer(outcome),
         _good(outcome, found),
         _changed(results, outcome, name),
         Answer("What is to be done?", steps or ["Nothing."], bool(steps)),
     ]
-
-
-def _complete(outcome: Outcome) -> Answer:
-    whole = f"{outcome.samples:,} samples in {_partitions(outcome.partitions)}"
-    left_out = len(outcome.quarantined)
-    text = [f"Yes: all data is in the result, {whole}."]
-    if left_out:
-        text = [
-            f"No, it is incomplete: {_partitions(left_out)} could not be read and left out.",
-            f"The result holds {whole}.",
-        ]
-    if outcome.omitted:
-        text.append(f"{outcome.omitted:,} rows of this run were omitted: they are not finite.")
-    if outcome.forgotten:
-        text.append(f"Left out on purpose: {_partitions(outcome.forgotten)} to be forgotten.")
-    if outcome.damage is not None:
-        text.append(f"Damage: {outcome.damage}")
-    return Answer("Is it complete?", text, bool(left_out or outcome.damage))
-
-
-def _partitions(number: int) -> str:
-    return f"{number:,} partition{'s' * (number != 1)}"
 
 
 def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
@@ -186,105 +174,6 @@ def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
     if outcome.damage is not None:
         steps.append("Check the disk of the ledger.")
     return steps
-
-
-def _sentences(outcome: Outcome) -> list[str]:
-    """Summary of the run in sentences."""
-    return [
-        f"Run {outcome.run} read {outcome.samples_read:,} of them and took "
-        f"{sum(outcome.seconds.values()):.3g} s in all."
-    ]
-
-
-def _plan(outcome: Outcome, planned: Mapping[str, Any]) -> list[Section]:
-    """Table of the plan beside the outcome."""
-    if not planned:
-        return []
-    counts = {
-        "new partitions": ("new", outcome.new),
-        "changed partitions": ("changed", outcome.changed),
-        "deleted partitions": ("deleted", outcome.deleted),
-        "forgotten partitions": ("forgotten", outcome.forgotten),
-        "samples": ("n_samples", outcome.samples_read),
-    }
-    rows = [(name, _count(planned.get(key)), _count(done)) for name, (key, done) in counts.items()]
-    for name, key, done in (
-        ("bytes read", "bytes_read", describe_bytes(outcome.bytes_read)),
-        ("ledger grows by, at most", "ledger_bytes", ""),
-        ("memory per thread", "memory_per_thread", ""),
-    ):
-        rows.append((name, describe_bytes(planned.get(key)), done))
-    rows += [(f"seconds to {step}", "", f"{spent:.2f}") for step, spent in outcome.seconds.items()]
-    return [Section("Plan and outcome", "", ("", "plan", "outcome"), rows)]
-
-
-def _count(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _past(results: Results, outcome: Outcome) -> list[Section]:
-    """Table of the earlier runs."""
-    records = [one for one in results.ledger.history() if one.number < outcome.run][-_MAX_RUNS:]
-    if not records:
-        return []
-    rows = [
-        (
-            str(one.number),
-            one.ended.replace("T", " ")[:16],
-            status_text(one),
-            f"{one.counts.get('samples_read', 0):,}",
-            f"{one.counts.get('omitted', 0):,}",
-            f"{one.counts.get('samples', 0):,}",
-        )
-        for one in reversed(records)
-    ]
-    header = ("run", "ended", "status", "samples read", "rows omitted", "samples in all")
-    strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
-    return [Section("Earlier runs", "The latest first.", header, rows, strong)]
-
-
-def _run(outcome: Outcome) -> Section:
-    counts = (
-        f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, "
-        f"{outcome.deleted:,} were "
-        f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
-        f"({describe_bytes(outcome.bytes_read)}) were read, and {outcome.omitted:,} rows omitted; "
-        f"the ledger holds {outcome.samples:,} "
-        f"in "
-        f"{outcome.partitions:,} partitions, and {outcome.rows_text}."
-    )
-    rows = [(name, model_text(model)) for name, model in outcome.models.items()]
-    return Section("This run", counts, ("model", "result"), rows)
-
-
-def _missing(outcome: Outcome) -> list[Section]:
-    """Table of the missing values of each feature."""
-    if not outcome.missing:
-        return []
-    most = sorted(outcome.missing.items(), key=lambda item: -item[1])[:MAX_ROWS]
-    rows = [
-        (name, f"{100 * outcome.missing_read.get(name, 0.0):.3g} %", f"{100 * share:.3g} %")
-        for name, share in most
-    ]
-    text = (
-        "Fraction of the samples that lack a feature. They are in the result with their other "
-        "features, which is valid where values are missing completely at random."
-    )
-    return [Section("Missing values", text, ("feature", "this run", "all samples"), rows)]
-
-
-def _quarantine(outcome: Outcome) -> list[Section]:
-    if not outcome.quarantined:
-        return []
-    rows = sorted(outcome.quarantined.items())[:MAX_ROWS]
-    text = (
-        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read "
-        f"and are "
-        "not in it. Each run tries to read them again."
-    )
-    return [
-        Section("In quarantine", text, ("partition", "reason"), rows, frozenset(range(len(rows))))
-    ]
 
 
 def _components(results: Results, name: str) -> list[Section]:
@@ -389,7 +278,7 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
     latest = dict(ledger.states(1))
     # the total may contain later commits of an interrupted run, the state does not
     total = latest.get(record.number)
-    is_current = total is None or total.same_sums(ledger.total(sample=False))
+    is_current = total is None or same_sums(total, ledger.total(sample=False))
     if total is None or is_current:
         total = ledger.total()
     found = Results(
@@ -402,7 +291,7 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
             continue
         summary = record.results.get("models", {}).get(name, {})
         start, rows = str(summary.get("start", "kept")), int(summary.get("rows", 0))
-        found.models[name] = DecodedModel(model, start, rows)
+        found.models[name] = DecodedModel(model, start, rows, summary.get("turned"))
         for before in reversed(ledger.history()[:-1]):
             if name in before.models:
                 if before.models[name] != stored:

@@ -60,11 +60,15 @@ class DecodedModel:
         for the last model, if the new one exceeds a limit.
     rows
         Number of random rows that the sketch carries beside the sums.
+    turned
+        Largest angle in degrees between the subspaces of principal components and of those of the
+        last run; ``None`` for other models, and if there were none of as many.
     """
 
     model: JobModel
     start: str
     rows: int = 0
+    turned: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Summary as plain values."""
@@ -76,6 +80,7 @@ class DecodedModel:
                 "rows": 0,
                 "explained": float(self.model.explained_variance_ratio.sum()),
                 "excess_risk": self.model.excess_risk,
+                "turned": self.turned,
             }
         how = self.model.decoding
         assert how is not None  # all models of jobs are decoded
@@ -142,7 +147,14 @@ def decode_model(
     n_components = table.n_components
     if isinstance(total, SecondMoments):
         assert not isinstance(n_components, str)  # refused by the job file
-        return DecodedModel(principal_components(total, n_components), "cold")
+        found = principal_components(total, n_components)
+        turned = None
+        if (
+            isinstance(last, PrincipalComponents)
+            and last.components.shape == found.components.shape
+        ):
+            turned = found.angle_to(last)
+        return DecodedModel(found, "cold", turned=turned)
     options = settings_of(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
         types = (options.pop("covariance_type", "diag"),)

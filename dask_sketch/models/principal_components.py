@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from dask_sketch.display.html import card
@@ -177,6 +178,32 @@ class PrincipalComponents(FrozenDataclass, Storable):
             Shape (n, n_features), without the parts along other directions; lazy if ``x`` is.
         """
         return AffineMap(np.zeros(self.n_components), self.components, self.mean).transform(x)
+
+    def angle_to(self, other: PrincipalComponents) -> float:
+        """Largest principal angle between the subspaces of two sets of components, in degrees.
+
+        Parameters
+        ----------
+        other
+            Components of the same features, for instance of the day before.
+
+        Returns
+        -------
+        angle
+            From 0, if one subspace contains the other, to 90 (Björck and Golub 1973).
+
+        Raises
+        ------
+        InputError
+            If the features differ.
+        """
+        if (other.n_features, other.feature_names) != (self.n_features, self.feature_names):
+            raise InputError(
+                f"other has {other.n_features} features with the names {other.feature_names}: give "
+                f"components of the same {self.n_features} features."
+            )
+        angles = scipy.linalg.subspace_angles(self.components.T, other.components.T)
+        return float(np.degrees(angles.max()))
 
     def _stored(self) -> tuple[xr.Dataset, str, int]:
         return components_dataset(self), COMPONENTS, VERSION

@@ -17,6 +17,7 @@ import dask_sketch as ds
 from dask_sketch.cli.main import cli
 from dask_sketch.errors import JobError, PlanError
 from dask_sketch.jobs.job_file import parse_job
+from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.run import plan_job, run_job
 from dask_sketch.jobs.verify import records_text, verify_job
 from dask_sketch.models.principal_components import PrincipalComponents
@@ -24,6 +25,7 @@ from dask_sketch.models.principal_components import PrincipalComponents
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 1\n"
 MODEL = '[outputs]\nmodel = "out/model.zarr"\nsketch = "out/moments.zarr"\n'
+REPORT = 'report = "out/r.html"\n'
 SOURCE = f'[[sources]]\npath = "x.zarr"\nchunk_size = {CHUNK_BYTES}\n'
 TASK = 'task = "pca"'
 
@@ -105,6 +107,33 @@ def test_missing_values_pairwise(make_place: Make) -> None:
         place.run()
 
 
+def test_report(make_place: Make) -> None:
+    place = make_place(5)
+    place.write(DECODE + MODEL + REPORT, map_=TASK)
+    place.run()
+    page = (place.folder / "out/r.html").read_text()
+    assert "nightly: run 1, done" in page
+    assert f"{5 * ROWS:,} samples with 2 features" in page
+    assert "those of all second moments" in page
+    assert "<svg" in page
+    assert "degrees" not in page
+    place.append(rows_of(3 * ROWS, seed=3) * [1.0, -1.0])
+    before, outcome = place.ledger().model(), place.run()
+    now = place.ledger().model()
+    assert isinstance(before, PrincipalComponents)
+    assert isinstance(now, PrincipalComponents)
+    angle = now.angle_to(before)
+    assert angle > 0.1
+    assert outcome.models["model"]["turned"] == angle
+    assert f"turned by {angle:.2g} degrees" in str(outcome)
+    page = (place.folder / "out/r.html").read_text()
+    assert f"by up to {angle:.3g} degrees" in page
+    report_last_run(place.file, place.folder / "again.html")
+    again = (place.folder / "again.html").read_text()
+    assert f"by up to {angle:.3g} degrees" in again
+    assert "Earlier runs" in again
+
+
 def test_groups_and_columns(make_place: Make) -> None:
     groups = "[groups]\npattern = 'data/.(?P<group>[024])'\n"
     place = make_place(5)
@@ -132,7 +161,6 @@ def test_groups_and_columns(make_place: Make) -> None:
         (TASK, '[score]\npath = "y.zarr"\n', "score"),
         (TASK, "[drift]\ntolerance = 0.1\n", "drift"),
         (TASK, "[limits]\ncost = 3\n", "limits.cost"),
-        (TASK, DECODE + '[outputs]\nreport = "r.html"\n', "outputs.report"),
     ],
 )
 def test_settings_without_a_meaning(task: str, more: str, key: str) -> None:

@@ -100,3 +100,14 @@ def test_a_file_that_holds_no_components():
     })(FOUND.mean, AXES, [4.0, 1.0], 6.0, 1.0)  # fmt: skip
     with pytest.raises(ArtifactError, match="mean"):
         ds.open(edited.to_bytes())
+
+
+def test_angle_between_subspaces():
+    turned = PrincipalComponents([0.0] * 3, [[np.sin(0.3), 0.0, np.cos(0.3)]], [1.0], 2.0, 0.0)
+    axis = PrincipalComponents([0.0] * 3, [[0.0, 0.0, 1.0]], [1.0], 2.0, 0.0)
+    assert turned.angle_to(axis) == pytest.approx(np.degrees(0.3))
+    assert axis.angle_to(axis) == pytest.approx(0.0, abs=1e-6)
+    plane = PrincipalComponents([0.0] * 3, np.eye(3)[[2, 1]], [1.0, 1.0], 2.0, 0.0)
+    assert plane.angle_to(axis) == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(InputError, match="other"):
+        axis.angle_to(FOUND)

@@ -142,6 +142,13 @@ def without_rows(sums: Sums) -> Sums:
     return sums.without_sample() if isinstance(sums, Sketch) else sums
 
 
+def same_sums(first: Sums, second: Sums) -> bool:
+    """Whether all sums and counts are the same; bounds of sketches are not compared."""
+    if isinstance(first, SecondMoments):
+        return first == second
+    return bool(first.same_sums(second))
+
+
 def n_bytes(sums: Sums) -> int:
     """Approximate bytes of sums in memory."""
     if isinstance(sums, SecondMoments):

@@ -1,0 +1,172 @@
+"""Report of a run on principal components: variances, features and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_sketch.diagnostics.report import Answer, Section, write_page
+from dask_sketch.diagnostics.report_figures import Drawing
+from dask_sketch.display.plots import plot_explained_variance
+from dask_sketch.jobs.drift_sections import MAX_ROWS
+from dask_sketch.jobs.run_sections import (
+    complete_answer,
+    missing_section,
+    past_section,
+    plan_section,
+    quarantine_section,
+    run_section,
+    run_sentences,
+)
+from dask_sketch.models.principal_components import PrincipalComponents
+
+if TYPE_CHECKING:
+    from dask_sketch.jobs.outcome import Outcome
+    from dask_sketch.jobs.results import Results
+    from dask_sketch.sketching.second_moments import SecondMoments
+
+_MAX_EXCESS = 0.02  # excess risk from which more columns are advised
+_LARGEST = 3  # features named for each component
+
+
+def write_component_page(
+    results: Results,
+    outcome: Outcome,
+    planned: Mapping[str, Any],
+    name: str,
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Write the report of a run on principal components.
+
+    Parameters
+    ----------
+    results
+        Components, and those of the last run.
+    outcome
+        Outcome of the run.
+    planned
+        Fields of its plan, see :meth:`JobPlan.as_dict`.
+    name
+        Name of the model that is shown.
+    versions
+        Versions of the software of the run.
+    """
+    assert outcome.report is not None
+    job, moments = results.job, results.total
+    found = results.models[name].model
+    assert isinstance(found, PrincipalComponents)
+    d = found.n_features
+    titles = results.feature_names or tuple(f"feature {k}" for k in range(d))
+    caption = "Fraction of the variance along each component, and together with those before it."
+    share = float(found.explained_variance_ratio.sum())
+    drawn = partial(plot_explained_variance, found.explained_variance_ratio)
+    write_page(
+        outcome.report,
+        title=f"{job.job.name}: run {outcome.run}, {outcome.status}",
+        answers=[
+            complete_answer(outcome),
+            _good(outcome, found),
+            _changed(results, outcome, name),
+            _actions(outcome, found),
+        ],
+        summary=[
+            f"{outcome.samples:,} samples with {d:,} features each are summarised by exact second "
+            f"moments; the samples themselves are not kept.",
+            f"{found.n_components:,} principal components have {share:.1%} of the variance.",
+            *run_sentences(outcome),
+        ],
+        sections=[
+            *quarantine_section(outcome),
+            _components(found, titles),
+            _features(moments, titles),
+            run_section(outcome),
+            *missing_section(outcome),
+            *past_section(results, outcome),
+            *plan_section(outcome, planned),
+        ],
+        pictures=[Drawing("Explained variance", caption, drawn).picture()],
+        facts={
+            "Data": {table.name: job.place(table.path) for table in job.sources},
+            "Second moments": {
+                "sums": f"{moments.grid.n_sums:,}",
+                "columns of the test matrix": str(moments.grid.n_columns or "none: all moments"),
+                "total weight": f"{moments.total_weight:,.6g}",
+                "omitted rows": f"{moments.omitted:,}",
+            },
+        },
+        versions=versions,
+        command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
+    )
+
+
+def _good(outcome: Outcome, found: PrincipalComponents) -> Answer:
+    if outcome.breaches:
+        text = ["No: the data of this run is beyond the limits of the job file."]
+        return Answer("Is it good?", [*text, *outcome.breaches], True)
+    if found.excess_risk == 0.0:
+        return Answer("Is it good?", ["Yes: the components are those of all second moments."])
+    excess = "unknown" if np.isnan(found.excess_risk) else f"{found.excess_risk:.2%}"
+    text = [f"The excess risk of the components is {excess} of what they do not explain."]
+    return Answer("Is it good?", text, _needs_columns(found))
+
+
+def _needs_columns(found: PrincipalComponents) -> bool:
+    return not found.excess_risk <= _MAX_EXCESS
+
+
+def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
+    counts = {"new": outcome.new, "changed": outcome.changed, "deleted": outcome.deleted}
+    text = [f"Partitions: {', '.join(f'{n:,} {kind}' for kind, n in counts.items())}."]
+    turned = results.models[name].turned
+    if turned is not None:
+        text.append(
+            f"The subspace of the components has turned by up to {turned:.3g} degrees since the "
+            "last run."
+        )
+    text.append(outcome.untested)
+    return Answer("What has changed since last time?", text)
+
+
+def _actions(outcome: Outcome, found: PrincipalComponents) -> Answer:
+    steps = []
+    if outcome.quarantined:
+        steps.append("Restore the partitions in quarantine, or remove them: each run tries again.")
+    if outcome.breaches:
+        steps.append("Check the source of the data that is beyond the limits.")
+    if _needs_columns(found):
+        steps.append("Start a new ledger with more feature_map.n_columns.")
+    if outcome.damage is not None:
+        steps.append("Check the disk of the ledger.")
+    return Answer("What is to be done?", steps or ["Nothing."], bool(steps))
+
+
+def _components(found: PrincipalComponents, titles: tuple[str, ...]) -> Section:
+    """Variance of each component, and the features with the largest entries."""
+    ratios = found.explained_variance_ratio
+    rows = []
+    for k, axis in enumerate(found.components[:MAX_ROWS]):
+        largest = np.argsort(-np.abs(axis), kind="stable")[:_LARGEST]
+        rows.append(
+            (
+                str(k),
+                f"{found.explained_variance[k]:.4g}",
+                f"{ratios[k]:.2%}",
+                f"{ratios[: k + 1].sum():.2%}",
+                ", ".join(f"{axis[j]:+.2f} {titles[j]}" for j in largest),
+            )
+        )
+    header = ("component", "variance", "of all", "together", "largest entries")
+    text = f"{found.n_components:,} components of {found.n_samples:,} samples."
+    return Section("Principal components", text, header, rows)
+
+
+def _features(moments: SecondMoments, titles: tuple[str, ...]) -> Section:
+    """Mean and standard deviation of the features of largest variance."""
+    mean, variance = moments.mean, moments.variance
+    order = np.argsort(-np.nan_to_num(variance), kind="stable")[:MAX_ROWS]
+    rows = [(titles[j], f"{mean[j]:.4g}", f"{variance[j] ** 0.5:.4g}") for j in order]
+    text = "Those of the largest variance first, which decides on the components."
+    return Section("Features", text, ("feature", "mean", "standard deviation"), rows)

@@ -1,0 +1,185 @@
+"""Parts of the report of a run that do not depend on the kind of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask_sketch.diagnostics.report import Answer, Section
+from dask_sketch.display.text import describe_bytes
+from dask_sketch.jobs.drift_sections import MAX_ROWS
+from dask_sketch.jobs.outcome import DONE, Outcome, model_text
+from dask_sketch.jobs.verify import status_text
+
+if TYPE_CHECKING:
+    from dask_sketch.jobs.results import Results
+
+_MAX_RUNS = 10  # before this one
+
+
+def complete_answer(outcome: Outcome) -> Answer:
+    """Answer whether all data is in the result.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    whole = f"{outcome.samples:,} samples in {_partitions(outcome.partitions)}"
+    left_out = len(outcome.quarantined)
+    text = [f"Yes: all data is in the result, {whole}."]
+    if left_out:
+        text = [
+            f"No, it is incomplete: {_partitions(left_out)} could not be read and left out.",
+            f"The result holds {whole}.",
+        ]
+    if outcome.omitted:
+        text.append(f"{outcome.omitted:,} rows of this run were omitted: they are not finite.")
+    if outcome.forgotten:
+        text.append(f"Left out on purpose: {_partitions(outcome.forgotten)} to be forgotten.")
+    if outcome.damage is not None:
+        text.append(f"Damage: {outcome.damage}")
+    return Answer("Is it complete?", text, bool(left_out or outcome.damage))
+
+
+def _partitions(number: int) -> str:
+    return f"{number:,} partition{'s' * (number != 1)}"
+
+
+def run_sentences(outcome: Outcome) -> list[str]:
+    """Summary of the run in sentences.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    return [
+        f"Run {outcome.run} read {outcome.samples_read:,} of them and took "
+        f"{sum(outcome.seconds.values()):.3g} s in all."
+    ]
+
+
+def plan_section(outcome: Outcome, planned: Mapping[str, Any]) -> list[Section]:
+    """Table of the plan beside the outcome, if there is a plan.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    planned
+        Fields of the plan, see :meth:`JobPlan.as_dict`.
+    """
+    if not planned:
+        return []
+    counts = {
+        "new partitions": ("new", outcome.new),
+        "changed partitions": ("changed", outcome.changed),
+        "deleted partitions": ("deleted", outcome.deleted),
+        "forgotten partitions": ("forgotten", outcome.forgotten),
+        "samples": ("n_samples", outcome.samples_read),
+    }
+    rows = [(name, _count(planned.get(key)), _count(done)) for name, (key, done) in counts.items()]
+    for name, key, done in (
+        ("bytes read", "bytes_read", describe_bytes(outcome.bytes_read)),
+        ("ledger grows by, at most", "ledger_bytes", ""),
+        ("memory per thread", "memory_per_thread", ""),
+    ):
+        rows.append((name, describe_bytes(planned.get(key)), done))
+    rows += [(f"seconds to {step}", "", f"{spent:.2f}") for step, spent in outcome.seconds.items()]
+    return [Section("Plan and outcome", "", ("", "plan", "outcome"), rows)]
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def past_section(results: Results, outcome: Outcome) -> list[Section]:
+    """Table of the earlier runs, if there are any.
+
+    Parameters
+    ----------
+    results, outcome
+        Results and outcome of the run.
+    """
+    records = [one for one in results.ledger.history() if one.number < outcome.run][-_MAX_RUNS:]
+    if not records:
+        return []
+    rows = [
+        (
+            str(one.number),
+            one.ended.replace("T", " ")[:16],
+            status_text(one),
+            f"{one.counts.get('samples_read', 0):,}",
+            f"{one.counts.get('omitted', 0):,}",
+            f"{one.counts.get('samples', 0):,}",
+        )
+        for one in reversed(records)
+    ]
+    header = ("run", "ended", "status", "samples read", "rows omitted", "samples in all")
+    strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
+    return [Section("Earlier runs", "The latest first.", header, rows, strong)]
+
+
+def run_section(outcome: Outcome) -> Section:
+    """Numbers of partitions and samples of the run, and its models.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    counts = (
+        f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, "
+        f"{outcome.deleted:,} were "
+        f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
+        f"({describe_bytes(outcome.bytes_read)}) were read, and {outcome.omitted:,} rows omitted; "
+        f"the ledger holds {outcome.samples:,} "
+        f"in "
+        f"{outcome.partitions:,} partitions, and {outcome.rows_text}."
+    )
+    rows = [(name, model_text(model)) for name, model in outcome.models.items()]
+    return Section("This run", counts, ("model", "result"), rows)
+
+
+def missing_section(outcome: Outcome) -> list[Section]:
+    """Table of the missing values of each feature, if there are any.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    if not outcome.missing:
+        return []
+    most = sorted(outcome.missing.items(), key=lambda item: -item[1])[:MAX_ROWS]
+    rows = [
+        (name, f"{100 * outcome.missing_read.get(name, 0.0):.3g} %", f"{100 * share:.3g} %")
+        for name, share in most
+    ]
+    text = (
+        "Fraction of the samples that lack a feature. They are in the result with their other "
+        "features, which is valid where values are missing completely at random."
+    )
+    return [Section("Missing values", text, ("feature", "this run", "all samples"), rows)]
+
+
+def quarantine_section(outcome: Outcome) -> list[Section]:
+    """Table of the partitions in quarantine, if there are any.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    if not outcome.quarantined:
+        return []
+    rows = sorted(outcome.quarantined.items())[:MAX_ROWS]
+    text = (
+        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read "
+        f"and are "
+        "not in it. Each run tries to read them again."
+    )
+    return [
+        Section("In quarantine", text, ("partition", "reason"), rows, frozenset(range(len(rows))))
+    ]
