@@ -75,8 +75,8 @@ def write_component_page(
         summary=[
             f"{outcome.samples:,} samples with {d:,} features each are summarised by exact second "
             f"moments; the samples themselves are not kept.",
-            f"{found.n_components:,} principal components have {share:.1%} of the variance.",
             *run_sentences(outcome),
+            f"{found.n_components:,} principal components have {share:.1%} of the variance.",
         ],
         sections=[
             *quarantine_section(outcome),

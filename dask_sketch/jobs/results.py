@@ -148,12 +148,9 @@ def decode_model(
     if isinstance(total, SecondMoments):
         assert not isinstance(n_components, str)  # refused by the job file
         found = principal_components(total, n_components)
-        turned = None
-        if (
-            isinstance(last, PrincipalComponents)
-            and last.components.shape == found.components.shape
-        ):
-            turned = found.angle_to(last)
+        turned, shape = None, found.components.shape
+        if isinstance(last, PrincipalComponents) and last.components.shape == shape:
+            turned = found.angle_to(last) if shape[0] < shape[1] else 0.0
         return DecodedModel(found, "cold", turned=turned)
     options = settings_of(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
