@@ -127,6 +127,8 @@ distributions: $(READY)  ## tests of two groups of sketches, and learning from g
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.independence
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.homogeneity
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.nights
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.densities

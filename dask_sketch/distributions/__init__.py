@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         DistributionRegressor,
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
+    from dask_sketch.distributions.homogeneity import HomogeneityTest, compare_all
     from dask_sketch.distributions.independence import (
         IndependenceTest,
         compare_columns,
@@ -74,6 +75,7 @@ _HOME = {
     "EmpiricalDistribution": "empirical_distribution",
     "Estimate": "control_variates",
     "FeatureDifference": "result",
+    "HomogeneityTest": "homogeneity",
     "IndependenceTest": "independence",
     "MMDEstimate": "mean_maps",
     "ManyTests": "many_tests",
@@ -86,6 +88,7 @@ _HOME = {
     "TwoSampleTest": "result",
     "change_points": "segmentation",
     "compare": "two_sample",
+    "compare_all": "homogeneity",
     "compare_columns": "independence",
     "compare_each": "many_tests",
     "compare_model": "independent_rows",
@@ -121,6 +124,7 @@ __all__ = [
     "EmpiricalDistribution",
     "Estimate",
     "FeatureDifference",
+    "HomogeneityTest",
     "IndependenceTest",
     "MMDEstimate",
     "ManyTests",
@@ -133,6 +137,7 @@ __all__ = [
     "TwoSampleTest",
     "change_points",
     "compare",
+    "compare_all",
     "compare_columns",
     "compare_each",
     "compare_model",

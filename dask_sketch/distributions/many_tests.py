@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from dask_sketch.display.html import card, html_table
@@ -15,10 +14,10 @@ from dask_sketch.display.text import describe, fields_text, text_table
 from dask_sketch.distributions.permutations import default_number
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.two_sample import compare
+from dask_sketch.distributions.units import unit_labels
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.labels import codes_of
 
 _HEADER = ("group", "adjusted p-value", "p-value", "discrepancy", "units")
 _SHOWN = 20
@@ -173,12 +172,12 @@ def compare_each(
             "call .compute() on a lazy one.",
             parameter="units",
         )
-    labels, codes = _labels("by", by, units)
+    labels, codes = unit_labels("by", by, units)
     if len(labels) < 2:
         raise InputError(
             f"by has {len(labels)} labels: give those of two or more groups.", parameter="by"
         )
-    blocks = None if strata is None else _labels("strata", strata, units)[1]
+    blocks = None if strata is None else unit_labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
     given, n_permutations = n_permutations, _number(n_permutations, rate, factor)
@@ -253,15 +252,3 @@ def _number(given: int | None, rate: float, factor: float) -> int:
             parameter="n_permutations",
         )
     return given
-
-
-def _labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], NDArray[np.intp]]:
-    """Labels, and the code of that of each unit; -1 for none."""
-    n = len(units)
-    if isinstance(given, str) or np.shape(given) != (n,):
-        raise InputError(
-            f"{name} has shape {np.shape(given)}: give the label of each of the {n:,} units.",
-            parameter=name,
-        )
-    labels, codes = codes_of(given, n, name)
-    return np.asarray(labels).tolist(), np.asarray(codes, dtype=np.intp)

@@ -38,10 +38,10 @@ Array = NDArray[np.float64]
 # and of those whitened by the covariance of rows. On four clusters of 1000 rows, one of them 1.3
 # times as wide, in 20 units a side, the power at a level of 5 % is 0.33 with the first ones, 0.47
 # with all, and 0.54 with those of rows alone.
-_RIDGES = (0.1, 0.01)
-_ROW_RIDGES = (0.1, 0.01, 0.001)
+RIDGES = (0.1, 0.01)
+ROW_RIDGES = (0.1, 0.01, 0.001)
 _MAX_RATIO = 8.0  # of the median sizes of units on both sides, and of sizes and weights
-_MAX_BAND = 128  # frequencies of a band whose covariance is computed
+MAX_BAND = 128  # frequencies of a band whose covariance is computed
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
@@ -253,7 +253,7 @@ def _warn_of_weights(units: Units, dim: str) -> None:
 
 def _statistics(units: Units, contrasted: _Contrasts) -> Array:
     """Statistics of all bands and ridges, shape (n_statistics, n_assignments)."""
-    feature_map, rows = units.feature_map, _pilot_mixture(units.feature_map)
+    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
     m = feature_map.n_frequencies
     weights = np.tile(feature_weights(feature_map) / np.sqrt(m), 2)
     found: list[Array] = []
@@ -263,15 +263,21 @@ def _statistics(units: Units, contrasted: _Contrasts) -> Array:
             found += [_plain(vectors, contrasted), *_whitened(vectors, contrasted)]
             continue
         found.append(_plain(vectors, contrasted))
-        if len(band) <= 2 * _MAX_BAND:
+        if len(band) <= 2 * MAX_BAND:
             covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
             scale = weights[band]
             found += _row_whitened(vectors, covariance * np.outer(scale, scale), contrasted)
     return np.array(found)
 
 
-def _pilot_mixture(feature_map: FeatureMap) -> GaussianMixture | None:
-    """Mixture that describes the rows; the sides of the units do not depend on it."""
+def pilot_mixture(feature_map: FeatureMap) -> GaussianMixture | None:
+    """Mixture of the rows of a pilot, or None; the sides of units do not depend on it.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map of the units.
+    """
     pilot = feature_map.pilot
     if pilot is None or pilot.mixture is None:
         return None
@@ -283,7 +289,7 @@ def _row_whitened(vectors: Array, covariance: Array, contrasted: _Contrasts) -> 
     """Statistic of each ridge, whitened by the covariance of rows; each (n_assignments,)."""
     values, basis = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
-    weights = np.array([1.0 / (values + ridge * values[-1]) for ridge in _ROW_RIDGES]).T
+    weights = np.array([1.0 / (values + ridge * values[-1]) for ridge in ROW_RIDGES]).T
     own = vectors @ basis
     return list(contrasted.relative((contrasted.signs @ own) ** 2 @ weights, own**2 @ weights).T)
 
@@ -310,11 +316,11 @@ def _whitened(vectors: Array, contrasted: _Contrasts) -> list[Array]:
         basis = vectors @ (right / np.sqrt(np.maximum(values, _TINY * max(values[-1], _TINY))))
     kept = values > _TINY * values[-1]
     if not values[-1] > 0.0 or not kept.any():
-        return [np.zeros(len(contrasted)) for _ in _RIDGES]
+        return [np.zeros(len(contrasted)) for _ in RIDGES]
     values, basis = values[kept], basis[:, kept]
-    ridged = [values / (values + ridge * values[-1]) for ridge in _RIDGES]
+    ridged = [values / (values + ridge * values[-1]) for ridge in RIDGES]
     weights = np.array(ridged).T
-    squares = np.empty((len(contrasted), len(_RIDGES)))
+    squares = np.empty((len(contrasted), len(RIDGES)))
     step = max(_NUMBERS // len(values), 1)
     for start in range(0, len(contrasted), step):
         block = slice(start, start + step)

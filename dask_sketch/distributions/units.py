@@ -127,31 +127,62 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     MergeError
         If the feature maps differ.
     """
-    for name, side in (("first", first), ("second", second)):
+    _require_groups({"first": first, "second": second})
+    first.feature_map.require_same(second.feature_map)
+    codes = strata_codes(
+        strata,
+        len(first) + len(second),
+        "first those of the first group, in the order of their labels",
+    )
+    return _stacked({"first": first, "second": second}, codes)
+
+
+def units_of_one(group: SketchGroup, strata: Any = None) -> Units:
+    """The sketches of one group as units, all on the first side.
+
+    Parameters
+    ----------
+    group
+        Group whose sketches are units. Sketches without samples are left out.
+    strata
+        Stratum of each unit, as for :func:`units_of`.
+
+    Raises
+    ------
+    InputError
+        In the cases of :func:`units_of`.
+    """
+    _require_groups({"units": group})
+    return _stacked({"units": group}, strata_codes(strata, len(group)))
+
+
+def _require_groups(given: Mapping[str, Any]) -> None:
+    for name, side in given.items():
         if not isinstance(side, SketchGroup):
             raise InputError(
                 f"{name} of type {type(side).__name__}: give a group of sketches, one for each "
                 "independent unit such as a day, file or speaker; a sketch of all rows does not "
                 "know how much its rows depend. Call .compute() on a lazy group."
             )
-    first.feature_map.require_same(second.feature_map)
-    n_units = len(first) + len(second)
-    codes = strata_codes(
-        strata, n_units, "first those of the first group, in the order of their labels"
-    )
-    kept = np.concatenate([first.total_weight, second.total_weight]) > 0
-    sides = [side.select(side.total_weight > 0) for side in (first, second)]
-    for name, side in zip(("first", "second"), sides, strict=True):
+
+
+def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units:
+    """Units of the sides by their names, the first side first."""
+    kept = np.concatenate([side.total_weight for side in given.values()]) > 0
+    names = list(given)
+    sides = [side.select(side.total_weight > 0) for side in given.values()]
+    for name, side in zip(names, sides, strict=True):
         if not len(side):
             raise InputError(f"{name} has no samples: there is nothing to compare.")
-    m = first.feature_map.n_frequencies
+    feature_map = sides[0].feature_map
+    m = feature_map.n_frequencies
     n_bytes = 5 * 8 * 2 * m * int(kept.sum())
     if n_bytes > psutil.virtual_memory().available:
         raise InputError(
-            f"first and second have {int(kept.sum()):,} units of {m:,} frequencies, which take "
-            f"{n_bytes / 1e9:.3g} GB of memory to compare. Merge units with merge_by()."
+            f"{' and '.join(names)} have {int(kept.sum()):,} units of {m:,} frequencies, which "
+            f"take {n_bytes / 1e9:.3g} GB of memory to compare. Merge units with merge_by()."
         )
-    for name, side in zip(("first", "second"), sides, strict=True):
+    for name, side in zip(names, sides, strict=True):
         _require_observed(name, side)
     # with missing values, the weight that the mean frequency is observed with
     masses = np.concatenate([side.observed_weight().mean(axis=1) for side in sides])
@@ -160,13 +191,13 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
         for name in ("total_weight", "effective_count")
     )
     return Units(
-        feature_map=first.feature_map,
+        feature_map=feature_map,
         vectors=np.concatenate([group_vectors(side) for side in sides]),
         means=np.concatenate([side.mean for side in sides]),
         variances=np.concatenate([side.variance for side in sides]),
         masses=masses,
         sizes=masses / weights * np.where(counts > 0.0, counts, weights),
-        first=np.repeat([True, False], [len(side) for side in sides]),
+        first=np.repeat(np.arange(len(sides)) == 0, [len(side) for side in sides]),
         strata=np.unique(codes[kept], return_inverse=True)[1],
     )
 
@@ -217,3 +248,30 @@ def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> ND
     if (codes < 0).any():
         raise InputError(f"strata[{int(np.argmax(codes < 0))}] is missing: give it a label.")
     return np.asarray(codes, dtype=np.intp)
+
+
+def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], NDArray[np.intp]]:
+    """Labels of the groups of units, and the code of that of each unit; -1 for none.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    given
+        Group of each unit: array-like of any labels, shape (n_units,).
+    units
+        Units.
+
+    Raises
+    ------
+    InputError
+        If there is no label for each unit.
+    """
+    n = len(units)
+    if isinstance(given, str) or np.shape(given) != (n,):
+        raise InputError(
+            f"{name} has shape {np.shape(given)}: give the label of each of the {n:,} units.",
+            parameter=name,
+        )
+    labels, codes = codes_of(given, n, name)
+    return np.asarray(labels).tolist(), np.asarray(codes, dtype=np.intp)

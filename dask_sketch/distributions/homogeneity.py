@@ -1,0 +1,463 @@
+"""Test whether many groups of sketches are all of one distribution."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.display.html import card, html_table
+from dask_sketch.display.text import describe, fields_text, text_table
+from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.permutations import (
+    adjusted_p_values,
+    combined_p_value,
+    default_number,
+    p_values,
+    require_memory,
+)
+from dask_sketch.distributions.two_sample import (
+    MAX_BAND,
+    RIDGES,
+    ROW_RIDGES,
+    pilot_mixture,
+    row_covariance,
+)
+from dask_sketch.distributions.units import Units, unit_labels, units_of_one
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.threads import one_blas_thread
+from dask_sketch.validation.warn import warn_user
+
+Array = NDArray[np.float64]
+Codes = NDArray[np.intp]
+_HEADER = ("group", "units", "discrepancy from all")
+_SHOWN, _NAMED = 20, 3
+_MAX_RATIO = 8.0  # of the median sizes of the units of two groups
+_TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
+_STATISTICS_BYTES = 2048  # of a permutation: those of all statistics
+
+
+@dataclass(frozen=True, repr=False)
+class HomogeneityTest:
+    """Result of :func:`compare_all`; prints as a sentence and a table.
+
+    Attributes
+    ----------
+    p_value
+        Probability of differences at least as large if all groups have one distribution.
+    smallest_p_value
+        Smallest p-value that so few units and permutations can have.
+    discrepancy
+        Root of the mean squared discrepancy of the groups from all rows together, from 0 to 2.
+    squared
+        Unbiased estimate of its square, which may be negative.
+    level
+        Level of the test.
+    dim
+        Name of a unit.
+    labels
+        Labels of the groups, those farthest from all rows first.
+    n_units
+        Numbers of their units.
+    discrepancies
+        Discrepancy of each group from all rows together, without its noise.
+    features
+        Names of the features, the most significant first.
+    feature_p_values
+        P-values of their differences, adjusted for the number of features.
+    n_strata
+        Number of strata within which units were permuted.
+    n_permutations
+        Number of assignments of units to groups, the observed one included.
+    """
+
+    p_value: float
+    smallest_p_value: float
+    discrepancy: float
+    squared: float
+    level: float
+    dim: str
+    labels: tuple[Any, ...]
+    n_units: tuple[int, ...]
+    discrepancies: tuple[float, ...]
+    features: tuple[str, ...]
+    feature_p_values: tuple[float, ...]
+    n_strata: int
+    n_permutations: int
+
+    @property
+    def is_different(self) -> bool:
+        """Whether a difference among the groups was found at the level."""
+        return self.p_value <= self.level
+
+    @property
+    def sentence(self) -> str:
+        """Result in one sentence."""
+        n = len(self.labels)
+        if not self.is_different:
+            return (
+                f"No difference among {n:,} groups was found at the level of {self.level:.2g} "
+                f"(p = {self.p_value:.2g})."
+            )
+        far = ", ".join(str(label) for label in self.labels[:_NAMED])
+        found = zip(self.features, self.feature_p_values, strict=True)
+        named = [name for name, p in found if p <= self.level][:_NAMED]
+        where = f", most clearly in {', '.join(named)}" if named else ""
+        return (
+            f"The {n:,} groups are not of one distribution (p = {self.p_value:.2g}){where}: the "
+            f"mean discrepancy from all rows is {self.discrepancy:.2g}, the largest ones are those "
+            f"of {far}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All attributes and the verdict, as plain values."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values | {"is_different": self.is_different}
+
+    def _fields(self) -> dict[str, str]:
+        tables = ("labels", "n_units", "discrepancies", "features", "feature_p_values")
+        values = self.as_dict()
+        return describe({name: value for name, value in values.items() if name not in tables})
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        found = zip(self.labels, self.n_units, self.discrepancies, strict=True)
+        return [(str(label), f"{n:,}", f"{far:.3g}") for label, n, far in found][:_SHOWN]
+
+    def __repr__(self) -> str:
+        table = text_table(self._rows(), header=_HEADER)
+        return "\n\n".join([self.sentence, fields_text(self._fields()), table])
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADER, self._rows())
+        return card("HomogeneityTest", self._fields(), summary=self.sentence, below=table)
+
+
+def compare_all(
+    units: SketchGroup,
+    by: Any,
+    *,
+    strata: Any = None,
+    level: float = 0.05,
+    n_permutations: int | None = None,
+    seed: int = 0,
+) -> HomogeneityTest:
+    """Test whether all of many groups of units are of one distribution.
+
+    One test of all groups together, as the analysis of variance is one of all means: whole units
+    are permuted over the groups. It finds small differences of many groups, each of which alone is
+    too small for :func:`compare_each`, which finds those groups that differ.
+
+    The statistics are the sums of the squared distances of the groups from all rows together, with
+    the weights of the groups, in the bands and whitenings of :func:`compare`; for two groups they
+    are those of :func:`compare`. They are divided by the noise that units of their sizes have: the
+    level nearly holds where units of some groups have up to eight times as many rows as those of
+    others, and a warning tells of larger ratios.
+
+    Parameters
+    ----------
+    units
+        Sketches of units, such as files, of one feature map.
+    by
+        Group of each unit, such as its speaker or machine: array-like of any labels, shape
+        (n_units,). Units with a missing label are left out.
+    strata
+        Stratum of each unit, such as its weekday, shape (n_units,): units are permuted within
+        strata only. By default there is one stratum.
+    level
+        Chance to find a difference where there is none, in (0, 1).
+    n_permutations
+        Number of random permutations, ``>= 1``. The default is 999, or more if the level is so
+        small that its p-values need more.
+    seed
+        Seed of the permutations, ``>= 0``.
+
+    Returns
+    -------
+    test
+        P-value, mean discrepancy of the groups from all rows, and the features that differ.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, there are less than two groups, or the units are too few for
+        the level, such as one unit in each group.
+
+    References
+    ----------
+    Anderson (2001), A new method for non-parametric multivariate analysis of variance, Austral
+    Ecology 26(1). Rizzo, Székely (2010), DISCO analysis: a nonparametric extension of analysis of
+    variance, Annals of Applied Statistics 4(2).
+
+    Examples
+    --------
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, file = np.random.default_rng(0), np.arange(3000) % 60
+    >>> x = rng.normal(size=(3000, 2))
+    >>> x[:, 1] += 0.3 * rng.normal(size=12)[file % 12]  # machines differ a little
+    >>> files = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=file, dim="file")
+    >>> found = compare_all(files, by=np.arange(60) % 12)
+    >>> found.is_different, found.features[0]
+    (True, 'feature 1')
+    >>> compare_all(files, by=np.arange(60) // 5).is_different
+    False
+    """
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    if n_permutations is None:
+        n_permutations = default_number(level)
+    n_permutations = require_integer("n_permutations", n_permutations, 1)
+    seed = require_integer("seed", seed, 0)
+    if not isinstance(units, SketchGroup):
+        raise InputError(
+            f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
+            "call .compute() on a lazy one.",
+            parameter="units",
+        )
+    labels, codes = unit_labels("by", by, units)
+    kept = (codes >= 0) & (units.total_weight > 0)
+    used, codes = np.unique(codes[kept], return_inverse=True)
+    if len(used) < 2:
+        raise InputError(
+            f"by has {len(used)} labels of units with samples: give those of two or more groups.",
+            parameter="by",
+        )
+    blocks = None if strata is None else unit_labels("strata", strata, units)[1][kept]
+    with one_blas_thread():
+        stacked = _of_one_scale(units_of_one(units.select(kept), blocks), codes)
+        smallest = _smallest_p_value(codes, stacked.strata, n_permutations, level, units.dim)
+        require_memory("n_permutations", n_permutations, 8 * len(codes) + _STATISTICS_BYTES)
+        _warn_of_sizes(stacked, codes, units.dim)
+        assigned = _assignments(codes, stacked.strata, n_permutations, seed)
+        between = _Between.of(assigned, stacked)
+        p_value = combined_p_value(
+            np.concatenate([between.statistics(*form).T for form in _forms(stacked)])
+        )
+        features, feature_p = _features(stacked, between)
+        squared, far = _discrepancies(stacked, codes)
+    order = np.argsort(-far, kind="stable")
+    counts = np.bincount(codes)
+    return HomogeneityTest(
+        p_value=p_value,
+        smallest_p_value=smallest,
+        discrepancy=math.sqrt(max(squared, 0.0)),
+        squared=squared,
+        level=level,
+        dim=units.dim,
+        labels=tuple(labels[used[k]] for k in order),
+        n_units=tuple(int(counts[k]) for k in order),
+        discrepancies=tuple(math.sqrt(max(far[k], 0.0)) for k in order),
+        features=features,
+        feature_p_values=feature_p,
+        n_strata=int(stacked.strata.max()) + 1,
+        n_permutations=n_permutations + 1,
+    )
+
+
+def _of_one_scale(units: Units, codes: Codes) -> Units:
+    """The same units, whose mass for a row has the median one in each group."""
+    masses = units.masses.copy()
+    for code in range(int(codes.max()) + 1):
+        mine = codes == code
+        masses[mine] /= np.median(masses[mine] / units.sizes[mine])
+    return Units(**(vars(units) | {"masses": masses}))
+
+
+def _smallest_p_value(
+    codes: Codes, strata: Codes, n_permutations: int, level: float, dim: str
+) -> float:
+    """Smallest p-value of the permutations; raise if it exceeds the level."""
+    counts = np.zeros((int(codes.max()) + 1, int(strata.max()) + 1), dtype=np.intp)
+    np.add.at(counts, (codes, strata), 1)
+    # no statistic changes where all units of two groups are exchanged, if that is a permutation
+    alike = Counter(tuple(row) for row in counts.tolist())
+    logs = sum(math.lgamma(n + 1) for n in alike.values())
+    logs += sum(math.lgamma(n + 1) for n in counts.ravel().tolist())
+    logs -= sum(math.lgamma(n + 1) for n in counts.sum(axis=0).tolist())
+    of_units = min(math.exp(logs), 1.0)
+    smallest = max(of_units, 1.0 / (n_permutations + 1))
+    if smallest > level:
+        remedy = "Give more units in each group, a larger level, or fewer strata."
+        if of_units <= level:
+            remedy = f"Take n_permutations={math.ceil(1.0 / level)} or more."
+        raise InputError(
+            f"level={level:g} with {len(codes):,} units ({dim}) in {len(counts):,} groups: no "
+            f"p-value is under {smallest:.2g} with them. {remedy}",
+            parameter="level",
+        )
+    return smallest
+
+
+def _warn_of_sizes(units: Units, codes: Codes, dim: str) -> None:
+    """Warn of groups whose units are much larger than those of others."""
+    medians = [float(np.median(units.sizes[codes == k])) for k in range(int(codes.max()) + 1)]
+    if max(medians) > _MAX_RATIO * min(medians):
+        warn_user(
+            f"units ({dim}) of one group have {min(medians):,.4g} rows, those of another "
+            f"{max(medians):,.4g} (medians of effective numbers): at a ratio of 32 to 1, alike "
+            "groups were found different at a level of 5 % in 10 % of 400 draws. Divide the large "
+            "units, merge small ones with merge_by(), or test groups of like units."
+        )
+
+
+def _assignments(codes: Codes, strata: Codes, n_permutations: int, seed: int) -> Codes:
+    """Group of each unit, then in random permutations within strata; (n_assignments, n_units)."""
+    rng = np.random.default_rng(seed)
+    out = np.repeat(codes[None], n_permutations + 1, axis=0)
+    for code in range(int(strata.max()) + 1):
+        rows = np.flatnonzero(strata == code)
+        out[1:, rows] = rng.permuted(out[1:, rows], axis=1)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Between:
+    """Sums of squares between the groups, for many assignments, and their noise.
+
+    Attributes
+    ----------
+    assigned
+        Group of each unit, shape (n_assignments, n_units).
+    masses
+        Total weight of each unit, shape (n_units,).
+    totals
+        Total weight of each group, shape (n_assignments, n_groups).
+    classes
+        Code of the class of size of each unit, shape (n_units,).
+    noise
+        Mean coefficient of the noise of the units of each class in a sum of squares, shape
+        (n_assignments, n_classes).
+    """
+
+    assigned: Codes
+    masses: Array
+    totals: Array
+    classes: Codes
+    noise: Array
+
+    @classmethod
+    def of(cls, assigned: Codes, units: Units) -> _Between:
+        """Sums of squares of the assignments of units to groups."""
+        masses, classes = units.masses, units.size_classes()
+        n_groups = int(assigned[0].max()) + 1
+        totals = np.array([np.bincount(row, masses, n_groups) for row in assigned])
+        members = np.eye(int(classes.max()) + 1)[classes]
+        inverse = 1.0 / np.take_along_axis(totals, assigned, axis=1) - 1.0 / masses.sum()
+        return cls(
+            assigned, masses, totals, classes, masses**2 * inverse @ (members / members.sum(axis=0))
+        )
+
+    def statistics(self, basis: Array, weights: Array) -> Array:
+        """Weighted sums of squares, divided by their expectation if all groups are alike.
+
+        Parameters
+        ----------
+        basis
+            Vectors of the units, shape (n_units, width).
+        weights
+            Weights of the coordinates, shape (width, n_statistics).
+
+        Returns
+        -------
+        statistics
+            Shape (n_assignments, n_statistics).
+        """
+        scaled = self.masses[:, None] * basis
+        center = scaled.sum(axis=0) / self.masses.sum()
+        squares = np.empty((len(self.assigned), weights.shape[1]))
+        for row, (groups, totals) in enumerate(zip(self.assigned, self.totals, strict=True)):
+            order = np.argsort(groups, kind="stable")
+            starts = np.searchsorted(groups[order], np.arange(len(totals)))
+            sums = np.add.reduceat(scaled[order], starts, axis=0)
+            means = sums / totals[:, None] - center
+            squares[row] = (totals @ means**2) @ weights
+        own = np.zeros((self.noise.shape[1], weights.shape[1]))
+        np.add.at(own, self.classes, basis**2 @ weights)
+        noise = self.noise @ own
+        return np.asarray(squares / np.where(noise > 0.0, noise, np.inf))
+
+
+def _forms(units: Units) -> Iterator[tuple[Array, Array]]:
+    """Basis of the vectors of the units in each band, and the weights of its statistics."""
+    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
+    scale = np.tile(feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies), 2)
+    for band in bands(feature_map, units.moments()[1]):
+        vectors = units.centred(units.vectors[:, band])
+        basis, values = _principal(vectors)
+        plain = np.ones((len(values), 1))
+        if rows is None:
+            ridged = [1.0 / (values + ridge * values[-1]) for ridge in RIDGES]
+            yield basis, np.column_stack([plain, *ridged])
+            continue
+        yield basis, plain
+        if len(band) <= 2 * MAX_BAND:
+            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
+            found, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
+            found = np.maximum(found, 0.0)
+            weights = [1.0 / (found + ridge * found[-1]) for ridge in ROW_RIDGES]
+            yield vectors @ axes, np.column_stack(weights)
+
+
+def _principal(vectors: Array) -> tuple[Array, Array]:
+    """Vectors of the units in the axes of their covariance, and its eigenvalues, ascending."""
+    n_units, width = vectors.shape
+    if n_units <= width:
+        values, left = np.linalg.eigh(vectors @ vectors.T)
+        basis = left * np.sqrt(np.maximum(values, 0.0))
+    else:
+        values, right = np.linalg.eigh(vectors.T @ vectors)
+        basis = vectors @ right
+    kept = values > _TINY * max(values[-1], 0.0)
+    if not kept.any():
+        return np.zeros((n_units, 1)), np.ones(1)
+    return basis[:, kept], values[kept]
+
+
+def _features(units: Units, between: _Between) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Features in the order of the adjusted p-values of their moments, and these."""
+    pooled, _ = units.moments()
+    squares = units.variances + (units.means - pooled) ** 2
+    p = np.empty((len(pooled), len(between.assigned)))
+    for feature in range(len(pooled)):
+        values = units.centred(np.column_stack([units.means[:, feature], squares[:, feature]]))
+        deviations = np.sqrt(np.mean(values**2, axis=0))
+        weights = np.where(deviations > 0.0, 1.0 / np.where(deviations > 0.0, deviations, 1.0), 0.0)
+        p[feature] = p_values(between.statistics(values, weights[:, None] ** 2).T)[0]
+    adjusted = adjusted_p_values(p)
+    names = units.feature_map.feature_names or [f"feature {k}" for k in range(len(pooled))]
+    order = np.lexsort((p[:, 0], adjusted))
+    return tuple(names[k] for k in order), tuple(float(adjusted[k]) for k in order)
+
+
+def _discrepancies(units: Units, codes: Codes) -> tuple[float, Array]:
+    """Mean squared discrepancy of the groups from all units, and that of each, without noise.
+
+    The noise of a unit is from its distance to the mean of its group (HC2 of MacKinnon and White
+    1985), or from those of units of about its size, if it is alone.
+    """
+    vectors, masses, classes = units.centred(units.vectors), units.masses, units.size_classes()
+    members = np.eye(int(codes.max()) + 1)[codes]
+    totals, whole = masses @ members, float(masses.sum())
+    means = (members / totals).T @ (masses[:, None] * vectors)
+    apart = means - masses @ vectors / whole
+    share = masses / totals[codes]
+    residuals = np.sum((vectors - means[codes]) ** 2, axis=1)
+    free = 1.0 - share
+    alone = free < 1e-9  # in its group, without a residual
+    noise = residuals / np.where(alone, 1.0, free)
+    if alone.any():
+        sums, rest = (np.bincount(classes, values) for values in (residuals, free))
+        alike = np.where(rest > 1e-9, sums / np.maximum(rest, 1e-9), sums.sum() / rest.sum())
+        noise[alone] = alike[classes[alone]]
+    own = np.bincount(codes, share**2 * noise)  # of the means of the groups
+    all_together = float(np.sum((masses / whole) ** 2 * noise))
+    part = totals / whole
+    # the mean of all contains that of the group
+    squares = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * own + all_together)
+    return float(part @ squares), squares
