@@ -102,6 +102,7 @@ def learn(
         "predict model.zarr groups.zarr -o predictions.csv --level 0.1",
         "predict model.zarr frames.zarr --by speaker -o predictions.csv",
         "predict mixture.zarr frames.zarr --probabilities -o components.csv",
+        "predict components.zarr frames.zarr -o coordinates.csv",
     )
 )
 @click.argument("model")
@@ -129,10 +130,11 @@ def predict(
 
     For a model of `learn`, DATA are sketches of groups, or with --by samples, which are sketched in
     one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
-    and there is a component for each.
+    and there is a component for each; for principal components, there are coordinates of each.
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+    from dask_sketch.models.principal_components import PrincipalComponents
 
     options = opening["storage_options"]
     refuse_existing_file(output, overwrite, options)
@@ -143,13 +145,13 @@ def predict(
         raise InputError(f"{model} has no probabilities.", parameter="probabilities")
     if isinstance(fitted, (DistributionRegressor, DistributionClassifier)):
         frames = iter([_of_groups(run, fitted, data, opening, level, probabilities)])
-    elif hasattr(fitted, "predict"):
+    elif hasattr(fitted, "predict") or isinstance(fitted, PrincipalComponents):
         if opening.pop("groups") is not None:
             raise InputError(f"groups: {model} predicts for samples.", parameter="groups")
         opening = with_columns_of(fitted, opening, data)
         frames = _of_samples(run, fitted, data, opening, probabilities)
     else:
-        raise InputError(f"{model} is no model of `learn` or `decode`: its type is "
+        raise InputError(f"{model} is no model of `learn`, `decode` or `pca`: its type is "
                          f"{type(fitted).__name__}.", parameter="model")  # fmt: skip
     count = 0
     with new_text_file(output, options) as file:
@@ -329,8 +331,11 @@ def _of_samples(
     import pandas as pd
 
     from dask_sketch.graph.apply import apply
+    from dask_sketch.models.principal_components import PrincipalComponents
 
     methods = ["predict", "predict_proba"] if probabilities else ["predict"]
+    if isinstance(fitted, PrincipalComponents):
+        methods = ["transform"]
     with run.cluster():
         applied = [apply(fitted, method, run.path(data), **opening) for method in methods]
         found = [getattr(values, "data", values) for values in applied]  # without their labels
@@ -338,6 +343,9 @@ def _of_samples(
         found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]
         for number in range(found[0].numblocks[0]):
             parts = [np.asarray(values.blocks[number].compute()) for values in found]
+            if methods == ["transform"]:
+                yield pd.DataFrame(parts[0]).add_prefix("component ")
+                continue
             columns = {"prediction": parts[0]}
             if probabilities:
                 columns |= {f"probability of {k}": column for k, column in enumerate(parts[1].T)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dask_sketch.cli import compare, jobs, learn, models, release, report
+from dask_sketch.cli import compare, components, jobs, learn, models, release, report
 from dask_sketch.cli.options import (
     Run,
     by_option,
@@ -51,6 +51,7 @@ TASK: Task = "mixture"  # the default
         "polish model.zarr frames.zarr -o better.zarr",
         "score heldout.zarr model.zarr",
         "diagnose model.zarr sketch.zarr",
+        "pca frames.zarr -k 10 -o components.zarr",
         "compare monday.zarr tuesday.zarr",
         "learn speakers.zarr --labels ages.csv -o ages.zarr",
         "run job.toml",
@@ -77,6 +78,7 @@ for command in (
     models.polish,
     models.score,
     models.diagnose,
+    components.pca,
     learn.learn,
     learn.predict,
     release.privatise,

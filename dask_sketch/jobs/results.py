@@ -79,7 +79,7 @@ class DecodedModel:
                 "start": self.start,
                 "rows": 0,
                 "explained": float(self.model.explained_variance_ratio.sum()),
-                "excess_risk": self.model.excess_risk,
+                "excess_risk": None if np.isnan(self.model.excess_risk) else self.model.excess_risk,
                 "turned": self.turned,
             }
         how = self.model.decoding

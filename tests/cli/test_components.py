@@ -1,0 +1,84 @@
+"""The command that finds principal components."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from cli.commands import answer, refusal
+from sklearn.decomposition import PCA
+
+import dask_sketch as ds
+from dask_sketch.models.principal_components import PrincipalComponents
+
+
+def rows_of(data: str) -> np.ndarray:
+    return np.asarray(zarr.open_array(data, mode="r")[:])
+
+
+def test_components_and_coordinates(data: str, here: Path) -> None:
+    x = rows_of(data)
+    told = answer("pca", data, "-k", 1, "-o", "c.zarr", "--moments", "m.zarr")
+    expected = PCA(1).fit(x)
+    assert told["kind"] == "principal components"
+    assert (told["n_samples"], told["moments"], told["omitted"]) == (6000, "m.zarr", 0)
+    np.testing.assert_allclose(told["explained_variance"], expected.explained_variance_)
+    model, moments = ds.open("c.zarr"), ds.open("m.zarr")
+    np.testing.assert_allclose(model.components, expected.components_, atol=1e-8)
+    assert moments == ds.second_moments(x, like=moments)
+    assert answer("predict", "c.zarr", data, "-o", "s.csv")["n_predictions"] == 6000
+    scores = pd.read_csv("s.csv")
+    assert list(scores.columns) == ["component 0"]
+    np.testing.assert_allclose(scores.to_numpy(), model.transform(x))
+    assert answer("info", "c.zarr")["n_components"] == 1
+
+
+def test_parts_are_added(data: str, here: Path) -> None:
+    frame = pd.DataFrame(rows_of(data), columns=["a", "b"]).assign(text="x")
+    frame[:2000].to_parquet("one.parquet")
+    frame[2000:].to_parquet("two.parquet")
+    columns = ["--columns", "a,b"]
+    answer("pca", "one.parquet", *columns, "-o", "c1.zarr", "--moments", "m1.zarr")
+    answer("pca", "two.parquet", "-o", "c2.zarr", "--moments", "m2.zarr", "--like", "m1.zarr")
+    answer("merge", "m1.zarr", "m2.zarr", "-o", "m.zarr")
+    answer("pca", "m.zarr", "-k", 2, "-o", "c.zarr")
+    model = ds.open("c.zarr")
+    assert isinstance(model, PrincipalComponents)
+    assert (model.n_samples, model.feature_names) == (6000, ("a", "b"))
+    np.testing.assert_allclose(model.components, PCA(2).fit(rows_of(data)).components_, atol=1e-8)
+
+
+def test_missing_values(data: str, here: Path) -> None:
+    x = rows_of(data)[:1000]
+    x[::3, 0] = np.nan
+    pd.DataFrame(x, columns=["a", "b"]).to_parquet("x.parquet")
+    assert "row 0" in refusal(1, "pca", "x.parquet", "-o", "c.zarr")
+    told = answer("pca", "x.parquet", "-o", "c.zarr", "--nan-policy", "available")
+    values = np.linalg.eigvalsh(pd.DataFrame(x).cov())[::-1]
+    np.testing.assert_allclose(told["explained_variance"], values, rtol=1e-7)
+    told = answer("pca", "x.parquet", "-o", "d.zarr", "--nan-policy", "omit")
+    assert told["omitted"] == 334
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m.zarr", "--n-columns", 1], "n_columns=1"),
+        (["m.zarr", "--moments", "n.zarr"], "moments='n.zarr'"),
+        (["DATA", "--like", "c.zarr"], "like='c.zarr'"),
+        (["DATA", "-k", 3], "n_components=3"),
+        (["DATA", "--n-columns", 3], "n_columns=3"),
+        (["DATA", "--n-columns", 1], "n_components=None"),
+        (["DATA", "--like", "m.zarr", "--n-columns", 1], "n_columns=1"),
+    ],
+)
+def test_options_without_a_meaning(
+    arguments: list[object], message: str, data: str, here: Path
+) -> None:
+    answer("pca", data, "-o", "c.zarr", "--moments", "m.zarr")
+    first = data if arguments[0] == "DATA" else arguments[0]
+    assert message in refusal(1, "pca", first, *arguments[1:], "-o", "other.zarr")
+    assert not (here / "other.zarr").exists()
