@@ -10,7 +10,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,39 @@ def log_calibration(client: Any, feature_map: FeatureMap, pairs_per_second: floa
                 "event": "calibration",
                 "digest": feature_map.digest,
                 "pairs_per_second": pairs_per_second,
+            },
+        )
+
+
+def log_drift(client: Any, source: str, run: int, values: Mapping[str, Any]) -> None:
+    """Log the event that a job was tested for drift, where a cluster computes.
+
+    Parameters
+    ----------
+    client
+        Client of the cluster, ``None`` for the schedulers of this process.
+    source
+        Name of the job.
+    run
+        Number of its run.
+    values
+        Result of the test: ``discrepancy``, ``interval``, ``p_value``, ``level``, and
+        ``is_different`` for an alarm.
+    """
+    if client is not None:
+        low, high = values["interval"]
+        client.log_event(
+            TOPIC,
+            {
+                "event": "drift",
+                "source": source,
+                "run": run,
+                "discrepancy": float(values["discrepancy"]),
+                "low": float(low),
+                "high": float(high),
+                "p_value": float(values["p_value"]),
+                "level": float(values["level"]),
+                "alarm": bool(values["is_different"]),
             },
         )
 

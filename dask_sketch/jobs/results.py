@@ -18,6 +18,8 @@ from dask_sketch.diagnostics.model_selection import select_model
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
+from dask_sketch.graph.compute import active_client
+from dask_sketch.graph.telemetry import log_drift
 from dask_sketch.jobs.checks import data_breaches, model_breaches
 from dask_sketch.jobs.ledger.history import JobModel
 from dask_sketch.jobs.ledger.sums import Sums, without_rows
@@ -400,6 +402,9 @@ class Results:
             if error.parameter not in ("window", "reference", "strata"):
                 raise
             self.untested = str(error)
+        if self.drift is not None:
+            run = self.ledger.next_run
+            log_drift(active_client(), self.job.job.name, run, self.drift.as_dict())
         if self.alarm:
             self.since = since_when(
                 self.ledger, table.unit, table.strata, self.job.job.seed, serial=table.serial

@@ -78,13 +78,13 @@ class SketchComponent:
 
     def __init__(self, passes: Passes):
         self._passes = passes
-        self._numbers, self._before = (
+        self._numbers, self._before, self._drift = (
             Div(name=name, stylesheets=[_STYLE], sizing_mode="stretch_width", margin=0)
-            for name in ("numbers", "before")
+            for name in ("numbers", "before", "drift")
         )
         self._curves = ColumnDataSource({"seconds": [], "rate": [], "limit": [], "noise": []})
         self.figures = [self._rates(), self._noises()]
-        self.roots = [self._numbers, *self.figures, self._before]
+        self.roots = [self._numbers, *self.figures, self._before, self._drift]
         self.update()
 
     def update(self) -> None:
@@ -92,6 +92,7 @@ class SketchComponent:
         shown = self._passes.shown
         self._numbers.text = _numbers(shown)
         self._before.text = _before(self._passes)
+        self._drift.text = _drift(self._passes)
         polls = [] if shown is None else shown.polls
         self._curves.data = {
             "seconds": [poll.seconds for poll in polls],
@@ -222,6 +223,19 @@ def _before(passes: Passes) -> str:
         for one in (passes[i] for i in reversed(range(len(passes))))
     ]
     return f"<ul>{''.join(lines)}</ul>" if lines else "<p>None.</p>"
+
+
+def _drift(passes: Passes) -> str:
+    lines = [
+        f"<li>{'<strong>Alarm</strong>' if one.alarm else 'No alarm'} in run {one.run} of "
+        f"{escape(one.source[:_SOURCE])}, {time.strftime('%H:%M:%S', time.localtime(one.time))}: "
+        f"discrepancy {one.discrepancy:.2g}, within [{one.low:.2g}, {one.high:.2g}]; "
+        f"p = {one.p_value:.2g} at a level of {one.level:.2g}</li>"
+        for one in reversed(passes.checks)
+    ]
+    if lines:
+        return f"<ul>{''.join(lines)}</ul>"
+    return "<p>None. Runs of <code>dask-sketch run</code> test their newest data.</p>"
 
 
 def _big(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Progress and rate of each pass, polled from the scheduler once a second."""
+"""Progress and rate of each pass, polled from the scheduler once a second, and tests of drift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from dask_sketch.graph.telemetry import MERGED, PAIRS, PARTIALS, ROWS, SKETCHED
 
 PAGE = "sketch"  # path of the page on the dashboard, beside Dask's "status"
-MAX_PASSES = 20  # passes in memory
+MAX_PASSES = 20  # passes in memory, and tests of drift
 MAX_POLLS = 600  # polls of one pass; then every second one is dropped
 RATE_SECONDS = 10.0  # window of the rate: a chunk is reported when it is done
 LATE_SECONDS = 30.0  # time in which heartbeats may report numbers after the last task
@@ -131,10 +131,46 @@ class Pass:
             self._every *= 2
 
 
+@dataclass(frozen=True)
+class DriftCheck:
+    """Test of the newest data of a job for drift.
+
+    Attributes
+    ----------
+    source, run
+        Name of the job, and number of its run.
+    discrepancy, low, high
+        Discrepancy of the newest data from that before, and its confidence interval.
+    p_value, level
+        P-value and level of the test.
+    alarm
+        Whether there was an alarm.
+    time
+        Time of the report, in seconds since the epoch.
+    """
+
+    source: str
+    run: int
+    discrepancy: float
+    low: float
+    high: float
+    p_value: float
+    level: float
+    alarm: bool
+    time: float
+
+
 class Passes:
-    """Reported passes, the latest last."""
+    """Reported passes, the latest last.
+
+    Attributes
+    ----------
+    checks
+        Tests of drift, the latest last.
+    """
 
     def __init__(self) -> None:
+        self.checks: deque[DriftCheck] = deque(maxlen=MAX_PASSES)
         self._passes: deque[Pass] = deque(maxlen=MAX_PASSES)
         self._thread_rates: dict[str, float] = {}  # by digest of the feature map
 
@@ -162,6 +198,8 @@ class Passes:
                 self._passes.append(Pass(started=time, **found))
             elif kind == "calibration":
                 self._thread_rates[found["digest"]] = float(found["pairs_per_second"])
+            elif kind == "drift":
+                self.checks.append(DriftCheck(time=time, **found))
         except (TypeError, KeyError, ValueError):  # of another version of this package
             return
 

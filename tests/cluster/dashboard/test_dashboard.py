@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, browser, visit
 from distributed import Client, LocalCluster
+from jobs import places
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap
@@ -279,9 +280,47 @@ def test_names_of_others_are_text():
     assert "No pass yet" in component.roots[0].text
     found.receive(announced(source="<script>alert(1)</script>"), 0.0)
     component.update()
-    for root in (component.roots[0], component.roots[-1]):
+    tested = {"run": 3, "low": 0.1, "high": 0.3, "p_value": 0.001, "level": 0.01}
+    for alarm in (False, True):
+        values = tested | {"source": "<script>", "discrepancy": 0.2, "alarm": alarm}
+        found.receive({"event": "drift"} | values, 0.0)
+    found.receive({"event": "drift", "run": 1}, 0.0)  # of another version
+    component.update()
+    numbers_, *_, before, drift = component.roots
+    for root in (numbers_, before, drift):
         assert "<script>" not in root.text
         assert "&lt;script&gt;" in root.text
+    latest, earlier = drift.text.split("<li>")[1:]
+    assert "<strong>Alarm</strong> in run 3" in latest
+    assert "discrepancy 0.2, within [0.1, 0.3]; p = 0.001" in latest
+    assert "No alarm" in earlier
+
+
+def test_drift_of_a_job_is_shown(tmp_path):
+    place = places.Place(tmp_path)
+    places.write_rows(place.store, places.rows_of(12 * places.ROWS))
+    settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address=":0", protocol="tcp://", **settings) as cluster,
+        Client(cluster) as client,
+    ):
+        dashboard.install(client)
+        checks = page_of(client).passes.checks
+        place.write(
+            "[[decode]]\nn_components = 2\n"
+            f'[cluster]\nkind = "address"\naddress = "{cluster.scheduler_address}"\n'
+        )
+        place.run()
+        assert not checks  # there is nothing to compare with
+        place.append(places.rows_of(4 * places.ROWS, seed=7, shift=1.5))
+        made = place.run()
+        end = time.monotonic() + 60
+        while not checks and time.monotonic() < end:
+            time.sleep(0.05)
+    (found,) = checks
+    assert (found.source, found.run, found.alarm) == ("nightly", 2, True)
+    assert (found.low, found.high) == made.drift.interval
+    assert found.low <= found.discrepancy <= found.high
 
 
 def luminance(colour):
