@@ -45,9 +45,9 @@ from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED
 from dask_sketch.models.weighted_em import (
     FittedMixture,
+    choose_prior,
     fit_centroids,
     fit_mixture,
-    heldout_likelihoods,
 )
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import rank_of, uses_matrices
@@ -185,9 +185,7 @@ def _tested_prior(
     rows = np.asarray(calibrated.rows, dtype=np.float64)
     priors = 0.0, _PRIOR, problem.n_features + 2.0  # the last of Fraley and Raftery (2007)
     seen = calibrated.weights > 0.0
-    scores = heldout_likelihoods(rows[seen], calibrated.weights[seen], k, covariance_type, priors)
-    best = int(np.argmax(scores))
-    return priors[best], scores[best]
+    return choose_prior(rows[seen], calibrated.weights[seen], k, covariance_type, priors)
 
 
 def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -519,6 +520,9 @@ class Tied(Covariances):
 def floored(matrices: Array, floor: float) -> Array:
     """Symmetric part, with eigenvalues that are at least the floor."""
     matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
+    with suppress(np.linalg.LinAlgError):  # a tenth of the time of the eigenvalues
+        np.linalg.cholesky(matrices - floor * np.eye(matrices.shape[-1]))
+        return np.asarray(matrices)
     values, vectors = np.linalg.eigh(matrices)
     if (values >= floor).all():
         return np.asarray(matrices)

@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, heldout_likelihoods
+from dask_sketch.models.weighted_em import choose_prior, fit_centroids, fit_mixture
 
 
 @pytest.fixture(scope="module")
@@ -191,12 +191,20 @@ def test_rows_left_out_speak_for_a_prior_unless_values_are_repeated() -> None:
     rng = np.random.default_rng(0)
     few = rng.normal(size=(60, 5))
     weights = np.full(60, 1 / 60)
-    plain, prior = heldout_likelihoods(few, weights, 8, "diag", (0.0, 7.0))
-    assert prior > plain + 0.5
-    assert prior < fit_mixture(few, None, 8, prior=7.0).log_likelihood
+    prior, likelihood = choose_prior(few, weights, 8, "diag", (0.0, 7.0))
+    assert prior == 7.0
+    assert likelihood < fit_mixture(few, None, 8, prior=7.0).log_likelihood
     repeated = few[np.arange(60) % 5]  # each of the five is in all parts
-    plain, prior = heldout_likelihoods(repeated, weights, 5, "diag", (0.0, 7.0))
-    assert plain > prior + 1.0
+    prior, likelihood = choose_prior(repeated, weights, 5, "diag", (0.0, 7.0))
+    assert prior == 0.0
     # the mean of all rows left out, in the units of the rows
-    doubled, _ = heldout_likelihoods(2.0 * repeated, weights, 5, "diag", (0.0, 1.0))
-    assert doubled == pytest.approx(plain - 5 * np.log(2.0), abs=1e-6)
+    _, doubled = choose_prior(2.0 * repeated, weights, 5, "diag", (0.0, 1.0))
+    assert doubled == pytest.approx(likelihood - 5 * np.log(2.0), abs=1e-6)
+
+
+def test_the_likelihood_of_a_prior_is_the_same_beside_others() -> None:
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(60, 5)), rng.uniform(0.5, 1.5, 60)
+    rows[0] = 50.0  # in the first part: no other part can make up for it
+    found = choose_prior(rows, weights, 8, "diag", (0.0, 7.0))
+    assert found == choose_prior(rows, weights, 8, "diag", (7.0,))
