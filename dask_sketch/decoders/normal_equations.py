@@ -206,5 +206,14 @@ def gram_of_columns(matrix: Array, threads: Threads) -> Array:
     return np.tril(out) + np.tril(out, -1).T
 
 
+def subtract_products(matrix: Array, rows: Array, threads: Threads) -> None:
+    """Subtract ``rows @ rows.T`` from the lower triangle of a matrix (n, n), in place."""
+
+    def subtract(part: slice) -> None:
+        matrix[part, : part.stop] -= rows[part] @ rows[: part.stop].T
+
+    threads.each(lambda: subtract, _columns(matrix))
+
+
 def _columns(matrix: Array) -> list[slice]:
     return [slice(start, start + _COLUMNS) for start in range(0, matrix.shape[1], _COLUMNS)]

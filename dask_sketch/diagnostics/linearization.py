@@ -221,7 +221,9 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     theta = objective.space.clip(_atoms(objective, part))
     fit = Fit(part.weights, theta, objective.cost(part.weights, theta), True, "")
     single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
-    found = refine_efficiently(objective, fit, lambda cost: None, single=single, test=True)
+    found = refine_efficiently(
+        objective, fit, lambda cost: None, single=single, errors=False, test=True
+    )
     assert found.overidentification is not None  # it was asked for
     return found.overidentification
 
