@@ -141,9 +141,13 @@ def plot_matrix(
         axis.set_ticks(np.arange(len(labels))[::step], [str(x) for x in labels[::step]])
         axis.set_label_text(str(dim))
     ax.tick_params(axis="x", rotation=90)
-    ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
+    bar = ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
     if sides is not None and codes is not None:
         _draw_strips(ax, codes, list(dict.fromkeys(sides)))
+    for one in (ax, bar.ax):
+        _take_names_literally(one)
+    for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+        text.set_parse_math(False)
     return ax
 
 
@@ -256,6 +260,7 @@ def plot_witness(
     if points.shape[1] == 1:
         _draw_curve(ax, points[:, 0], found, sides, noise)
         ax.set(xlabel=shown[0])
+        _take_names_literally(ax)
         return ax
     reach = float(np.abs(found).max(initial=0.0)) or 1.0
     style: dict[str, Any] = {"cmap": _sign_colours(), "vmin": -reach, "vmax": reach}
@@ -277,7 +282,9 @@ def plot_witness(
         )
     ax.set(xlabel=shown[0], ylabel=shown[1])
     first = "the first" if sides is None else sides[0]
-    ax.figure.colorbar(drawn, ax=ax, label=f"witness: more of {first} above zero")
+    bar = ax.figure.colorbar(drawn, ax=ax, label=f"witness: more of {first} above zero")
+    for one in (ax, bar.ax):
+        _take_names_literally(one)
     return ax
 
 
@@ -288,11 +295,11 @@ def _draw_curve(
     order = np.argsort(place, kind="stable")
     x, y = place[order], values[order]
     first, second = sides or ("the first", "the second")
-    for color, part, side in (
-        (BLUE, np.maximum(y, 0.0), first),
-        (ORANGE, np.minimum(y, 0.0), second),
-    ):
-        ax.fill_between(x, part, color=color, alpha=0.4, lw=0, label=f"more of {side}")
+    for color, part, side in ((BLUE, y >= 0.0, first), (ORANGE, y <= 0.0, second)):
+        ax.fill_between(
+            x, y, where=part, interpolate=True, color=color, alpha=0.4, lw=0,
+            label=f"more of {side}",
+        )  # fmt: skip
     if noise is not None:
         band = np.asarray(noise, dtype=np.float64)[order]
         ax.fill_between(x, -band, band, color=GREY, alpha=0.3, lw=0, label="noise", zorder=0)
@@ -301,6 +308,14 @@ def _draw_curve(
     ax.set(ylabel="witness")
     ax.margins(x=0.0)
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False)
+
+
+def _take_names_literally(ax: Axes) -> None:
+    """Draw names as they are: they may hold dollar signs, which are not those of formulas."""
+    legend = ax.get_legend()
+    marked = [] if legend is None else legend.get_texts()
+    for text in (ax.xaxis.label, ax.yaxis.label, *marked):
+        text.set_parse_math(False)
 
 
 def _grid(points: Array) -> tuple[Array, Array] | None:

@@ -33,6 +33,7 @@ _MAX_NAMED = 5  # features in a sentence
 _MAX_UNITS = 300  # in the matrix of distances, of both sides together
 _MAX_LABELS, _MAX_CHARACTERS = 16, 16  # in pictures, where they are legible
 _LABEL_SIZE = 8  # points
+_MAX_LEVELS = 6  # of a categorical feature, at an axis
 _CURVE, _IMAGE = 121, 41  # points of the grid along one feature
 _REACH = 3.0  # standard deviations from the mean to the end of a grid
 _PERMUTED, _COVERED = 199, 0.95  # permutations of the noise of a witness function, and their share
@@ -330,7 +331,7 @@ def _witness_drawings(
     known = units.feature_map.feature_names
     labels = known or [f"feature {k}" for k in range(units.feature_map.n_features)]
     order = [labels.index(one.name) for one in test.features]
-    grids = [_grid_of(units, feature, _CURVE) for feature in order[:1]]
+    grid = _grid_of(units, order[0], _CURVE)
     permuted = (
         shifts_of(units.first)
         if serial
@@ -339,7 +340,7 @@ def _witness_drawings(
     signs = contrasts(permuted.sides, units.masses)
     signs /= np.sum(np.maximum(signs[0], 0.0))  # of the observed sides, a difference of means
     vectors, moments = units.centred(units.vectors), units.moments()
-    basis = witness_basis(units.feature_map, grids[0][:, None], order[:1], *moments)
+    basis = witness_basis(units.feature_map, grid[:, None], order[:1], *moments)
     values = signs @ (vectors @ basis.T)
     noise = np.quantile(np.abs(values), _COVERED, axis=0)
     rest = ", on average over the other features" if len(labels) > 1 else ""
@@ -352,8 +353,7 @@ def _witness_drawings(
             f"there, below zero (orange) {names[1]}. Grey: {100 * _COVERED:.0f} % of the values at "
             f"each place where {test.dim}s are assigned to the sides by chance.",
             partial(
-                plot_witness, grids[0][:, None], values[0], names=title[:1], sides=shown,
-                noise=noise,
+                _draw_witness, grid, values[0], noise, title[0], shown, _levels(units, order[0])
             ),
         )
     ]  # fmt: skip
@@ -377,10 +377,31 @@ def _witness_drawings(
     return drawings
 
 
+def _draw_witness(
+    grid: Array,
+    values: Array,
+    noise: Array,
+    name: str,
+    sides: tuple[str, str],
+    levels: Sequence[Any] | None,
+) -> Any:
+    """Witness function along one feature, at its levels if it has them."""
+    ax = plot_witness(grid[:, None], values, names=[name], sides=sides, noise=noise)
+    if levels is not None:
+        chosen = np.unique(np.linspace(0, len(levels) - 1, _MAX_LEVELS).astype(int))
+        ax.set_xticks(chosen, [_short(str(levels[k])) for k in chosen], parse_math=False)
+    return ax
+
+
+def _levels(units: Units, feature: int) -> Sequence[Any] | None:
+    """Levels of a categorical feature."""
+    categories = units.feature_map.categories
+    return None if categories is None else categories.levels[feature]
+
+
 def _grid_of(units: Units, feature: int, number: int) -> Array:
     """Points along a feature: codes of its levels, or three deviations around the mean."""
-    categories = units.feature_map.categories
-    levels = None if categories is None else categories.levels[feature]
+    levels = _levels(units, feature)
     if levels is not None:
         return np.arange(len(levels), dtype=np.float64)
     mean, variance = (values[feature] for values in units.moments())

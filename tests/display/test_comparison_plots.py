@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -85,6 +87,20 @@ def test_a_witness_of_a_grid_is_an_image():
     uneven = np.where(points == 4.0, 5.0, points)
     for others in (points[1:], uneven):
         assert not plot_witness(others, others[:, 0]).images
+
+
+def test_names_are_no_formulas():
+    name = r"$\frac{$"
+    x = np.linspace(-1.0, 1.0, 6)
+    grid = np.array([(a, b) for a in x for b in x])
+    matrix = xr.DataArray(np.eye(2), {"a": [name, "b"], "b": [name, "b"]}, ("a", "b"), name)
+    for ax in (
+        plot_witness(x[:, None], x, names=[name], sides=(name, name)),
+        plot_witness(grid, grid[:, 0], names=[name, name], sides=(name, name)),
+        plot_matrix(matrix, sides=[name, "b"]),
+    ):
+        ax.figure.savefig(io.BytesIO(), format="svg")
+        assert name in (ax.get_xlabel(), ax.get_yticklabels()[0].get_text())
 
 
 def test_the_noise_of_a_witness_is_a_band():

@@ -100,6 +100,24 @@ def test_discrepancy_as_a_shift(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, [0.4, 0.8], rtol=0.15)
 
 
+def test_names_are_no_formulas_and_levels_are_named(tmp_path: Path) -> None:
+    categories = {1: ("red", "green", "$x_1$")}
+    feature_map = FeatureMap(2, 60, scale=1.0, distribution="gaussian", categories=categories)
+    rng, day = np.random.default_rng(0), np.arange(1000) % 10
+    sides = [
+        partial_sketch(
+            np.column_stack([rng.normal(size=1000), rng.choice(3, size=1000, p=p)]),
+            feature_map, groups=np.array([f"$\\frac{{{k}$" for k in day]), dim="day",
+        )
+        for p in ([0.2, 0.3, 0.5], [0.5, 0.3, 0.2])
+    ]  # fmt: skip
+    names = (r"$\frac{$", "<b>")
+    test, words, titles = page_of(tmp_path, *sides, names=names)
+    assert test.features[0].name == "feature 1"
+    assert f"Are {names[0]} and <b> of one distribution?" in words
+    assert titles == ["Along feature 1", "Distances of days"]
+
+
 def test_many_units_are_thinned(tmp_path: Path) -> None:
     rng, day = np.random.default_rng(0), np.arange(1600) % 400
     x, feature_map = rng.normal(size=(1600, 1)), FeatureMap(1, 10, scale=1.0)
