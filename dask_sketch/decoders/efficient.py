@@ -197,7 +197,7 @@ def _metric_of_start(
 ) -> _Metric:
     """Metric of a fit that cannot be refined, with a warning; an error if it has none."""
     weights = fit.weights / fit.weights.sum()
-    deviations = np.sqrt(objective.space.variances(fit.theta))
+    deviations = np.sqrt(np.maximum(objective.space.variances(fit.theta), 0.0))
     place = f"a mixture of {len(fit.theta)} components, whose standard deviations are from "
     place += f"{deviations.min():.2g} to {deviations.max():.2g} scales of the feature map"
     remedy = "Decode fewer components, or covariance_type='diag'"
@@ -371,6 +371,8 @@ class _Metric:
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
             added = objective.effective_count * objective.added_variance
             diagonal += objective.rounding + added + _CANCELLED
+            if not diagonal.min() > 0.0:  # of a matrix that is not positive definite, or NaN
+                raise linalg.LinAlgError("a variance of the sketch is not positive")
             deviation = np.sqrt(diagonal)
             covariance /= deviation
             covariance /= deviation[:, None]

@@ -9,7 +9,7 @@ from dask_sketch import decode, design, partial_sketch, sketch
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
 from dask_sketch.decoders.objective import Objective
-from dask_sketch.errors import InputError
+from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 
@@ -308,3 +308,29 @@ def test_of_components_that_become_far_too_wide(seed, family):
     found = decode(sketch(x, design(x, n_components=3)), 3, covariance_type=family)
     assert np.isfinite(found.covariances).all()
     np.testing.assert_allclose(found.weights @ found.means, x.mean(axis=0), atol=0.05)
+
+
+def refine_three_components(widest, direction):
+    """Refine a fit to rows of five values; one component has two variances of ``widest``."""
+    x = np.eye(5)[np.random.default_rng(9).integers(0, 5, 400)]
+    feature_map = FeatureMap(5, 165, scale=1.0, distribution="sparse-radius")
+    objective = Objective(partial_sketch(x, feature_map), "full")
+    basis = np.linalg.qr(np.random.default_rng(direction).normal(size=(5, 5)))[0]
+    matrices = np.array([0.15 * np.eye(5)] * 3)
+    matrices[0] += (widest - 0.15) * basis[:, :2] @ basis[:, :2].T
+    theta = objective.space.from_data_units(np.eye(5)[:3], matrices)
+    fit = Fit(np.array([0.1, 0.4, 0.5]), theta, 0.0, True, "")
+    return fit, refine_efficiently(objective, fit, lambda cost: None)
+
+
+def test_a_fit_that_cannot_be_refined_is_returned_with_a_warning():
+    with pytest.warns(UserWarning, match=r"3 components.* to 7.8e\+03 scales.*covariance_type='diag'"):
+        start, found = refine_three_components(1e8, 0)
+    np.testing.assert_array_equal(found.fit.theta, start.theta)
+    np.testing.assert_array_equal(found.fit.weights, start.weights)
+    assert all(np.isfinite(errors).all() for errors in found.standard_errors)
+
+
+def test_a_fit_without_a_metric_is_refused():
+    with pytest.raises(DecodeError, match=r"3 components.* from 0 to .*covariance_type='diag'"):
+        refine_three_components(-1.0, 0)
