@@ -68,7 +68,11 @@ N_REPORTS = 2 * _MAX_MOVES + 40  # largest number of reports of a search, roughl
 
 
 def search_matrices(
-    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
+    problem: Problem,
+    rng: np.random.Generator,
+    report: Report,
+    threads: Threads,
+    known: float | None = None,
 ) -> Fit:
     """Fit of one replicate, from diagonal mixtures of the same sketch.
 
@@ -82,6 +86,8 @@ def search_matrices(
         Function called with the cost after each descent.
     threads
         Threads that work on blocks of frequencies.
+    known
+        Cost that an earlier search found, at which this one ends.
     """
     objective, k = problem.objective(threads), problem.required_size
     diagonal = replace(problem, covariance_type="diag")
@@ -91,6 +97,8 @@ def search_matrices(
     fit = _moved(problem, objective, _matrices_of(objective, found), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
     if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
+        return fit
+    if known is not None and abs(fit.cost - known) <= _GAIN * known:
         return fit
     n_finer = min(_FINER * k, objective.n_frequencies // (1 + 2 * problem.n_features))
     if n_finer <= k:
@@ -327,7 +335,9 @@ def conclude_matrices(
     """Solution of the fit of lowest cost, refined, and ordered by decreasing weight.
 
     Where noise does not explain its overidentification statistic, the search starts again with
-    another seed, up to twice, and the fit of the least statistic is returned.
+    another seed, up to twice, and the fit of the least statistic is returned. A search that finds
+    the same fit again is the last one: the data is then no such mixture, as of few different values
+    or bounds, and further searches would only take time.
 
     Parameters
     ----------
@@ -356,10 +366,12 @@ def conclude_matrices(
             if not _is_suspect(problem, refined):
                 break
             rng = np.random.default_rng((problem.seed, problem.replicates + number))
-            other = search_matrices(problem, rng, report, threads)
+            other = search_matrices(problem, rng, report, threads, known=best.cost)
             fits = [*fits, other]
             again = _refined(problem, other, report, threads)
-            refined = min(refined, again, key=_statistic)
+            before, refined = refined, min(refined, again, key=_statistic)
+            if abs(_statistic(again) - _statistic(before)) <= _GAIN * _statistic(before):
+                break
     fit, test = refined.fit, refined.overidentification
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()

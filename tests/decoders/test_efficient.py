@@ -324,7 +324,9 @@ def refine_three_components(widest, direction):
 
 
 def test_a_fit_that_cannot_be_refined_is_returned_with_a_warning():
-    with pytest.warns(UserWarning, match=r"3 components.* to 7.8e\+03 scales.*covariance_type='diag'"):
+    with pytest.warns(
+        UserWarning, match=r"3 components.* to 7.8e\+03 scales.*covariance_type='diag'"
+    ):
         start, found = refine_three_components(1e8, 0)
     np.testing.assert_array_equal(found.fit.theta, start.theta)
     np.testing.assert_array_equal(found.fit.weights, start.weights)

@@ -117,6 +117,16 @@ def test_searches_start_again_where_the_statistic_is_too_large(rows):
     assert costs[2] > 3 * costs[3]
 
 
+def test_a_search_that_finds_the_same_fit_again_is_the_last():
+    # no mixture of two components fits a square: every search ends at the same one
+    x = np.random.default_rng(0).random((4000, 2))
+    sketch = partial_sketch(x, design(x, n_components=2, n_frequencies=60))
+    with pytest.warns(UserWarning, match="overidentification"):
+        found = decode(sketch, 2, covariance_type="full")
+    assert found.decoding.cost < 16.0 * found.decoding.noise_level
+    assert len(found.decoding.trace) < 50  # 38 of one whole search and a part; 81 of three
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
