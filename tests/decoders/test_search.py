@@ -85,7 +85,9 @@ def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
         (20_000, None, 1),
         (10_000, "efficient", 1),
     ):
-        found = partial_sketch(x, FeatureMap(64, n_frequencies, scale=1.0))
+        found = partial_sketch(
+            x, FeatureMap(64, n_frequencies, scale=1.0, distribution="sparse-sums")
+        )
         caplog.clear()
         with pytest.raises(RuntimeError, match="nothing"):
             decode(found, 10, "cl-ompr", refine=refine, executor=Refusing())

@@ -53,12 +53,12 @@ def test_a_rare_cluster_far_away_is_found():
 
 def test_a_map_of_several_scales_finds_clusters_far_apart():
     rng = np.random.default_rng(0)
-    centers = 100.0 * rng.normal(size=(3, 8))
-    x = rng.normal(size=(10_000, 8)) + centers[rng.integers(3, size=10_000)]
-    scales = np.outer([1.0, 4.0, 16.0, 64.0], np.ones(8))
+    centers = 100.0 * rng.normal(size=(3, 12))
+    x = rng.normal(size=(10_000, 12)) + centers[rng.integers(3, size=10_000)]
+    scales = np.outer([1.0, 4.0, 16.0, 64.0], np.ones(12))
     options = {"distribution": "sparse-radius", "covariance_weights": [0.4, 0.2, 0.2, 0.2]}
-    feature_map = FeatureMap(8, 250, covariances=scales**2, **options)
-    np.testing.assert_array_equal(feature_map.min_variances, np.ones(8))
+    feature_map = FeatureMap(12, 375, covariances=scales**2, **options)
+    np.testing.assert_array_equal(feature_map.min_variances, np.ones(12))
     found = decode(partial_sketch(x, feature_map), 3)
     nearest = np.linalg.norm(found.means[:, None] - centers, axis=2).argmin(axis=1)
     np.testing.assert_allclose(found.means, centers[nearest], atol=0.2)

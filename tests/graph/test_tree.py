@@ -199,7 +199,7 @@ def test_frequencies_are_not_in_the_tasks():
 
 def test_a_large_specification_is_sent_once():
     x = da.ones((160, 100), chunks=(10, 100))
-    fm = FeatureMap(100, 50, scale=1.0, whitening=np.eye(100) + 0.001)
+    fm = FeatureMap(100, 50, scale=1.0, distribution="sparse-sums", whitening=np.eye(100) + 0.001)
     assert len(fm.spec) > 70_000
     tasks = graph(ds.sketch(x, fm))
     heavy = [key for key, task in tasks.items() if len(cloudpickle.dumps(task)) > 50_000]

@@ -40,7 +40,7 @@ def error_and_bound(x, fm, weights=None):
 
 
 # each is compiled; the number of features changes nothing that is of one precision alone
-COMPILED = {"float32": (1, 2, 3, 12, 64, 65), "float64": (1, 12, 65)}
+COMPILED = {"float32": (1, 12, 65), "float64": (3, 65)}
 KERNELS = [
     pytest.param(d, dtype, marks=() if d in chosen else pytest.mark.slow)
     for dtype, chosen in COMPILED.items()
