@@ -14,10 +14,17 @@ from dask_sketch.decoders.starts import (
     pilot_mixture,
     squared_distance,
 )
+from dask_sketch.decoders.unusual_rows import (
+    warn_of_combinations,
+    warn_of_dependence,
+    warn_of_few_values,
+    warn_of_outliers,
+    warn_of_single_rows,
+)
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
-from dask_sketch.models.density import RowDensity, uncovered_features
+from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
@@ -39,11 +46,6 @@ _UNEXPLAINED = 30.0, 3e-4
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
-_OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
-_PER_COMPONENT = 20  # rows among which distinct ones are counted first
-_SINGLE_ROW = 1.5  # rows of a component that is an outlier
-_MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
-_TINY = np.finfo(float).tiny
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
 _FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
@@ -159,13 +161,13 @@ def warn_of_misfit(
         return
     pilot = None if regularized else pilot_mixture(sketch)
     alone = sketch.sample is None
-    _warn_of_few_values(sketch, len(weights))
+    warn_of_few_values(sketch, len(weights))
     if alone and variances is None:
         record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(weights))
         is_pilot = clusters is not None and np.isin(means, clusters.centers).all()
         if record is not None and is_pilot and record.n_rows >= sketch.count:
             return  # they are the centroids of all rows
-        _warn_of_outliers(sketch)
+        warn_of_outliers(sketch)
         if record is not None and is_pilot:
             _warn_of_few_clustered(sketch, len(weights), record.n_rows)
             return
@@ -174,8 +176,9 @@ def warn_of_misfit(
         if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
             return
     if variances is not None:
-        _warn_of_single_rows(sketch, weights, means, variances)
-        _warn_of_combinations(sketch, means, variances)
+        warn_of_single_rows(sketch, weights, means, variances)
+        warn_of_combinations(sketch, means, variances)
+        warn_of_dependence(sketch, weights, variances)
     if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
@@ -297,109 +300,6 @@ def _compared(
 def _diagonals(covariances: Array) -> Array:
     """Variances (K, n_features), also of covariance matrices."""
     return np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
-
-
-def _warn_of_outliers(sketch: Sketch) -> None:
-    """Warn of rows so far away that they rule the squared error, which a sketch hardly sees."""
-    pilot = sketch.feature_map.pilot
-    if pilot is None:
-        return
-    away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)
-    varies = pilot.variance > 0
-    if not varies.any():
-        return
-    reach = float((away[varies] / np.sqrt(pilot.variance[varies])).max())
-    if reach > _OUTLYING:
-        warn_user(
-            f"values lie up to {reach:.3g} standard deviations of the pilot rows from the mean: "
-            "so few rows hardly change the sketch, but they rule the squared error of centroids. "
-            "Sketch with sample=True where rows may be kept; otherwise clip the values."
-        )
-
-
-def _warn_of_few_values(sketch: Sketch, n_components: int) -> None:
-    """Warn of fewer distinct rows than components, which are then not determined."""
-    if sketch.sample is None:
-        return
-    rows = sketch.sample.rows
-    first = np.unique(rows[: _PER_COMPONENT * n_components], axis=0)
-    if len(first) < n_components:  # nearly always enough, so that the others are not looked at
-        distinct = len(np.unique(rows, axis=0))
-        if distinct < n_components:
-            warn_user(
-                f"n_components={n_components} exceeds the number of distinct rows, {distinct:,} "
-                f"among {len(rows):,} at random: the other components mean nothing. Give at most "
-                f"n_components={distinct}."
-            )
-
-
-def _warn_of_combinations(sketch: Sketch, means: Array, variances: Array) -> None:
-    """Warn of combinations of few values without density, which other rows may have."""
-    if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
-        return
-    features = uncovered_features(sketch.sample.rows.astype(np.float64), means, variances)
-    if len(features):
-        names = [feature_title(k, sketch.feature_map.feature_names) for k in features[:3]]
-        warn_user(
-            f"components have no width in {len(features)} features of few values, such as "
-            f"{', '.join(names)}: one row in {len(sketch.sample):,} with another combination of "
-            "these values would lower the mean log-likelihood by many nats. Leave such features "
-            "out, state them as categories in design(), or decode fewer components."
-        )
-
-
-def _warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:
-    """Warn of a row that is a component of its own, or decides how wide one is."""
-    names = sketch.feature_map.feature_names
-    held = weights * sketch.effective_count
-    away = np.abs(means - sketch.mean) / np.sqrt(
-        np.where(sketch.variance > 0.0, sketch.variance, np.inf)
-    )
-    alone = (held > 0.0) & (held < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
-    if alone.any():
-        k = int(np.argmax(alone))
-        far = int(np.argmax(away[k]))
-        warn_user(
-            f"component {k} has the weight of {held[k]:.2g} of {sketch.count:,} rows, and the mean "
-            f"{means[k, far]:.4g} in {feature_title(far, names)}, where the data has "
-            f"{sketch.mean[far]:.4g} ± {np.sqrt(sketch.variance[far]):.3g}: it is an outlier "
-            "rather than a cluster. Remove or clip such rows, or decode fewer components."
-        )
-        return
-    if sketch.sample is None or not len(sketch.sample):
-        return
-    rows, masses = sketch.sample.rows.astype(np.float64), sketch.sample.weights
-    joint = RowDensity(weights, means, variances).log_joint(rows)
-    for k in range(len(weights)):
-        with np.errstate(under="ignore"):
-            shares = masses * np.exp(joint[:, k] - np.logaddexp.reduce(joint, axis=1))
-        total = shares.sum()
-        if not total > 0.0 or total**2 < _MIN_HELD * (shares @ shares):
-            continue
-        parts = shares[:, None] * (rows - shares @ rows / total) ** 2
-        largest = parts.max(axis=0)
-        feature = int(np.argmax(largest / (parts.sum(axis=0) + _TINY)))
-        i = int(np.argmax(parts[:, feature]))
-        others, rest = shares.copy(), masses.copy()
-        others[i] = rest[i] = 0.0
-        mean, deviation = _moments(rows[:, feature], others)
-        _, spread = _moments(rows[:, feature], rest)
-        distance = abs(rows[i, feature] - mean)
-        ruled = 2.0 * largest[feature] > parts[:, feature].sum()
-        if ruled and distance > _OUT_OF_RANGE * max(deviation, spread):
-            warn_user(
-                f"one row, with {rows[i, feature]:.4g} in {feature_title(feature, names)}, decides "
-                f"how wide component {k} is: the other rows of the component have {mean:.4g} ± "
-                f"{deviation:.3g} there. Remove or clip such rows."
-            )
-            return
-
-
-def _moments(values: Array, masses: Array) -> tuple[float, float]:
-    """Weighted mean and standard deviation."""
-    share = masses / masses.sum()
-    mean = float(share @ values)
-    return mean, float(np.sqrt(share @ (values - mean) ** 2))
 
 
 def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> None:

@@ -1,0 +1,197 @@
+"""Warn of rows and features that a mixture or centroids describe badly, whatever the decoder.
+
+Outliers, rows of few distinct values, and features that depend on each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_sketch.decoders.atoms import Array
+from dask_sketch.models.density import RowDensity, uncovered_features
+from dask_sketch.models.weighted_em import MIN_VARIANCE
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.warn import warn_user
+
+_OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
+_PER_COMPONENT = 20  # rows among which distinct ones are counted first
+_SINGLE_ROW = 1.5  # rows of a component that is an outlier
+_MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
+_OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
+_TINY = np.finfo(float).tiny
+# Features narrower than this fraction of the variance depend on no others, they have no width; a
+# direction is one of dependence up to so many times the smallest variance that is allowed, and
+# features take part in it that have so large an entry
+_NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
+_LISTED = 4  # features that a message names at most
+
+
+def warn_of_outliers(sketch: Sketch) -> None:
+    """Warn of rows so far away that they rule the squared error, which a sketch hardly sees.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    """
+    pilot = sketch.feature_map.pilot
+    if pilot is None:
+        return
+    away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)
+    varies = pilot.variance > 0
+    if not varies.any():
+        return
+    reach = float((away[varies] / np.sqrt(pilot.variance[varies])).max())
+    if reach > _OUTLYING:
+        warn_user(
+            f"values lie up to {reach:.3g} standard deviations of the pilot rows from the mean: "
+            "so few rows hardly change the sketch, but they rule the squared error of centroids. "
+            "Sketch with sample=True where rows may be kept; otherwise clip the values."
+        )
+
+
+def warn_of_few_values(sketch: Sketch, n_components: int) -> None:
+    """Warn of fewer distinct rows than components, which are then not determined.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    n_components
+        Number of components.
+    """
+    if sketch.sample is None:
+        return
+    rows = sketch.sample.rows
+    first = np.unique(rows[: _PER_COMPONENT * n_components], axis=0)
+    if len(first) < n_components:  # nearly always enough, so that the others are not looked at
+        distinct = len(np.unique(rows, axis=0))
+        if distinct < n_components:
+            warn_user(
+                f"n_components={n_components} exceeds the number of distinct rows, {distinct:,} "
+                f"among {len(rows):,} at random: the other components mean nothing. Give at most "
+                f"n_components={distinct}."
+            )
+
+
+def warn_of_combinations(sketch: Sketch, means: Array, variances: Array) -> None:
+    """Warn of combinations of few values without density, which other rows may have.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    means, variances
+        Means and variances of the components, shape (n_components, n_features).
+    """
+    if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
+        return
+    features = uncovered_features(sketch.sample.rows.astype(np.float64), means, variances)
+    if len(features):
+        names = [feature_title(k, sketch.feature_map.feature_names) for k in features[:3]]
+        warn_user(
+            f"components have no width in {len(features)} features of few values, such as "
+            f"{', '.join(names)}: one row in {len(sketch.sample):,} with another combination of "
+            "these values would lower the mean log-likelihood by many nats. Leave such features "
+            "out, state them as categories in design(), or decode fewer components."
+        )
+
+
+def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:
+    """Warn of a row that is a component of its own, or decides how wide one is.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights, means, variances
+        Components; covariance matrices (K, n_features, n_features) may take the place of
+        variances.
+    """
+    names = sketch.feature_map.feature_names
+    held = weights * sketch.effective_count
+    away = np.abs(means - sketch.mean) / np.sqrt(
+        np.where(sketch.variance > 0.0, sketch.variance, np.inf)
+    )
+    alone = (held > 0.0) & (held < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
+    if alone.any():
+        k = int(np.argmax(alone))
+        far = int(np.argmax(away[k]))
+        warn_user(
+            f"component {k} has the weight of {held[k]:.2g} of {sketch.count:,} rows, and the mean "
+            f"{means[k, far]:.4g} in {feature_title(far, names)}, where the data has "
+            f"{sketch.mean[far]:.4g} ± {np.sqrt(sketch.variance[far]):.3g}: it is an outlier "
+            "rather than a cluster. Remove or clip such rows, or decode fewer components."
+        )
+        return
+    if sketch.sample is None or not len(sketch.sample):
+        return
+    rows, masses = sketch.sample.rows.astype(np.float64), sketch.sample.weights
+    joint = RowDensity(weights, means, variances).log_joint(rows)
+    for k in range(len(weights)):
+        with np.errstate(under="ignore"):
+            shares = masses * np.exp(joint[:, k] - np.logaddexp.reduce(joint, axis=1))
+        total = shares.sum()
+        if not total > 0.0 or total**2 < _MIN_HELD * (shares @ shares):
+            continue
+        parts = shares[:, None] * (rows - shares @ rows / total) ** 2
+        largest = parts.max(axis=0)
+        feature = int(np.argmax(largest / (parts.sum(axis=0) + _TINY)))
+        i = int(np.argmax(parts[:, feature]))
+        others, rest = shares.copy(), masses.copy()
+        others[i] = rest[i] = 0.0
+        mean, deviation = _moments(rows[:, feature], others)
+        _, spread = _moments(rows[:, feature], rest)
+        distance = abs(rows[i, feature] - mean)
+        ruled = 2.0 * largest[feature] > parts[:, feature].sum()
+        if ruled and distance > _OUT_OF_RANGE * max(deviation, spread):
+            warn_user(
+                f"one row, with {rows[i, feature]:.4g} in {feature_title(feature, names)}, decides "
+                f"how wide component {k} is: the other rows of the component have {mean:.4g} ± "
+                f"{deviation:.3g} there. Remove or clip such rows."
+            )
+            return
+
+
+def _moments(values: Array, masses: Array) -> tuple[float, float]:
+    """Weighted mean and standard deviation."""
+    share = masses / masses.sum()
+    mean = float(share @ values)
+    return mean, float(np.sqrt(share @ (values - mean) ** 2))
+
+
+def warn_of_dependence(sketch: Sketch, weights: Array, matrices: Array) -> None:
+    """Warn of features that depend on each other, so that matrices are at the smallest variance.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights
+        Weights of the components, shape (n_components,).
+    matrices
+        Covariance matrices, shape (n_components, n_features, n_features); nothing is said of
+        variances.
+    """
+    if matrices.ndim != 3:
+        return
+    within = np.einsum("k,kij->ij", weights, matrices) / weights.sum()
+    wide = np.flatnonzero(np.diagonal(within) > _NARROW * sketch.variance)
+    if len(wide) < 2:
+        return
+    scale = np.sqrt(np.diagonal(within)[wide])
+    values, vectors = np.linalg.eigh(within[np.ix_(wide, wide)] / np.outer(scale, scale))
+    n_directions = int((values < _NEAR_FLOOR * MIN_VARIANCE).sum())
+    if n_directions == 0:
+        return
+    taking = wide[(np.abs(vectors[:, :n_directions]) > _TAKES_PART).any(axis=1)]
+    names = [feature_title(int(k), sketch.feature_map.feature_names) for k in taking]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(names) > _LISTED:
+        listed = f"{len(names)} features, such as {', '.join(names[:_LISTED])},"
+    warn_user(
+        f"{listed} are linearly dependent: the likelihood grows without bound as covariance "
+        f"matrices narrow there, and depends on the smallest variance, {MIN_VARIANCE:g} of that of "
+        f"the data. Leave out {n_directions} of them, or decode with covariance_type='diag'."
+    )

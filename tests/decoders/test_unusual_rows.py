@@ -1,0 +1,52 @@
+"""Warnings of rows and features that no mixture describes well."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dask_sketch import decode, design, sketch
+from dask_sketch.decoders.unusual_rows import warn_of_dependence
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three features of two clusters."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 3))
+    rows[:700] += [5.0, 0.0, 2.0]
+    return rows
+
+
+def _messages(rows, covariance_type):
+    feature_map = design(rows, n_components=2, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        decode(sketch(rows, feature_map, sample=True), 2, covariance_type=covariance_type, seed=0)
+    return [str(each.message) for each in caught if "linearly dependent" in str(each.message)]
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_dependent_features_are_named(data, covariance_type):
+    rows = np.column_stack([data, 2.0 * data[:, 0] - 3.0 * data[:, 2]])
+    (message,) = _messages(rows, covariance_type)
+    assert message.startswith("feature 0, feature 2 and feature 3 are")
+    assert "Leave out 1 of them" in message
+
+
+def test_features_without_width_or_with_noise_are_not_dependent(data):
+    noise = 0.02 * np.random.default_rng(1).normal(size=len(data))
+    rows = np.column_stack([data, data[:, 0] + noise, np.arange(len(data)) < 700])
+    assert _messages(rows, "full") == []
+    assert _messages(np.column_stack([data, data[:, 0]]), "diag") == []
+
+
+def test_many_dependent_features_are_counted():
+    rows = np.random.default_rng(0).dirichlet(np.full(7, 2.0), 500)
+    found = sketch(rows, design(rows, n_components=1, seed=0))
+    with pytest.warns(UserWarning, match="7 features, such as feature 0") as caught:
+        warn_of_dependence(found, np.ones(1), np.cov(rows.T)[None])
+    assert len(caught) == 1
+    assert "Leave out 1 of them" in str(caught[0].message)
