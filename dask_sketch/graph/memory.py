@@ -18,6 +18,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
 FAN_IN = 4  # of merges, whose partial results may be as large as the result
+LARGE = 2**22  # bytes of second moments that are combined so many at a time
 GROWTH = 2  # factor of the bytes of a group, when it takes longer words for larger sums
 SORTING = 40  # bytes for each row of a chunk: its label, its number and its position when sorted
 REMEDY = (
@@ -30,6 +31,18 @@ def default_fan_in(samples: Samples) -> int:
     """Default of the maximum number of partial results that one task merges."""
     setting = config.get("split-every")
     return setting if samples.groups is None else min(setting, FAN_IN)
+
+
+def moment_fan_in(n_bytes: int) -> int:
+    """Default of the maximum number of second moments that one task adds.
+
+    Parameters
+    ----------
+    n_bytes
+        Number of bytes of the second moments, or of those of all groups.
+    """
+    setting: int = config.get("split-every")
+    return min(setting, FAN_IN) if n_bytes > LARGE else setting
 
 
 def group_bytes(feature_map: FeatureMap, weighted: bool, with_missing: bool = False) -> int:

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dask_sketch import config
 from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
-from dask_sketch.graph.memory import FAN_IN
+from dask_sketch.graph.memory import FAN_IN, LARGE, moment_fan_in
 from dask_sketch.graph.plan import require_chunks_fit
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.arguments import checked_chunk, require_nan_policy
@@ -36,7 +35,6 @@ _PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
 _MIN_PILOT = 32  # rows for center and units,
 _MAX_PILOT = 8  # of as many chunks at most
 _FEW_CHUNKS = 256  # of which the first is not read again; batches of more have all chunks
-_LARGE = 2**22  # bytes of second moments that are combined four at a time
 
 
 def second_moments(
@@ -141,8 +139,6 @@ def second_moments(
     _warn_of_small_chunks(samples, grid)
     groups = samples.groups
     n_bytes = grid.nbytes * (1 if groups is None else groups.n_groups or 1)
-    setting = config.get("split-every")
-    fan_in = min(setting, FAN_IN) if n_bytes > _LARGE else setting
     reduction = Reduction(
         _NAME,
         partial(_moments_of_chunk, grid=grid, nan_policy=nan_policy),
@@ -161,7 +157,7 @@ def second_moments(
     lazy = LazyResult(
         samples,
         reduction,
-        fan_in if split_every is None else split_every,
+        moment_fan_in(n_bytes) if split_every is None else split_every,
         None if first is None else range(1, samples.n_chunks),
     )
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
@@ -364,7 +360,7 @@ def in_larger_chunks(samples: Samples, n_bytes: int, x: Any, **options: Any) -> 
 def _warn_of_small_chunks(samples: Samples, grid: MomentGrid) -> None:
     """Warn if most of the time would be spent on the results of chunks, not on their rows."""
     known = samples.largest_chunk
-    if known is None or grid.nbytes <= _LARGE or samples.n_chunks <= 2 * FAN_IN:
+    if known is None or grid.nbytes <= LARGE or samples.n_chunks <= 2 * FAN_IN:
         return
     if 16 * known < grid.nbytes:
         warn_user(

@@ -30,11 +30,13 @@ from dask_sketch.graph.memory import (
     default_fan_in,
     free_memory,
     group_memory,
+    moment_fan_in,
 )
 from dask_sketch.graph.telemetry import log_calibration
 from dask_sketch.graph.tree import batch_chunks, count_merges
 from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
 from dask_sketch.sketching.arguments import require_feature_map, require_nan_policy
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sketching.row_sample import sample_bytes, sample_size
 from dask_sketch.sources.open import open_samples, require_options
@@ -59,7 +61,7 @@ class Plan:
     n_batches
         Number of graphs, computed one after the other: more than one above ``sketch.task-limit``.
     n_frequencies
-        Number of frequencies of the feature map.
+        Number of frequencies of the feature map; 0 for second moments.
     bytes_read
         Bytes read, ``None`` if unknown.
     largest_chunk
@@ -239,7 +241,7 @@ SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer
 
 def plan(
     x: Any,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     weights: Any = None,
     *,
     groups: Any = None,
@@ -288,6 +290,14 @@ def plan(
     True
     """
     require_nan_policy(nan_policy)
+    if isinstance(feature_map, MomentGrid):
+        unused = {"groups": groups, "sample": sample or None, "calibrate": calibrate or None}
+        for name in (name for name, value in unused.items() if value is not None):
+            raise InputError(
+                f"{name}={unused[name]!r}: the plan of second moments does not take it; leave it "
+                "out.",
+                parameter=name,
+            )
     samples, fan_in = open_input(
         "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
@@ -295,13 +305,15 @@ def plan(
     if memory_per_thread is not None:
         available = n_bytes("memory_per_thread", memory_per_thread)
     client = active_client() if samples.lazy else None
-    size = sample_size(sample, feature_map.n_features, grouped=samples.groups is not None)
+    size = None
+    if not isinstance(feature_map, MomentGrid):
+        size = sample_size(sample, feature_map.n_features, grouped=samples.groups is not None)
     made = make_plan(
         samples, feature_map, fan_in, client=client, available=available, sample=size,
         nan_policy=nan_policy,
     )  # fmt: skip
     made.require_fit()
-    if calibrate:
+    if calibrate and not isinstance(feature_map, MomentGrid):
         rates = measure(samples, feature_map, made.n_threads, fan_in, client)
         log_calibration(client, feature_map, rates.pairs_per_second)
         made = replace(made, calibration=rates)
@@ -311,7 +323,7 @@ def plan(
 def open_input(
     function: str,
     x: Any,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     split_every: int | None,
     *,
     options: dict[str, Any],
@@ -342,6 +354,12 @@ def open_input(
     TypeError
         If an option is not known.
     """
+    if isinstance(feature_map, MomentGrid):
+        require_options(function, options)
+        samples = open_samples(x, **beside, **options)
+        samples.require_features(feature_map.n_features, "the grid", feature_map.feature_names)
+        fan_in = moment_fan_in(feature_map.nbytes) if split_every is None else split_every
+        return samples, require_integer("split_every", fan_in, 2)
     require_feature_map(feature_map)
     require_options(function, options)
     options.setdefault("categories", feature_map.categories)
@@ -392,14 +410,7 @@ def chunk_memory(samples: Samples, split_every: int, part_bytes: int) -> int | N
     return max(reading, (split_every + 1) * part_bytes)
 
 
-def require_chunks_fit(
-    samples: Samples,
-    split_every: int,
-    client: Any,
-    *,
-    part_bytes: int,
-    available: int | None = None,
-) -> None:
+def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
     """Raise if the largest chunk cannot fit in memory, with partial results of ``part_bytes``.
 
     Parameters
@@ -408,8 +419,6 @@ def require_chunks_fit(
         Arguments of :func:`chunk_memory`.
     client
         Client of the cluster, or None.
-    available
-        Number of bytes that a thread may use; by default of the client or of this machine.
 
     Raises
     ------
@@ -419,8 +428,7 @@ def require_chunks_fit(
     needed = chunk_memory(samples, split_every, part_bytes)
     if needed is None:
         return
-    memory, n_threads = resources(client)
-    available = memory if available is None else available
+    available, n_threads = resources(client)
     if needed > available:
         raise PlanError(
             f"a pass over {samples.label} needs {describe_bytes(needed)} of memory per thread "
@@ -432,7 +440,7 @@ def require_chunks_fit(
 
 def make_plan(
     samples: Samples,
-    feature_map: FeatureMap,
+    feature_map: FeatureMap | MomentGrid,
     split_every: int,
     *,
     client: Any = None,
@@ -444,13 +452,19 @@ def make_plan(
     memory, n_threads = resources(client)
     weighted = samples.is_weighted
     with_missing = nan_policy == "available"
-    grouped = group_memory(samples, feature_map, split_every, n_threads, with_missing)
-    one_sketch = _sketch_bytes(feature_map)
-    if with_missing:
-        one_sketch += counter_bytes(feature_map, weighted=True)
-    rows = _sample_bytes(samples, feature_map, sample)
-    # where the number of samples is known, partial samples have twice as many rows in all
-    held = 3 * rows if samples.n_samples and not weighted else (split_every + 1) * rows
+    grouped, rows = None, 0
+    if isinstance(feature_map, MomentGrid):
+        one_sketch = feature_map.nbytes
+        per_thread = chunk_memory(samples, split_every, one_sketch)
+    else:
+        grouped = group_memory(samples, feature_map, split_every, n_threads, with_missing)
+        one_sketch = _sketch_bytes(feature_map)
+        if with_missing:
+            one_sketch += counter_bytes(feature_map, weighted=True)
+        rows = _sample_bytes(samples, feature_map, sample)
+        # where the number of samples is known, partial samples have twice as many rows in all
+        held = 3 * rows if samples.n_samples and not weighted else (split_every + 1) * rows
+        per_thread = _thread_memory(samples, feature_map, split_every, one_sketch, grouped, held)
     n_chunks = samples.n_chunks
     size = batch_chunks(n_chunks, split_every) or max(n_chunks, 1)
     whole, rest = divmod(n_chunks, size)
@@ -466,12 +480,10 @@ def make_plan(
         n_merges=n_merges,
         n_tasks=n_chunks + n_merges,
         n_batches=n_batches,
-        n_frequencies=feature_map.n_frequencies,
+        n_frequencies=0 if isinstance(feature_map, MomentGrid) else feature_map.n_frequencies,
         bytes_read=samples.bytes_read,
         largest_chunk=samples.largest_chunk,
-        memory_per_thread=_thread_memory(
-            samples, feature_map, split_every, one_sketch, grouped, held
-        ),
+        memory_per_thread=per_thread,
         memory_available=memory if available is None else available,
         sketch_bytes=one_sketch + rows if grouped is None else grouped.result,
         n_threads=n_threads,

@@ -18,7 +18,7 @@ from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.design import columns_of_grid
-from dask_sketch.graph.plan import chunk_memory, make_plan, require_chunks_fit, resources
+from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.agreement import map_file
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.sums import Conventions, row_bytes
@@ -253,15 +253,11 @@ def _thread_memory(
     job: Job, source: OpenSource, conventions: Conventions
 ) -> tuple[int | None, int]:
     """Bytes that a thread needs for a source, and that it has; PlanError if it needs more."""
-    client, available = active_client(), _memory(job)
-    if isinstance(conventions, MomentGrid):
-        size = conventions.nbytes
-        require_chunks_fit(source.samples, 1, client, part_bytes=size, available=available)
-        memory = resources(client)[0] if available is None else available
-        return chunk_memory(source.samples, 1, size), memory
+    # second moments of partitions are not added on the workers
+    fan_in = 2 if isinstance(conventions, MomentGrid) else config.get("split-every")
     made = make_plan(
-        source.samples, conventions, config.get("split-every"), client=client,
-        available=available, nan_policy=source.table.nan_policy,
+        source.samples, conventions, fan_in, client=active_client(),
+        available=_memory(job), nan_policy=source.table.nan_policy,
     )  # fmt: skip
     made.require_fit()
     return made.memory_per_thread, made.memory_available

@@ -265,3 +265,18 @@ def test_sketch_of_a_pairwise_grid_needs_its_policy():
     np.testing.assert_allclose(found.covariance, pd.DataFrame(holes).cov(), rtol=1e-8)
     with pytest.raises(InputError, match="nan_policy='raise'"):
         ds.sketch(holes, grid)
+
+
+def test_plan_of_a_grid():
+    x = da.from_array(np.zeros((4000, 3)), chunks=(100, 3))
+    made = ds.plan(x, FIRST.grid)
+    assert (made.n_chunks, made.n_frequencies, made.sketch_bytes) == (40, 0, FIRST.grid.nbytes)
+    assert made.memory_per_thread is not None
+    with pytest.raises(PlanError, match="memory"):
+        ds.plan(x, FIRST.grid, memory_per_thread="1kB")
+    for option in ({"calibrate": True}, {"sample": 9}, {"groups": np.zeros(4000)}):
+        (name,) = option
+        with pytest.raises(InputError, match=f"{name}="):
+            ds.plan(x, FIRST.grid, **option)
+    with pytest.raises(InputError, match="n_features=3"):
+        ds.plan(x[:, :2], FIRST.grid)
