@@ -35,6 +35,7 @@ from dask_sketch.jobs.job_file import parse_job
 from dask_sketch.jobs.run import run_job
 
 sys.path.insert(0, str(Path(__file__).parent))  # as for the tests
+from every_artifact import MAKERS, content, edited, made, mutated, use
 from jobs.test_job_file import WHOLE
 from storage.test_untrusted import BOMBS, HIDDEN_BOMBS, write_v2
 
@@ -61,31 +62,6 @@ deleted = 1.0
 """
 
 
-def mutated(rng: np.random.Generator, content: bytes) -> bytes:
-    """Change, cut, repeat or exchange a few parts of a file."""
-    out = bytearray(content)
-    for _ in range(int(rng.integers(1, 4))):
-        if not out:
-            break
-        at = int(rng.integers(len(out)))
-        to = min(at + int(rng.integers(1, 40)), len(out))
-        kind = rng.integers(6)
-        if kind == 0:
-            out[at] ^= 1 << int(rng.integers(8))
-        elif kind == 1:
-            out[at:to] = rng.bytes(to - at)
-        elif kind == 2:
-            del out[at:to]
-        elif kind == 3:
-            out[at:at] = out[at:to] * int(rng.integers(1, 4))
-        elif kind == 4:
-            del out[at:]
-        else:  # another number in a text
-            number = rng.choice([b"0", b"-1", b"1e999", b"99999999999999999999", b"NaN", b"null"])
-            out[at:to] = number
-    return bytes(out)
-
-
 def files_below(root: Path) -> list[Path]:
     """All files below a folder, sorted."""
     return sorted(path for path in root.rglob("*") if path.is_file())
@@ -106,30 +82,26 @@ def rows_of(seed: int, n: int = 60) -> np.ndarray:
 
 
 def artifacts(rng: np.random.Generator, folder: Path) -> str | None:
-    """Sketches, groups, models and feature maps whose files were changed."""
-    rows = rows_of(0)
-    name = str(rng.choice(["sketch.zarr", "group.zarr", "model.zarr", "map.json"]))
-    path = folder / name
-    if name == "map.json":
-        path.write_text(ds.design(rows, n_components=2, n_frequencies=30).to_json())
-        before = path.read_text()
-        path.write_bytes(mutated(rng, before.encode()))
-        found = ds.open(path)
-        same = found == ds.FeatureMap.from_json(before)
-        return None if same else "another feature map without an error"
-    made: Any = ds.GaussianMixture([0.5, 0.5], [[0.0, 1.0], [2.0, 3.0]], np.ones((2, 2)))
-    if name != "model.zarr":
-        groups = np.arange(60) % 3 if name == "group.zarr" else None
-        made = ds.partial_sketch(rows, MAP, groups=groups)
-    made.to_zarr(path)
-    damage(rng, path)
-    found = ds.open(path)
-    found.to_zarr(folder / "again.zarr")
-    if name == "model.zarr":
-        same = np.array_equal(found.means, made.means)
+    """Artifacts of every kind whose files or bytes were changed."""
+    kind = str(rng.choice(list(MAKERS)))
+    artifact, expected = made(kind), content(made(kind))
+    if kind == "feature map":
+        (folder / "map.json").write_bytes(mutated(rng, expected))
+        found: Any = ds.open(folder / "map.json")
+    elif rng.random() < 0.5:
+        found = ds.open(mutated(rng, expected))
     else:
-        same = found.identical(made)
-    return None if same else f"another {name} without an error"
+        artifact.to_zarr(folder / "x.zarr")
+        damage(rng, folder / "x.zarr")
+        found = ds.open(folder / "x.zarr")
+    return None if content(found) == expected else f"another {kind} without an error"
+
+
+def edited_artifacts(rng: np.random.Generator, folder: Path) -> str | None:
+    """Artifacts of every kind that were edited, with a checksum that agrees, and then used."""
+    kinds = [kind for kind in MAKERS if kind != "feature map"]
+    use(ds.open(edited(rng, content(made(str(rng.choice(kinds)))))))
+    return None
 
 
 def job_files(rng: np.random.Generator, folder: Path) -> str | None:
@@ -264,6 +236,7 @@ def kills(rng: np.random.Generator, folder: Path) -> str | None:
 
 ATTACKS: dict[str, Attack] = {
     "artifacts": artifacts,
+    "edited artifacts": edited_artifacts,
     "job files": job_files,
     "Parquet files": parquet,
     "Zarr stores": zarr_stores,

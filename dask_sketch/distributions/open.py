@@ -33,6 +33,7 @@ _CLASSES: dict[str, type[DistributionRegressor] | type[DistributionClassifier]] 
     REGRESSOR: DistributionRegressor,
     CLASSIFIER: DistributionClassifier,
 }
+_MAX = 1e150  # of values that are squared
 _DAMAGES = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
@@ -147,7 +148,7 @@ def _features(dataset: xr.Dataset) -> DistributionFeatures:
     if found.kernel == "linear":
         return found
     bandwidth = found.bandwidth_ = _number(attrs, "kernel_bandwidth")
-    if not bandwidth > 0:
+    if not 1.0 / _MAX < bandwidth < _MAX:
         raise InputError(f"kernel_bandwidth={bandwidth:g}.")
     if found.layer == "landmarks":
         shape = (sizes["landmark"], sizes["second_feature"])
@@ -183,8 +184,8 @@ def _settings(text: str, kind: type) -> dict[str, Any]:
 
 def _finite(dataset: xr.Dataset, name: str, shape: tuple[int, ...]) -> Array:
     values = stored_array(dataset, name, shape, (np.float64,))
-    if not np.isfinite(values).all():
-        raise InputError(f"{name} has values that are not finite.")
+    if not (np.abs(values) < _MAX).all():
+        raise InputError(f"{name} has values that are not finite, or of {_MAX:g} and more.")
     return values
 
 

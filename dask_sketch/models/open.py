@@ -40,6 +40,7 @@ _CLASSES: dict[str, type[AnyModel]] = {
     VON_MISES_FISHER: VonMisesFisherMixture,
     ALPHA_STABLE: AlphaStableMixture,
 }
+_DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _NUMBERS = ("cost", "noise_level", "seconds")
 _COUNTS = ("seed", "replicates", "n_evaluations")
 _MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
@@ -148,7 +149,7 @@ def model_from_dataset(
         return model(**arrays, decoding=record, polishing=polishing)
     except InputError as error:
         raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (*_DAMAGES, AttributeError) as error:
         raise ArtifactError(
             f"store={str(store)!r} is not a {noun}: {error!r} is missing or unreadable. Restore "
             "it from a copy, or decode it again."
@@ -182,7 +183,7 @@ def components_from_dataset(dataset: xr.Dataset, store: object) -> PrincipalComp
             n_samples=int(dataset.attrs["n_samples"]),
             feature_names=names and tuple(map(str, names)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except _DAMAGES as error:
         raise ArtifactError(
             f"store={str(store)!r} does not hold principal components: {error!r}. Restore it from "
             "a copy, or decode them again."

@@ -54,6 +54,8 @@ Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | PrincipalComponents
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 # of a sum; 118 for others
 _MAX_BITS = dict.fromkeys(("weight_steps", "squared_weight_steps", "missing_weight_steps"), 240)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_ROUNDING = 1e150  # of the error of rounded sums, which is squared
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
 
@@ -204,7 +206,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
     except _DAMAGES as error:
         raise damaged_store(store, "sketch", error) from error
     possible = all(quanta.is_canonical() for quanta in sums.values())
-    possible &= 0.0 <= sketch.rounding_error < np.inf
+    possible &= 0.0 <= sketch.rounding_error < _MAX_ROUNDING
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
@@ -366,7 +368,10 @@ def feature_map_of(dataset: xr.Dataset) -> FeatureMap:
     """Feature map of a stored artifact, verified by its digest."""
     attrs = dataset.attrs
     stored = dataset["frequencies"].values if "frequencies" in dataset else None
-    found = FeatureMap.from_spec(attrs["feature_map"], attrs["digest"], stored)
+    digest = attrs["digest"]
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ArtifactError(f"digest={str(digest)[:80]!r} is none; it was edited or is damaged.")
+    found = FeatureMap.from_spec(attrs["feature_map"], digest, stored)
     if "pilot" not in attrs:
         return found
     return found.with_pilot(Pilot.from_dict(parse_object(attrs["pilot"]), found.n_features))

@@ -298,6 +298,7 @@ class SecondMoments(FrozenDataclass, Storable):
     def _divided(self, weights: Any) -> Any:
         """Factors from second moments about the mean to unbiased covariances."""
         one = self.total_weight / max(self.effective_count, 1.0)  # weight of a row, on average
+        weights = np.asarray(weights)  # a division of plain numbers by zero would be an error
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(weights > one, weights / (weights - one), np.nan)
 

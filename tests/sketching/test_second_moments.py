@@ -227,6 +227,12 @@ def test_refused_merges_and_differences():
         partial_moments(X[:1], GRID) - partial_moments(X[1:2] + 9.0, GRID)
 
 
+def test_a_single_row_has_no_variance():
+    found = ds.second_moments([[1.0, 2.0]])
+    assert np.isnan(found.variance).all()
+    assert np.isnan(found.covariance).all()
+
+
 def test_empty():
     found = partial_moments(X[:0], GRID)
     assert found == SecondMoments.empty(GRID)
