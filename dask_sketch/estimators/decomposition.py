@@ -141,7 +141,7 @@ class SketchPCA(
         X
             Samples, shape (n_samples, n_features), or anything that
             :func:`dask_sketch.second_moments` takes, such as a stream of blocks; or their
-            :class:`dask_sketch.SecondMoments`.
+            :class:`dask_sketch.SecondMoments`, such as the total of a ledger.
         y
             Ignored.
         sample_weight

@@ -12,6 +12,7 @@ from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT, is_weight
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
 from dask_sketch.features.kernels.row_reader import native_type
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.validation.arrays import (
     require_integer,
     require_memory,
@@ -47,6 +48,11 @@ def require_nan_policy(nan_policy: object, *, without: str | None = None) -> Non
 
 def require_feature_map(feature_map: object) -> None:
     """Raise InputError unless ``feature_map`` is a FeatureMap."""
+    if isinstance(feature_map, MomentGrid):
+        raise InputError(
+            "feature_map of type MomentGrid: only sketch, plan, merge and ledgers take the grid of "
+            "second moments; give a FeatureMap, from design() without task='pca'."
+        )
     if not isinstance(feature_map, FeatureMap):
         raise InputError(
             f"feature_map of type {type(feature_map).__name__}: give a FeatureMap, from design()."

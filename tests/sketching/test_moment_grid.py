@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
+import dask_sketch as ds
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.moment_grid import MomentGrid, default_n_columns
 
@@ -62,3 +63,8 @@ def test_description():
     assert (values["n_features"], values["n_sums"], values["bytes"]) == (2, 15, 240)
     np.testing.assert_array_equal(values["center"], GRID.center)
     assert GRID.digest[:12] in repr(GRID)
+
+
+def test_functions_of_sketches_refuse_a_grid():
+    with pytest.raises(InputError, match="feature_map of type MomentGrid"):
+        ds.partial_sketch(np.zeros((3, 2)), GRID)

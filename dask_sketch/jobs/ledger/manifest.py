@@ -11,7 +11,7 @@ from typing import Any
 from dask_sketch.errors import ArtifactError, InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import Pilot
-from dask_sketch.jobs.ledger import partition_rows
+from dask_sketch.jobs.ledger import moment_arrays, partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import Batch
 from dask_sketch.jobs.ledger.objects import (
@@ -383,4 +383,9 @@ def _grid_of(spec: str, digest: str, label: str) -> MomentGrid:
         raise LedgerError(f"{label}: {error}") from error
     if grid.digest != digest:
         raise LedgerError(f"{label} has another digest than its grid: it was edited or damaged.")
+    if grid.nbytes > moment_arrays.MAX_BYTES:
+        raise LedgerError(
+            f"{label} has a grid of {grid.n_features:,} features, whose second moments take "
+            f"{grid.nbytes:,} bytes: it is too large."
+        )
     return grid

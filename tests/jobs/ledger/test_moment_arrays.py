@@ -18,6 +18,8 @@ from jobs.ledger.world import Nights, World, record
 import dask_sketch as ds
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.ledger import Partition, manifest, moment_arrays
+from dask_sketch.jobs.ledger.backends import open_backend
+from dask_sketch.jobs.ledger.objects import fresh_name, with_checksum, write_group
 from dask_sketch.jobs.past_models import model_history
 from dask_sketch.sketching.partial_moments import partial_moments
 
@@ -202,3 +204,18 @@ def test_impossible_numbers_are_refused(word, value):
     moment_arrays.unstack(arrays, 0, GRID, "batch")
     with pytest.raises(LedgerError, match="batch holds impossible"):
         moment_arrays.unstack(arrays, 1, GRID, "batch")
+
+
+def test_edited_grids_are_refused(moments, tmp_path):
+    large = ds.MomentGrid(np.zeros(30_000), np.ones(30_000))
+    manifest.write_root(open_backend(tmp_path / "large.zarr"), large, None)
+    with pytest.raises(LedgerError, match="30,000 features"):
+        ds.open_ledger(tmp_path / "large.zarr")
+    for change in ({"digest": "0" * 64}, {"spec": "{}"}):
+        backend = open_backend(tmp_path / f"{next(iter(change))}.zarr")
+        stated = {"spec": GRID.spec, "digest": GRID.digest} | change
+        reference = write_group(backend, fresh_name("grid", 0), {}, stated)
+        content = {"grid": reference.to_json()}
+        backend.write_new("zarr.json", with_checksum(manifest.ROOT_SCHEMA, 3, content))
+        with pytest.raises(LedgerError, match=r"spec|digest"):
+            ds.open_ledger(backend.label)
