@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -147,6 +148,26 @@ def test_groups_and_columns(make_place: Make) -> None:
     found = ledger.model(name="model@2")
     assert isinstance(found, PrincipalComponents)
     np.testing.assert_array_equal(found.mean, part.mean)
+
+
+def test_weights_and_names_of_a_table(make_place: Make) -> None:
+    place = make_place(1)
+    frame = pd.DataFrame(rows_of(90).astype("f8"), columns=["a", "b"])
+    frame["w"] = np.linspace(0.5, 2.0, 90)
+    for number in range(3):
+        frame[30 * number : 30 * number + 30].to_parquet(place.folder / f"{number}.parquet")
+    source = '[[sources]]\npath = "*.parquet"\nweights = "w"\ncolumns = ["b", "a"]\n'
+    place.write(DECODE + MODEL, map_=TASK, sources=source)
+    outcome = place.run()
+    assert outcome.partitions == 3
+    total = place.ledger().total()
+    x, w = frame[["b", "a"]], frame["w"].to_numpy()
+    assert total == ds.second_moments(x, w, like=total)
+    np.testing.assert_allclose(total.covariance, np.cov(x.T, aweights=w), rtol=1e-8)
+    assert ds.open(place.folder / "out/model.zarr").feature_names == ("b", "a")
+    # the next night knows the columns
+    place.write(DECODE + MODEL, map_=TASK, sources=source.replace('columns = ["b", "a"]\n', ""))
+    assert place.run().models["model"]["start"] == "kept"
 
 
 @pytest.mark.parametrize(

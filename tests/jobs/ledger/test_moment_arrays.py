@@ -50,11 +50,11 @@ def one_pass(world, versions):
 @grids
 def test_nights_have_the_bits_of_one_pass(grid):
     world, place = World(grid), f"memory://nights-{uuid.uuid4()}/ledger.zarr"
-    Nights(world, 5).run(ds.create_ledger(place, grid))
+    Nights(world, 3).run(ds.create_ledger(place, grid))
     again = ds.open_ledger(place)
     assert again.feature_map == grid
     assert again.feature_map.feature_names == grid.feature_names
-    versions = Nights(world, 5).expected(5)
+    versions = Nights(world, 3).expected(3)
     total = again.total()
     assert total == one_pass(world, versions) == again.total(versions)
     for key, version in versions.items():
@@ -62,7 +62,7 @@ def test_nights_have_the_bits_of_one_pass(grid):
     k = None if total.is_complete else 1
     with pytest.warns(UserWarning, match="n_columns=2") if k else nullcontext():
         assert ds.SketchPCA(k).fit(total).n_samples_ == total.count
-    nights = Nights(world, 5)
+    nights = Nights(world, 3)
     states = dict(again.states(3))
     assert states
     assert all(state == nights.total(nights.expected(night)) for night, state in states.items())
@@ -71,7 +71,7 @@ def test_nights_have_the_bits_of_one_pass(grid):
     assert again.verify(0.5, 0, lambda keys: {k: world.sketch("other") for k in keys}).differing
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_any_history_has_the_bits_of_one_pass(data):
     world = World(GRID)
