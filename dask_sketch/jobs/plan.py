@@ -13,7 +13,7 @@ from dask.utils import parse_bytes
 from dask_sketch import config
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
-from dask_sketch.errors import PlanError
+from dask_sketch.errors import InputError, JobError, PlanError
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
@@ -194,6 +194,7 @@ def plan_run(
     needed, available = max(memory, key=lambda one: one[0] or 0)
     sampling: Sampling | None
     if isinstance(feature_map, MomentGrid):
+        _columns_of(job, feature_map.n_features, feature_map.n_columns)
         rows_per_partition(job, sources)  # refuses any
         sampling = None
     elif ledger is None:
@@ -271,12 +272,33 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:
     given, d = job.feature_map, sources[0].samples.n_features
     assert d is not None  # known for every path
     if given.task == PCA:
-        n_columns = columns_of_grid(d, given.n_columns, components_wanted(job))
+        n_columns = _columns_of(job, d, given.n_columns)
         pairwise = job.sources[0].nan_policy == "available"
         return MomentGrid(np.zeros(d), np.ones(d), n_columns, job.job.seed, pairwise=pairwise)
     task: Any = given.task or "mixture"
     m = given.n_frequencies or default_n_frequencies(d, given.n_components or 1, task)
     return FeatureMap(d, m, scale=1.0)
+
+
+def _columns_of(job: Job, n_features: int, n_columns: int | None) -> int | None:
+    """Number of columns of the test matrix, from which all components can be decoded.
+
+    Raises
+    ------
+    JobError
+        If there are fewer columns or features than components, or their number is needed.
+    """
+    try:
+        found = columns_of_grid(n_features, n_columns, components_wanted(job))
+    except InputError as error:
+        raise JobError(f"{job.path}: feature_map.n_columns = {n_columns}: {error}") from error
+    for i, table in enumerate(job.decode):
+        if found is not None and table.n_components is None:
+            raise JobError(
+                f"{job.path}: decode[{i}].n_components: give a number of components, since "
+                f"{found} columns of the second moments are held"
+            )
+    return found
 
 
 def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:

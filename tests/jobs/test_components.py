@@ -201,6 +201,26 @@ def test_rows_and_policies_of_sources() -> None:
     assert "sources[0].nan_policy" in str(raised.value)
 
 
+def test_components_that_cannot_be_decoded_are_refused_before_data_is_read(
+    make_place: Make, read: list[int]
+) -> None:
+    place = make_place(2)
+    for task, decode, message in (
+        (TASK, "n_components = 3", r"n_components=3.*n_features=2"),
+        (TASK + "\nn_columns = 1", "n_components = 2", r"n_columns = 1.*n_components=2"),
+        (TASK + "\nn_columns = 1", "", r"decode\[0\]\.n_components"),
+    ):
+        place.write(f"[[decode]]\n{decode}\n", map_=task)
+        with pytest.raises(JobError, match=message):
+            place.run()
+    assert read == []
+    place.write(DECODE, map_=TASK)
+    place.run()
+    place.write("[[decode]]\nn_components = 3\n", map_=TASK)
+    with pytest.raises(JobError, match="n_components=3"):
+        place.run()
+
+
 def test_a_ledger_of_the_other_kind(make_place: Make) -> None:
     place = make_place(3)
     place.write("", map_=TASK)
