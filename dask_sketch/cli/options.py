@@ -18,7 +18,7 @@ import click
 
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
 from dask_sketch.errors import ArtifactError, InputError, PlanError, SketchError
-from dask_sketch.storage.local_files import replacing
+from dask_sketch.storage.local_files import replacing, write_errors
 from dask_sketch.validation.choices import TASKS, known_type, listed_types
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
@@ -447,11 +447,13 @@ def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator
     Raises
     ------
     InputError
-        If ``path`` cannot be written.
+        If ``path`` cannot be opened.
+    ArtifactError
+        If it cannot be written, as on a full disk.
     """
     import fsspec
 
-    with contextlib.ExitStack() as opened:
+    with write_errors(path), contextlib.ExitStack() as opened:
         try:
             if not _is_url(path):
                 new = opened.enter_context(replacing(Path(path)))

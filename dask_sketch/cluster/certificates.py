@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError, install_command
+from dask_sketch.storage.local_files import write_errors
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -94,7 +95,7 @@ def make_certificates(
     Raises
     ------
     ArtifactError
-        If one of the files exists and ``overwrite`` is false.
+        If one of the files exists and ``overwrite`` is false, or they cannot be written.
     InputError
         If ``days`` or a host is not valid, or the package ``cryptography`` is missing.
 
@@ -126,9 +127,10 @@ def make_certificates(
                     "restart all processes of the cluster.",
                     parameter="overwrite",
                 )
-    at.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in contents.items():
-        _write(at / name, content, 0o600 if name.endswith(".key") else 0o644)
+    with write_errors(at):
+        at.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in contents.items():
+            _write(at / name, content, 0o600 if name.endswith(".key") else 0o644)
     return Certificates(at, *valid, tuple(hosts), environment)
 
 
@@ -276,7 +278,12 @@ def _alternative(host: str) -> Any:
 def _write(path: Path, content: bytes, mode: int) -> None:
     """Write atomically: never a part of a file, never a key that others can read."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # mode 0600
-        file.write(content)
-    temporary = Path(file.name)
-    temporary.chmod(mode)
-    temporary.replace(path)
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            temporary.chmod(mode)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise

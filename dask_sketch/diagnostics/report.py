@@ -20,7 +20,7 @@ from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.storage.local_files import replacing
+from dask_sketch.storage.local_files import replacing, write_errors
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
@@ -261,7 +261,7 @@ def write_page(
         }
     )
     out = Path(path)
-    with replacing(out) as new:
+    with write_errors(out), replacing(out) as new:
         # names of files may be no UTF-8
         new.write_text(page, encoding="utf-8", errors="backslashreplace")
     return out

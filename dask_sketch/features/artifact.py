@@ -10,7 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.storage.local_files import read_regular_file, replacing
+from dask_sketch.storage.local_files import read_regular_file, replacing, write_errors
 
 MAX_TEXT = 2**26  # bytes: a whitening matrix of 1800 features
 
@@ -28,11 +28,16 @@ def write_feature_map(
         Feature map to write.
     storage_options
         Options of the file system of a URL.
+
+    Raises
+    ------
+    ArtifactError
+        If a file of this machine cannot be written.
     """
     fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
     text = feature_map.to_json() + "\n"
     if isinstance(fs, LocalFileSystem):
-        with replacing(Path(place)) as new:
+        with write_errors(path), replacing(Path(place)) as new:
             new.write_text(text, encoding="utf-8")
         return
     folder, _, _ = place.rpartition("/")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dask_sketch.errors import InputError
+from dask_sketch.storage.local_files import replacing, write_errors
 
 HEADER = ("model", "test", "target")
 # values of the third column in common lists; numbers come first in some
@@ -119,7 +120,7 @@ def write_trials(
     Parameters
     ----------
     path
-        Path of the file; an existing file is replaced.
+        Path of the file; an existing file is replaced when the new one is complete.
     trials
         Trials to write.
     scores
@@ -132,7 +133,11 @@ def write_trials(
             f"scores has length {len(answers)}, trials {len(listed)}: give one for each."
         )
     labelled = any(trial.target is not None for trial in listed)
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
+    with (
+        write_errors(path),
+        replacing(Path(path)) as new,
+        new.open("w", newline="", encoding="utf-8") as file,
+    ):
         out = csv.writer(file)
         out.writerow((*HEADER[: 3 if labelled else 2], *(() if scores is None else ("score",))))
         for trial, score in zip(listed, answers, strict=True):

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from dask_sketch.errors import ArtifactError
+
 _OLD_AFTER = 3600.0  # seconds after which the scratch folder of another process is swept
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
 
@@ -53,6 +55,29 @@ def replacing(path: Path) -> Iterator[Path]:
         _move(scratch / "new", path, scratch / "old")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise errors of the file system, such as those of a full disk, as errors of the package.
+
+    Parameters
+    ----------
+    path
+        Path or URL that is written within the ``with`` block.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot be written; the message names it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"path={os.fspath(path)!r} cannot be written: {error.strerror or error} "
+            f"({type(error).__name__}). Free space there, or choose another path."
+        ) from error
 
 
 def _move(new: Path, path: Path, old: Path) -> None:
