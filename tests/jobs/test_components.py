@@ -74,7 +74,9 @@ def test_nights_of_principal_components(make_place: Make, read: list[int]) -> No
     assert stored.n_samples == 7 * ROWS
     assert "second moments have no test" in again.untested.lower()
     assert verify_job(place.file, 1.0).is_sound
-    assert records_text(place.ledger().history(), (), {}).count("done") == 4
+    store[ROWS : 2 * ROWS] = rows_of(ROWS, seed=4)  # of the same number and weight
+    assert place.run().models["model"]["start"] == "cold"
+    assert records_text(place.ledger().history(), (), {}).count("done") == 5
 
 
 def test_plan_states_bytes_of_moments(make_place: Make) -> None:

@@ -102,6 +102,7 @@ def test_weights_and_omitted_rows(moments):
         ledger.commit(added=[(Partition(key, "1"), p) for key, p in zip("ab", parts, strict=True)])
         assert ledger.total() == parts[0] + parts[1]
         assert ledger.total().omitted == 1
+        assert ds.open_ledger(ledger.label).sketch_of("a") == parts[0]
         ledger.commit(removed=["a"])
     assert ds.open_ledger(ledger.label).total() == parts[1]
 
