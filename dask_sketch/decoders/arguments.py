@@ -12,21 +12,36 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
-from dask_sketch.decoders.methods import OPTIONAL, START, Method, matrix_row, rows_of
+from dask_sketch.decoders.methods import (
+    OPTIONAL,
+    START,
+    Method,
+    matrix_row,
+    rows_of,
+    transform_start,
+)
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import Start, nearby_mixture, pilot_clusters
 from dask_sketch.errors import DecodeError, InputError
+from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of, require_rank
+from dask_sketch.models.open import AnyModel
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
+# Classes of the models of other families, by the names of the models.
+FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
+    "von-mises-fisher": VonMisesFisherMixture,
+    "alpha-stable": AlphaStableMixture,
+}
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
@@ -43,7 +58,7 @@ def check_problem(
     model: str | None,
     bounds: str | ArrayLike | None,
     covariance: ArrayLike | None,
-    start: GaussianMixture | Centroids | None,
+    start: AnyModel | None,
     maxima: str,
     merge: bool,
     refine: str | None,
@@ -73,13 +88,16 @@ def check_problem(
     _require_type(covariance_type, sketch.feature_map.n_features, refine)
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
+    for name, family in FAMILIES.items():
+        model = name if model is None and isinstance(start, family) else model
     if model in TRANSFORMS:
-        given = {"bounds": bounds, "start": start, "covariance": covariance, "device": device}
-        _require_transform(model, n_components, given | {"refine": refine, "merge": merge or None})
+        given = {"bounds": bounds, "covariance": covariance, "device": device}
+        n_given = getattr(start, "n_components", None) if n_components is None else n_components
+        _require_transform(model, n_given, given | {"refine": refine, "merge": merge or None})
     model = _model_of_type(model, covariance_type)
     has_matrices = uses_matrices(covariance_type)
     d = sketch.feature_map.n_features
-    components = None if start is None else _start(start, d, has_matrices)
+    components = None if start is None else _start(start, d, model, has_matrices)
     optional = (start, bounds, covariance, device, merge or None)
     if method is None and all(value is None for value in optional):
         method = _method_of_sample(sketch, model, n_components)
@@ -381,12 +399,14 @@ def _row(
     method: str | None,
     model: str | None,
     n_components: int | None,
-    start: GaussianMixture | Centroids | None,
+    start: AnyModel | None,
 ) -> tuple[Method, str]:
     """Row of the table for a method and a model, with the default of each."""
     if start is not None:
         if method is not None:
             raise DecodeError(f"method={method!r} and start: give one, a start needs no method.")
+        if model in TRANSFORMS:
+            return transform_start(model), model
         return START, model or ("dirac" if isinstance(start, Centroids) else "gaussian")
     if method is None:
         method = "density" if model in ("dirac", "von-mises-fisher") else "cl-ompr"
@@ -408,17 +428,24 @@ def _row(
     return fitting[0], model
 
 
-def _start(start: object, n_features: int, has_matrices: bool) -> Start:
+def _start(start: object, n_features: int, model: str | None, has_matrices: bool) -> Start:
     """Components of an earlier model; variances of centroids are zero."""
-    if not isinstance(start, (GaussianMixture, Centroids)):
+    other = FAMILIES.get(model or "")
+    wanted = (GaussianMixture, Centroids) if other is None else (other,)
+    if not isinstance(start, wanted):
         raise DecodeError(
-            f"start of type {type(start).__name__}: give an earlier model, as decode returns it."
+            f"start of type {type(start).__name__} with model={model!r}: give an earlier model of "
+            f"{' or '.join(each.__name__ for each in wanted)}, as decode returns it."
         )
     if start.n_features != n_features:
         raise DecodeError(
             f"start has {start.n_features} features, the sketch {n_features}: start from a model "
             "of the same features."
         )
+    if isinstance(start, (VonMisesFisherMixture, AlphaStableMixture)):
+        weights, means, *others = (getattr(start, name) for name in start._arrays)
+        parameters = dict(zip(start._arrays[2:], others, strict=True))
+        return Start(weights, means, np.zeros_like(means), start.decoding, parameters)
     if isinstance(start, Centroids):
         return Start(start.weights, start.centers, np.zeros_like(start.centers), start.decoding)
     shapes = start.covariance_matrices if has_matrices else start.variances

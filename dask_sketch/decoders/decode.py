@@ -11,6 +11,7 @@ from typing import Any, overload
 from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.arguments import (
+    FAMILIES,
     beside_default,
     check_problem,
     require_callables,
@@ -26,13 +27,11 @@ from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.errors import DecodeError
-from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import REGULARIZED, Decoding, StandardErrors
 from dask_sketch.models.open import AnyModel
-from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
@@ -40,10 +39,6 @@ from dask_sketch.validation.choices import named_type, uses_matrices
 from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
-_FAMILIES: dict[str, Callable[..., VonMisesFisherMixture | AlphaStableMixture]] = {
-    "von-mises-fisher": VonMisesFisherMixture,
-    "alpha-stable": AlphaStableMixture,
-}
 _LONG = 30.0  # expected seconds of CPU time that are logged
 logger = logging.getLogger(__name__)
 
@@ -59,7 +54,7 @@ def decode(
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
-    start: GaussianMixture | Centroids | None = ...,
+    start: AnyModel | None = ...,
     maxima: str = ...,
     merge: bool = ...,
     seed: int = ...,
@@ -83,7 +78,7 @@ def decode(
     refine: str | None = ...,
     bounds: str | ArrayLike | None = ...,
     covariance: ArrayLike | None = ...,
-    start: GaussianMixture | Centroids | None = ...,
+    start: AnyModel | None = ...,
     maxima: str = ...,
     merge: bool = ...,
     seed: int = ...,
@@ -106,7 +101,7 @@ def decode(
     refine: str | None = None,
     bounds: str | ArrayLike | None = None,
     covariance: ArrayLike | None = None,
-    start: GaussianMixture | Centroids | None = None,
+    start: AnyModel | None = None,
     maxima: str = "shift",
     merge: bool = False,
     seed: int = 0,
@@ -215,7 +210,8 @@ def decode(
     start
         Earlier model of the same kind of data, for a sketch that has grown: descend from its
         components, in place of a method. Components that no longer fit are replaced if the number
-        of samples has grown by 20 % since replacement was last tried, or if the fit is worse.
+        of samples has grown by 20 % since replacement was last tried, or if the fit is worse; not
+        those of models of other families.
     maxima
         Search for local maxima by ``"sketch-shift"`` and ``"density"``: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -437,7 +433,7 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
         feature_names=problem.sketch.feature_map.feature_names,
     )
     if problem.model in TRANSFORMS:
-        made = _FAMILIES[problem.model]
+        made: Callable[..., AnyModel] = FAMILIES[problem.model]
         return made(solution.weights, solution.means, **solution.parameters or {}, decoding=record)
     if solution.variances is None:
         spherical = problem.sketch.feature_map.normalize

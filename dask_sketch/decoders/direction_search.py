@@ -25,7 +25,9 @@ from dask_sketch.decoders.transform_fit import (
     Target,
     descend,
     descend_best,
+    refine,
     refine_best,
+    require_size,
     solution,
     warn_of_fit,
 )
@@ -166,6 +168,37 @@ def fit_replicate(
     if pilot is not None:
         starts += _starts(pilot.weights, pilot.means)
     return descend_best(target, starts, report)
+
+
+def fit_from_start(
+    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
+) -> Fit:
+    """Fit of one replicate from the components of an earlier model."""
+    del rng, threads
+    require_size(problem)
+    start = problem.start
+    assert start is not None and start.parameters is not None  # noqa: PT018
+    theta = start.parameters["concentrations"][:, None] * start.means
+    return descend_best(_target(problem), [(start.weights, theta)], report)
+
+
+def conclude_from_start(
+    problem: Problem, fits: list[Fit], threads: Threads, report: Report
+) -> Solution:
+    """Solution of the fit of lowest cost, refined; there is no search for other components.
+
+    Parameters
+    ----------
+    problem, threads, report
+        Arguments of :func:`conclude_with_rows`.
+    fits
+        Fits of all replicates.
+    """
+    del threads
+    best = min(fits, key=lambda each: each.cost)
+    fit, test = refine(_target(problem), problem.sketch, best, report)
+    warn_of_fit(problem, fit.cost, test, {})
+    return _solution(problem, fit, overidentification=test)
 
 
 def fit_with_rows(

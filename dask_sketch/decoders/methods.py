@@ -177,6 +177,18 @@ START = Method(
 )
 
 
+# Those of models of other families, by their names.
+_STARTS = {
+    model: Method(
+        "start", (model,), module.fit_from_start, module.conclude_from_start, lambda problem: 3
+    )
+    for model, module in (
+        ("von-mises-fisher", direction_search),
+        ("alpha-stable", stable_search),
+    )
+}
+
+
 # Methods that fit covariance matrices, by their names; "likelihood" does so itself.
 _MATRICES = {
     name: Method(
@@ -193,6 +205,17 @@ _MATRICES = {
         ("start", matrix_search.fit_from_start),
     )
 }
+
+
+def transform_start(model: str) -> Method:
+    """Row of the method of problems with a start, of a model of another family.
+
+    Parameters
+    ----------
+    model
+        Name of the model.
+    """
+    return _STARTS[model]
 
 
 def matrix_row(row: Method) -> Method | None:

@@ -23,7 +23,9 @@ from dask_sketch.decoders.transform_fit import (
     descend,
     descend_best,
     is_suspect,
+    refine,
     refine_best,
+    require_size,
     solution,
     standard_errors,
     warn_of_fit,
@@ -101,6 +103,19 @@ def fit_replicate(
             shapes = np.column_stack([means - center, scales, np.full(k, alpha)])
             starts.append((weights, shapes))
     return descend_best(target, starts, report)
+
+
+def fit_from_start(
+    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
+) -> Fit:
+    """Fit of one replicate from the components of an earlier model."""
+    del rng, threads
+    require_size(problem)
+    start, center = problem.start, problem.sketch.feature_map.center
+    assert start is not None and start.parameters is not None  # noqa: PT018
+    scales, alphas = (start.parameters[name] for name in ("scales", "alphas"))
+    theta = np.column_stack([start.means - center, np.log(scales), alphas])
+    return descend_best(_target(problem), [(start.weights, theta)], report)
 
 
 def _gaussians(
@@ -184,18 +199,40 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
     target, sketch = _target(problem), problem.sketch
     search = partial(fit_replicate, problem, report=report, threads=threads)
     fit, test = refine_best(problem, target, fits, _parts, report, search)
-    d, center = problem.n_features, sketch.feature_map.center
-    locations, scales, alphas = fit.theta[:, :d], np.exp(fit.theta[:, d:-1]), fit.theta[:, -1]
+    d, locations = problem.n_features, fit.theta[:, : problem.n_features]
     widest = np.exp(2.0 * fit.theta[:, d:-1]).max(axis=0)
     start = np.concatenate([fit.weights @ locations, 0.5 * np.log(widest), [1.5]])[None]
     one = descend(target, np.ones(1), start)
     warn_of_fit(problem, fit.cost, test, {"a single component": one.cost})
     if not is_suspect(sketch, test):
         _warn_of_errors(problem, target, fit)
+    return _solution(problem, fit, test)
+
+
+def conclude_from_start(
+    problem: Problem, fits: list[Fit], threads: Threads, report: Report
+) -> Solution:
+    """Solution of the fit of lowest cost, refined; there is no search for other components.
+
+    Parameters
+    ----------
+    problem, fits, threads, report
+        Arguments of :func:`conclude`.
+    """
+    del threads
+    best = min(fits, key=lambda each: each.cost)
+    fit, test = refine(_target(problem), problem.sketch, best, report)
+    warn_of_fit(problem, fit.cost, test, {})
+    return _solution(problem, fit, test)
+
+
+def _solution(problem: Problem, fit: Fit, test: tuple[float, float, float] | None) -> Solution:
+    d, center = problem.n_features, problem.sketch.feature_map.center
+    scales, alphas = np.exp(fit.theta[:, d:-1]), fit.theta[:, -1]
     return solution(
         problem,
         fit,
-        center + locations,
+        center + fit.theta[:, :d],
         {"scales": scales, "alphas": alphas},
         overidentification=test,
     )

@@ -45,12 +45,16 @@ class Start:
         matrices (K, n_features, n_features) may take the place of variances.
     decoding
         Record of the model that the components are taken from, if it has one.
+    parameters
+        Further arrays of a model of another family by their names, each with K rows; its ``means``
+        are directions or locations.
     """
 
     weights: Array
     means: Array
     variances: Array
     decoding: Decoding | None = None
+    parameters: dict[str, Array] | None = None
 
     def atoms(self, objective: Objective) -> Array:
         """Parameters (K, n_parameters) of the nearest atoms of an objective."""

@@ -21,6 +21,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS, warn_of_overidentification
 from dask_sketch.decoders.problem import Problem, Report, Solution
+from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
 
@@ -180,6 +181,28 @@ def _solve(matrix: Array, vector: Array) -> Array:
         return np.asarray(linalg.cho_solve(linalg.cho_factor(matrix), vector))
     except linalg.LinAlgError:
         return np.asarray(np.linalg.lstsq(matrix, vector)[0])
+
+
+def require_size(problem: Problem) -> None:
+    """Raise unless a start has as many components as are decoded.
+
+    Parameters
+    ----------
+    problem
+        Sketch and arguments, with a start.
+
+    Raises
+    ------
+    DecodeError
+        If it has another number.
+    """
+    assert problem.start is not None  # of the method "start"
+    n_given = len(problem.start.weights)
+    if problem.n_components not in (None, n_given):
+        raise DecodeError(
+            f"n_components={problem.n_components} with a start of {n_given} components and "
+            f"model={problem.model!r}: leave n_components out, or start."
+        )
 
 
 def descend_best(target: Target, starts: Sequence[tuple[Array, Array]], report: Report) -> Fit:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,15 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
 from dask_sketch.decoders.decode import decode
-from dask_sketch.diagnostics.fit import require_model
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError
+from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.open import gaussian_or_centroids
+from dask_sketch.models.latent_class_mixture import LatentClassMixture
+from dask_sketch.models.open import AnyModel
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
@@ -30,6 +32,9 @@ from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _FEW = 20  # units, of which fewer give intervals that are too short
+# Parameters with intervals of logits, and of logarithms; of matrices, those of the diagonal.
+_FRACTIONS = ("weights", "probabilities")
+_POSITIVE = ("covariances", "covariance_matrices", "variances", "scales", "concentrations")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,12 +48,13 @@ class Bootstrap:
         replicates are matched.
     replicates
         Parameters of the replicates by name, such as ``"means"``, each with a first axis of length
-        n_replicates before those of the parameter.
+        n_replicates before those of the parameter. Factors may be rotated: of
+        ``covariance_type="low-rank:r"`` they are the ``"covariance_matrices"``.
     n_units
         Number of partial sketches.
     """
 
-    model: GaussianMixture | Centroids
+    model: AnyModel
     replicates: dict[str, Array]
     n_units: int
 
@@ -69,8 +75,9 @@ class Bootstrap:
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters.
 
-        Student's intervals of n - 1 degrees of freedom with n units, of the logits of weights, of
-        means, and of the logarithms of variances.
+        Student's intervals of n - 1 degrees of freedom with n units, of the logits of weights and
+        probabilities, of the logarithms of variances, scales and concentrations, and of all other
+        parameters as they are.
 
         Parameters
         ----------
@@ -94,24 +101,27 @@ class Bootstrap:
             value, error = getattr(self.model, name), reach * errors
             low, high = value - error, value + error
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                if name == "weights":
+                if name in _FRACTIONS:
                     odds, spread = value / (1.0 - value), np.exp(error / (value * (1.0 - value)))
                     ends = [1.0 / (1.0 + spread / odds), 1.0 / (1.0 + 1.0 / (odds * spread))]
                 else:
                     ends = [value * np.exp(-error / value), value * np.exp(error / value)]
-            if name in ("weights", "covariances"):
-                positive = value > 0.0
-                if name == "weights":
-                    positive &= value < 1.0
-                elif value.ndim > 1 and self._has_matrices:
-                    positive = np.broadcast_to(np.eye(value.shape[-1], dtype=bool), value.shape)
-                low, high = np.where(positive, ends[0], low), np.where(positive, ends[1], high)
+            inside = self._is_transformed(name, value)
+            low, high = np.where(inside, ends[0], low), np.where(inside, ends[1], high)
             out[name] = np.stack([low, high], axis=-1)
         return out
 
-    @property
-    def _has_matrices(self) -> bool:
-        return uses_matrices(getattr(self.model, "covariance_type", "diag"))
+    def _is_transformed(self, name: str, value: Array) -> NDArray[np.bool_]:
+        """Where the interval is one of logits or logarithms."""
+        if name not in (*_FRACTIONS, *_POSITIVE):
+            return np.zeros(value.shape, dtype=bool)
+        inside = value > 0.0
+        if name in _FRACTIONS:
+            return np.asarray(inside & (value < 1.0))
+        kind = getattr(self.model, "covariance_type", "diag")
+        if name == "covariance_matrices" or (name == "covariances" and uses_matrices(kind)):
+            inside = np.broadcast_to(np.eye(value.shape[-1], dtype=bool), value.shape)
+        return np.asarray(inside)
 
     def as_dict(self) -> dict[str, Any]:
         """Sizes, and the standard errors of all parameters."""
@@ -128,7 +138,7 @@ class Bootstrap:
 
 
 def bootstrap(
-    model: GaussianMixture | Centroids,
+    model: AnyModel,
     sketches: SketchGroup | Mapping[Any, Sketch] | Iterable[Sketch],
     *,
     n_replicates: int = 200,
@@ -148,8 +158,8 @@ def bootstrap(
     Parameters
     ----------
     model
-        Model decoded from the sum of the sketches. It is decoded again with the arguments here,
-        from its own components; this is the ``model`` of the result.
+        Model of any family, decoded from the sum of the sketches. It is decoded again with the
+        arguments here, from its own components; this is the ``model`` of the result.
     sketches
         Partial sketches: a group such as ``sketch(x, feature_map, groups=speaker)``, sketches by
         any key, such as ``dict(ledger.sketches(ledger.entries))``, or a list. Their random rows are
@@ -157,7 +167,8 @@ def bootstrap(
     n_replicates
         Number of replicates, ``>= 2``.
     refine
-        Argument of :func:`dask_sketch.decode`; None for centroids.
+        Argument of :func:`dask_sketch.decode`, for Gaussians and latent classes; others are refined
+        or not in any case.
     seed
         Seed of the draws, ``>= 0``.
     executor
@@ -198,12 +209,9 @@ def bootstrap(
     >>> bool(0.04 < found.stderr["means"][0, 0] < 0.1)
     True
     """
-    gaussian_or_centroids("bootstrap", model)
-    require_model("model", model)
-    if rank_of(getattr(model, "covariance_type", None)) is not None:
+    if not isinstance(model, get_args(AnyModel)):
         raise InputError(
-            f"model has covariance_type={model.covariance_type!r}: loadings are determined only up "  # type: ignore[union-attr]
-            "to rotations. Bootstrap a model with covariance_type='full' or 'diag'.",
+            f"model of type {type(model).__name__}: give a model as decode and open return it.",
             parameter="model",
         )
     n_replicates = require_integer("n_replicates", n_replicates, 2)
@@ -221,10 +229,14 @@ def bootstrap(
             "often too short. Divide the data into more independent parts."
         )
     given = {"refine": refine, "seed": seed, "threads": 1, **options}
-    if isinstance(model, Centroids):
-        given |= {"refine": None, "model": "dirac"}
-    else:
+    if isinstance(model, GaussianMixture):
         given.setdefault("covariance_type", model.covariance_type)
+        if rank_of(given["covariance_type"]) is not None:
+            given["refine"] = None  # which is as "efficient"
+    elif not isinstance(model, LatentClassMixture):
+        given["refine"] = None
+        if isinstance(model, Centroids):
+            given["model"] = "dirac"
     total = merge(units)
     center = _decoded(total, model, given)
     assert center.decoding is not None
@@ -266,7 +278,8 @@ def _units(sketches: Any) -> list[Sketch]:
                 "Bootstrap the sketches before privatise().",
                 parameter="sketches",
             )
-    units = [each.without_sample() for each in found if each.total_weight > 0]
+    # the pilot's mixture would be a rival that is the same in all replicates
+    units = [_without_rows(each) for each in found if each.total_weight > 0]
     if len(units) < 2:
         raise InputError(
             f"sketches has {len(units)} units with samples: give at least two.",
@@ -275,13 +288,18 @@ def _units(sketches: Any) -> list[Sketch]:
     return units
 
 
+def _without_rows(sketch: Sketch) -> Sketch:
+    """Sketch without random rows, and without the mixture of pilot rows."""
+    return replace(sketch.without_sample(), feature_map=sketch.feature_map.with_pilot(None))
+
+
 def _replicates(
     units: list[Sketch],
     draws: list[NDArray[np.int64]],
-    start: GaussianMixture | Centroids,
+    start: AnyModel,
     options: dict[str, Any],
     executor: Executor | None,
-) -> Iterable[GaussianMixture | Centroids]:
+) -> Iterable[AnyModel]:
     """Models of all draws, in their order."""
     totals = (
         merge([unit for unit, n in zip(units, draw, strict=True) for _ in range(n)])
@@ -298,27 +316,42 @@ def _replicates(
             future.cancel()
 
 
-def _decoded(
-    sketch: Sketch, start: GaussianMixture | Centroids, options: dict[str, Any]
-) -> GaussianMixture | Centroids:
+def _decoded(sketch: Sketch, start: AnyModel, options: dict[str, Any]) -> AnyModel:
     """Model from a start; warnings of the fit are of dependence as well, and left out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = decode(sketch, start=start, **options)
-    assert isinstance(found, (GaussianMixture, Centroids))  # as the start
-    return found
+        return decode(sketch, start=start, **options)
 
 
-def _matched(found: GaussianMixture | Centroids, center: Any) -> dict[str, Array]:
+def _matched(found: AnyModel, center: AnyModel) -> dict[str, Array]:
     """Parameters of a replicate in the order of the components that they are nearest to."""
-    places = "centers" if isinstance(center, Centroids) else "means"
-    mine, theirs = getattr(center, places), getattr(found, places)
-    spread = mine.var(axis=0) if isinstance(center, Centroids) else center.variances.mean(axis=0)
-    apart = (mine[:, None] - theirs[None]) ** 2 / np.where(spread > 0.0, spread, 1.0)
-    order = linear_sum_assignment(apart.sum(axis=2))[1]
-    tied = getattr(center, "covariance_type", None) == "tied"
-    out = {name: getattr(found, name) for name in type(center)._arrays}
+    order = linear_sum_assignment(_distances(center, found))[1]
+    kind = getattr(center, "covariance_type", None)
+    names = type(center)._arrays
+    if rank_of(kind) is not None:
+        names = ("weights", "means", "covariance_matrices")
+    arrays = {name: getattr(found, name) for name in names}
     return {
-        name: value if tied and name == "covariances" else value[order]
-        for name, value in out.items()
+        name: value if kind == "tied" and name == "covariances" else value[order]
+        for name, value in arrays.items()
     }
+
+
+def _distances(one: AnyModel, other: AnyModel) -> Array:
+    """Squared distances (K, K) of the components of two models of the same family."""
+    name = type(one)._arrays[1]  # of means, centers, locations or directions
+    mine, theirs = getattr(one, name), getattr(other, name)
+    if isinstance(one, Centroids):
+        spread = mine.var(axis=0)
+    elif isinstance(one, AlphaStableMixture):
+        spread = (one.scales**2).mean(axis=0)
+    elif isinstance(one, VonMisesFisherMixture):
+        spread = np.ones(mine.shape[1])
+    else:
+        spread = one.variances.mean(axis=0)
+    scale = np.sqrt(np.where(spread > 0.0, spread, 1.0))
+    mine, theirs = mine / scale, theirs / scale
+    if isinstance(one, LatentClassMixture) and isinstance(other, LatentClassMixture):
+        mine = np.concatenate([mine, one.probabilities], axis=1)
+        theirs = np.concatenate([theirs, other.probabilities], axis=1)
+    return np.asarray(((mine[:, None] - theirs[None]) ** 2).sum(axis=2))

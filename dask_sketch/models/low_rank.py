@@ -21,7 +21,8 @@ from dask_sketch.validation.choices import LOW_RANK, listed_types, rank_of
 _TINY = 1e-300
 _LEAST = 1e-9  # noise variance, as a fraction of the variance of the feature
 # Inner steps of an M-step, each of which increases the likelihood: where rows are in memory, the
-# eigenvectors take most of the time, and one step took 0.5 to 0.7 of the time of three; else a pass.
+# eigenvectors take most of the time, and one step took 0.5 to 0.7 of the time of three; where each
+# M-step needs a pass over the data, more.
 _STEPS, _STEPS_OF_PASS = 1, 3
 _MAX_STEPS, _TOLERANCE = 300, 1e-7  # of an analysis without a start
 _START_RIDGE = 1e-6  # added to correlations whose inverse gives the first noise variances

@@ -59,6 +59,24 @@ def test_the_same_seed_gives_the_same_bits(rows, feature_map):
     np.testing.assert_array_equal(found.concentrations, again.concentrations)
 
 
+def test_an_earlier_model_is_a_start(rows, feature_map):
+    sketched = sketch(rows, feature_map, sample=False)
+    found = decode(sketched, 3, model="von-mises-fisher")
+    again = decode(sketched, start=found)
+    assert isinstance(again, VonMisesFisherMixture)
+    assert again.decoding.method == "start"
+    assert again.decoding.n_evaluations < found.decoding.n_evaluations / 3
+    np.testing.assert_allclose(again.directions, found.directions, atol=1e-4)
+    np.testing.assert_allclose(again.concentrations, found.concentrations, rtol=1e-3)
+    with pytest.raises(DecodeError, match=r"n_components=2 .*3"):
+        decode(sketched, 2, model="von-mises-fisher", start=found)
+    points = decode(sketched, 3, model="dirac")
+    with pytest.raises(DecodeError, match="start of type Centroids"):
+        decode(sketched, model="von-mises-fisher", start=points)
+    with pytest.raises(DecodeError, match="start of type VonMisesFisherMixture"):
+        decode(sketched, model="gaussian", start=found)
+
+
 def test_sketches_of_other_rows_are_refused(rows):
     plain = sketch(rows[:1000], design(rows[:1000], n_components=1))
     with pytest.raises(DecodeError, match="normalize=False"):

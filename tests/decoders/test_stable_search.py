@@ -37,6 +37,15 @@ def test_indices_of_stability_are_found(truth, feature_map, sample):
     assert record.overidentification < record.freedom + 5.0 * np.sqrt(2.0 * record.freedom)
 
 
+def test_an_earlier_model_is_a_start(truth, feature_map):
+    sketched = sketch(truth.sample(20_000, seed=3), feature_map, sample=False)
+    found = decode(sketched, start=truth)
+    assert found.decoding.method == "start"
+    np.testing.assert_allclose(np.sort(found.alphas), np.sort(truth.alphas), atol=0.2)
+    again = decode(sketched, start=found, model="alpha-stable")
+    np.testing.assert_allclose(again.locations, found.locations, atol=1e-3)
+
+
 def test_data_that_is_no_such_mixture_is_warned_of():
     x = np.random.default_rng(0).uniform(-1.0, 1.0, (50_000, 1))
     made = design(x, n_frequencies=40, n_components=1)
