@@ -23,25 +23,23 @@ from dask_sketch.decoders.methods import (
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.problem import Problem
-from dask_sketch.decoders.starts import Start, nearby_mixture, pilot_clusters
+from dask_sketch.decoders.starts import (
+    Start,
+    components_of,
+    model_of_start,
+    nearby_mixture,
+    pilot_clusters,
+)
 from dask_sketch.errors import DecodeError, InputError
-from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.open import AnyModel
-from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-# Classes of the models of other families, by the names of the models.
-FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
-    "von-mises-fisher": VonMisesFisherMixture,
-    "alpha-stable": AlphaStableMixture,
-}
 # Arguments with which another method than "likelihood" is the default, or none is chosen.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
@@ -88,18 +86,15 @@ def check_problem(
     _require_type(covariance_type, sketch.feature_map.n_features, refine)
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
-    for name, family in FAMILIES.items():
-        model = name if model is None and isinstance(start, family) else model
+    model = model_of_start(start, model)
     if model in TRANSFORMS:
-        given = {"bounds": bounds, "covariance": covariance, "device": device}
-        n_given = getattr(start, "n_components", None) if n_components is None else n_components
-        _require_transform(model, n_given, given | {"refine": refine, "merge": merge or None})
+        given = {"bounds": bounds, "covariance": covariance, "device": device, "refine": refine}
+        _require_transform(model, n_components or start, given | {"merge": merge or None})
     model = _model_of_type(model, covariance_type)
     has_matrices = uses_matrices(covariance_type)
     d = sketch.feature_map.n_features
-    components = None if start is None else _start(start, d, model, has_matrices)
-    optional = (start, bounds, covariance, device, merge or None)
-    if method is None and all(value is None for value in optional):
+    components = components_of(start, d, model, has_matrices)
+    if all(value is None for value in (method, start, bounds, covariance, device, merge or None)):
         method = _method_of_sample(sketch, model, n_components)
         if has_matrices and sketch.sample is None:
             method = None  # the mixture of the pilot has no correlations
@@ -195,7 +190,7 @@ def _model_of_type(model: str | None, covariance_type: str | None) -> str | None
     return implied
 
 
-def _require_transform(model: str, n_components: int | None, given: dict[str, Any]) -> None:
+def _require_transform(model: str, n_components: object, given: dict[str, Any]) -> None:
     """Raise an error for arguments that have no meaning for a model of another family."""
     for name, value in given.items():
         if value is not None:
@@ -426,30 +421,6 @@ def _row(
             "finds it."
         )
     return fitting[0], model
-
-
-def _start(start: object, n_features: int, model: str | None, has_matrices: bool) -> Start:
-    """Components of an earlier model; variances of centroids are zero."""
-    other = FAMILIES.get(model or "")
-    wanted = (GaussianMixture, Centroids) if other is None else (other,)
-    if not isinstance(start, wanted):
-        raise DecodeError(
-            f"start of type {type(start).__name__} with model={model!r}: give an earlier model of "
-            f"{' or '.join(each.__name__ for each in wanted)}, as decode returns it."
-        )
-    if start.n_features != n_features:
-        raise DecodeError(
-            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
-            "of the same features."
-        )
-    if isinstance(start, (VonMisesFisherMixture, AlphaStableMixture)):
-        weights, means, *others = (getattr(start, name) for name in start._arrays)
-        parameters = dict(zip(start._arrays[2:], others, strict=True))
-        return Start(weights, means, np.zeros_like(means), start.decoding, parameters)
-    if isinstance(start, Centroids):
-        return Start(start.weights, start.centers, np.zeros_like(start.centers), start.decoding)
-    shapes = start.covariance_matrices if has_matrices else start.variances
-    return Start(start.weights, start.means, shapes, start.decoding)
 
 
 def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:

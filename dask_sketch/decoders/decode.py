@@ -11,7 +11,6 @@ from typing import Any, overload
 from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.arguments import (
-    FAMILIES,
     beside_default,
     check_problem,
     require_callables,
@@ -26,6 +25,7 @@ from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
+from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers

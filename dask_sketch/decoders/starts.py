@@ -9,10 +9,14 @@ import numpy as np
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.decoders.optimizers import StoppingRule, ascend_many
+from dask_sketch.errors import DecodeError
 from dask_sketch.features.pilot import PilotMixture, fit_pilot
+from dask_sketch.models.alpha_stable import AlphaStableMixture
+from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import Clusters
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Decoding
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.sketch import Sketch
 
 # Random atoms whose correlation is evaluated: as many as make so many numbers, within bounds.
@@ -30,6 +34,11 @@ _SAME, _REACH = 0.02, 3.0
 # of that of two random samples; and for a start, as a fraction of the energy of the sketch.
 _SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
 _CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
+# Classes of the models of other families, by the names of the models.
+FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
+    "von-mises-fisher": VonMisesFisherMixture,
+    "alpha-stable": AlphaStableMixture,
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,67 @@ class Start:
     def atoms(self, objective: Objective) -> Array:
         """Parameters (K, n_parameters) of the nearest atoms of an objective."""
         return objective.space.from_data_units(self.means, self.variances)
+
+
+def model_of_start(start: object, model: str | None) -> str | None:
+    """Name of the model of another family that a start is of, unless another name is given.
+
+    Parameters
+    ----------
+    start
+        Earlier model, or None.
+    model
+        Argument of :func:`dask_sketch.decode`.
+    """
+    for name, family in FAMILIES.items():
+        if model is None and isinstance(start, family):
+            return name
+    return model
+
+
+def components_of(
+    start: object, n_features: int, model: str | None, has_matrices: bool
+) -> Start | None:
+    """Components of an earlier model; variances of centroids are zero.
+
+    Parameters
+    ----------
+    start
+        Earlier model; None for none.
+    n_features
+        Number of features of the sketch.
+    model
+        Name of the model to decode.
+    has_matrices
+        Whether components have covariance matrices.
+
+    Raises
+    ------
+    DecodeError
+        If the start is of another family, or has other features.
+    """
+    if start is None:
+        return None
+    other = FAMILIES.get(model or "")
+    wanted = (GaussianMixture, Centroids) if other is None else (other,)
+    if not isinstance(start, wanted):
+        raise DecodeError(
+            f"start of type {type(start).__name__} with model={model!r}: give an earlier model of "
+            f"{' or '.join(each.__name__ for each in wanted)}, as decode returns it."
+        )
+    if start.n_features != n_features:
+        raise DecodeError(
+            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
+            "of the same features."
+        )
+    if isinstance(start, (VonMisesFisherMixture, AlphaStableMixture)):
+        weights, means, *others = (getattr(start, name) for name in start._arrays)
+        parameters = dict(zip(start._arrays[2:], others, strict=True))
+        return Start(weights, means, np.zeros_like(means), start.decoding, parameters)
+    if isinstance(start, Centroids):
+        return Start(start.weights, start.centers, np.zeros_like(start.centers), start.decoding)
+    shapes = start.covariance_matrices if has_matrices else start.variances
+    return Start(start.weights, start.means, shapes, start.decoding)
 
 
 def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator) -> Array:

@@ -112,7 +112,7 @@ class Bootstrap:
         return out
 
     def _is_transformed(self, name: str, value: Array) -> NDArray[np.bool_]:
-        """Where the interval is one of logits or logarithms."""
+        """Whether each interval is one of a logit or a logarithm."""
         if name not in (*_FRACTIONS, *_POSITIVE):
             return np.zeros(value.shape, dtype=bool)
         inside = value > 0.0
