@@ -131,7 +131,8 @@ def _require_writable(path: Path) -> None:
     except OSError as error:
         raise ArtifactError(
             f"store={str(path)!r} cannot be written: {error.strerror or error} "
-            f"({type(error).__name__}). Choose another path."
+            f"({type(error).__name__}). Check the disk, its free space and the permissions of the "
+            "user, or choose another path."
         ) from error
 
 

@@ -146,7 +146,9 @@ class _Local:
         path = self.root
         for part in filter(None, _require_name(name, self.label).split("/")):
             path /= part
-            if path.is_symlink():
+            with _errors("reached", str(path), OSError):
+                linked = path.is_symlink()
+            if linked:
                 raise LedgerError(
                     f"{path} is a symbolic link, and a ledger holds none: it was edited. Replace "
                     "the link by what it leads to."

@@ -191,7 +191,7 @@ class Ledger(LedgerReader):
         stale_after
             Number of seconds without a heartbeat after which the lock of another process is
             broken. The lock of a process of this machine that has ended is broken at once. The
-            clocks of all writers must agree to a fraction of this time.
+            clocks of several machines must agree to a fraction of this time.
 
         Yields
         ------

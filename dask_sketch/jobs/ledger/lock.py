@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _MAX_TEXT = 512  # characters of a name
 _LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _HELD: set[str] = set()  # tokens of the locks that this process holds
 _CLOCK = 2.0  # seconds by which the reported start of one process may vary
+_START = 19  # place of the start among the numbers in /proc/PID/stat that follow the name
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,15 @@ class Holder:
     machine
         Identifier of host, boot and namespace, which is equal where processes see each other.
     pid, process_start
-        Number of the process, and its start in seconds since 1970, because numbers are reused.
+        Number of the process, and its start as of :func:`process_start`, because numbers are
+        reused.
     since, heartbeat
         Times at which the lock was taken and last confirmed, in seconds since 1970.
     token
         Random text that identifies this lock.
+    uptime
+        Time of the last confirmation on the monotonic clock of the machine, in seconds; 0 if
+        unknown. Processes of one machine compare this one, since a clock may be set.
     """
 
     host: str
@@ -58,14 +63,19 @@ class Holder:
     since: float
     heartbeat: float
     token: str
+    uptime: float = 0.0
 
     @classmethod
     def here(cls) -> Holder:
         """Describe the calling process."""
-        now = time.time()
-        pid = os.getpid()
-        start = psutil.Process(pid).create_time()
-        return cls(socket.gethostname(), _machine(), pid, start, now, now, secrets.token_hex(8))
+        now, pid = _now(), os.getpid()
+        token, host = secrets.token_hex(8), socket.gethostname()
+        start, uptime = process_start(pid), time.monotonic()
+        return cls(host, _machine(), pid, start, now, now, token, uptime)
+
+    def confirmed(self) -> Holder:
+        """The same holder at this time."""
+        return replace(self, heartbeat=_now(), uptime=time.monotonic())
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="seconds")
@@ -78,6 +88,9 @@ class Holder:
                 return "that process has ended"
             if self.pid == os.getpid() and self.token not in _HELD:
                 return "it could not be removed when it was released"
+            if self.uptime:
+                silent = time.monotonic() - self.uptime
+                return f"no heartbeat for {silent:,.0f} s" if silent > stale_after else None
         silent = time.time() - self.heartbeat
         if -silent > stale_after:
             return f"its heartbeat is {-silent:,.0f} s in the future"
@@ -86,7 +99,7 @@ class Holder:
     def _runs(self) -> bool:
         try:
             process = psutil.Process(self.pid)
-            started = process.create_time()
+            started = process_start(self.pid)
             return process.status() != psutil.STATUS_ZOMBIE and (
                 abs(started - self.process_start) < _CLOCK
             )
@@ -94,6 +107,28 @@ class Holder:
             return True
         except psutil.NoSuchProcess:
             return False
+
+
+def _now() -> float:
+    """Seconds since 1970, within the times that a lock may hold, however the clock is set."""
+    return min(max(time.time(), 0.0), _LAST_TIME - 1.0)
+
+
+def process_start(pid: int) -> float:
+    """Start of a process in seconds since that of the machine, which no set clock changes.
+
+    Where the system does not tell, it is in seconds since 1970.
+
+    Parameters
+    ----------
+    pid
+        Number of the process.
+    """
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(numbers[_START]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return psutil.Process(pid).create_time()
 
 
 def _machine() -> str:
@@ -119,13 +154,13 @@ def read_holder(backend: Backend) -> Holder | None:
     except FileNotFoundError:
         return None
     found = group_attributes(content, f"{backend.label}/{FOLDER}")
+    values = {field.name: found.get(field.name, field.default) for field in fields(Holder)}
     for field in fields(Holder):
-        if not _IS_VALID[str(field.type)](found.get(field.name)):
-            raise LedgerError(
-                f"{backend.label}/{FOLDER} is not a lock: {field.name} = "
-                f"{ascii(found.get(field.name))[:_MAX_TEXT]}."
-            )
-    return Holder(**{field.name: found[field.name] for field in fields(Holder)})
+        value = values[field.name]
+        if not _IS_VALID[str(field.type)](value):
+            shown = "nothing" if value is MISSING else ascii(value)[:_MAX_TEXT]
+            raise LedgerError(f"{backend.label}/{FOLDER} is not a lock: {field.name} = {shown}.")
+    return Holder(**values)
 
 
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
@@ -221,8 +256,8 @@ class Lock:
             try:
                 with self._backend.exclusive():
                     self.require_held()
-                    holder = replace(self._holder, heartbeat=time.time())
-                    self._backend.replace(NAME, group_metadata(asdict(holder)))
+                    content = group_metadata(asdict(self._holder.confirmed()))
+                    self._backend.replace(NAME, content)
             except LedgerLocked as error:
                 logger.warning("%s", error)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
+from pathlib import Path
 from typing import ClassVar
 
 import fsspec
@@ -12,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from jobs.ledger.world import record, same
 
-from dask_sketch import Centroids, create_ledger, open_ledger
+from dask_sketch import Centroids, FeatureMap, create_ledger, open_ledger
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import backends as place_module
 
@@ -200,3 +201,14 @@ def test_founding(fault, world, tmp_path, disk):
             if not was_reached:
                 assert message is None
                 break
+
+
+def test_a_folder_that_cannot_be_reached_is_an_error_of_the_ledger(tmp_path, monkeypatch):
+    ledger = create_ledger(tmp_path / "ledger", FeatureMap(2, 10, scale=1.0))
+
+    def refused(path, *arguments, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_symlink", refused)
+    with pytest.raises(LedgerError, match=r"ledger/.*Permission denied"):
+        ledger.refresh()

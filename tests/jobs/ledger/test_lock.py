@@ -19,7 +19,7 @@ from jobs.ledger.world import die_with_the_lock
 from dask_sketch import open_ledger
 from dask_sketch.errors import LedgerError, LedgerLocked
 from dask_sketch.jobs.ledger import lock as lock_module
-from dask_sketch.jobs.ledger.lock import NAME, Holder, read_holder
+from dask_sketch.jobs.ledger.lock import NAME, Holder, process_start, read_holder
 from dask_sketch.jobs.ledger.objects import group_metadata
 
 
@@ -85,14 +85,13 @@ def test_a_process_that_is_gone(local, world, caplog):
 
 
 def test_a_number_of_a_process_that_is_used_again(ledger):
-    start = psutil.Process().create_time()
-    hold(ledger, process_start=start - 1000)
+    hold(ledger, process_start=process_start(os.getpid()) + 1000)
     with ledger.lock() as held:
         assert "has ended" in held.broken
 
 
 def test_a_process_that_is_there(ledger):
-    hold(ledger, pid=os.getppid(), process_start=psutil.Process(os.getppid()).create_time())
+    hold(ledger, pid=os.getppid(), process_start=process_start(os.getppid()))
     with pytest.raises(LedgerLocked, match=f"process {os.getppid()} "), ledger.lock():
         pass
 
@@ -102,10 +101,37 @@ def test_a_process_that_is_dead_and_not_yet_buried(local):
     process = psutil.Process(child.pid)
     while process.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
-    hold(local, pid=child.pid, process_start=process.create_time())
+    hold(local, pid=child.pid, process_start=process_start(child.pid))
     with local.lock() as held:
         assert "has ended" in held.broken
     assert child.wait() == 0
+
+
+@pytest.mark.parametrize("jump", [-3e8, 3e8])
+def test_a_clock_that_is_set_does_not_end_a_live_process(ledger, monkeypatch, jump):
+    parent = {"pid": os.getppid(), "process_start": process_start(os.getppid())}
+    now, boot = time.time(), psutil.boot_time()
+    hold(ledger, **parent, since=now, heartbeat=now)
+    monkeypatch.setattr(time, "time", lambda: now + jump)
+    # the start of the machine by the new clock, from which psutil computes those of processes
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + jump)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: boot + jump)
+    with pytest.raises(LedgerLocked, match=f"process {os.getppid()} "), ledger.lock():
+        pass
+    hold(ledger, **parent, uptime=1e-9)
+    with ledger.lock(stale_after=0.5 * time.monotonic()) as held:  # it may hang
+        assert "no heartbeat for" in held.broken
+
+
+def test_a_lock_without_the_uptime(ledger):
+    found = asdict(replace(Holder.here(), **ELSEWHERE))
+    found.pop("uptime")
+    ledger.backend.replace(NAME, group_metadata(found))
+    assert read_holder(ledger.backend).uptime == 0
+    found.pop("token")
+    ledger.backend.replace(NAME, group_metadata(found))
+    with pytest.raises(LedgerError, match="token = nothing"):
+        read_holder(ledger.backend)
 
 
 def test_another_host(ledger):
