@@ -57,6 +57,7 @@ _LABELS = {
 }
 # Numbers of components that are tried first, and the number of failures in a row that end them.
 _GROWTH, _MAX_FAILED = 1.4, 2
+_FAR = 30.0  # noise levels of a cost that noise does not explain, without a test
 _PER_PARAMETER = 2  # frequencies for each parameter of the largest mixture that is tried
 
 
@@ -80,7 +81,7 @@ class RankedModel:
     heldout
         Discrepancy from the held-out samples, if there are any.
     overidentification
-        Test of whether the data is such a mixture, if it was made.
+        Test of whether the data is such a mixture; None where the likelihood decides without it.
     """
 
     model: GaussianMixture | Centroids
@@ -174,9 +175,10 @@ class ModelSelection:
             if entry.heldout is not None:
                 cells = (f"{entry.heldout.squared:.3g}", f"{entry.excess:.2g}",
                          f"{entry.excess_deviation:.2g}")  # fmt: skip
-            elif test is not None:
-                cells = (f"{entry.value:,.1f}", f"{entry.excess:,.1f}",
-                         f"{test.statistic:,.0f}", f"{test.freedom:,.0f}",
+            else:
+                cells = (f"{entry.value:,.1f}", f"{entry.excess:,.1f}", "", "", "")
+            if entry.heldout is None and test is not None:
+                cells = (*cells[:2], f"{test.statistic:,.0f}", f"{test.freedom:,.0f}",
                          f"{test.p_value:.2g}")  # fmt: skip
             rows.append((_name(entry.model), *cells, verdict))
         return rows
@@ -228,7 +230,8 @@ def select_model(
       consistent if the data is a mixture of Gaussians.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
       calibrated rows (:func:`calibrate`), with their effective number. Values count as rounded
-      to the median gap between distinct ones, so that repeated values are no components.
+      to the median gap between distinct ones, so that repeated values are no components. The
+      statistic ``J`` is not computed where it decides nothing.
 
     Parameters
     ----------
@@ -352,18 +355,12 @@ def _select_by_heldout(
 
 @dataclass
 class _Candidate:
-    """Model decoded from a sketch, its criteria, and the warnings of its decoding."""
+    """Model decoded from a sketch, its criterion of the rows, and the warnings of its decoding."""
 
     model: GaussianMixture
-    test: Overidentification
-    by_test: float
     by_rows: float
     caught: list[warnings.WarningMessage]
-
-    @property
-    def is_explained(self) -> bool:
-        """Whether noise explains the distance from the sketch."""
-        return self.test.excess <= SUSPECT
+    test: Overidentification | None = None  # made where it decides: it may take long
 
 
 class _Candidates:
@@ -405,10 +402,7 @@ class _Candidates:
             )  # fmt: skip
             _require_mixture(self._options, isinstance(model, GaussianMixture))
             assert isinstance(model, GaussianMixture)
-            with one_blas_thread():
-                test = overidentify(model, self.sketch)
-        p, by_rows = model.n_parameters, np.inf
-        by_test = test.statistic - test.freedom + p * (np.log(self.sketch.effective_count) - 1.0)
+        by_rows = np.inf
         if self._rows is not None:
             n = self._rows.effective_count
             rows = np.asarray(self._rows.rows, dtype=np.float64)
@@ -418,24 +412,41 @@ class _Candidates:
                 shapes = model.variances + rounding
             mixture = model.weights, model.means, shapes
             total = n * mean_log_likelihood(rows, self._rows.weights, mixture)
-            by_rows = information_criterion("bic", total, n, p)
-        self.found[covariance_type, n_components] = _Candidate(
-            model, test, float(by_test), by_rows, list(caught)
-        )
+            by_rows = information_criterion("bic", total, n, model.n_parameters)
+        self.found[covariance_type, n_components] = _Candidate(model, by_rows, list(caught))
+
+    def test(self, candidate: _Candidate) -> Overidentification:
+        """Overidentification test of a model, unless it was made before."""
+        if candidate.test is None:
+            with one_blas_thread():
+                candidate.test = overidentify(candidate.model, self.sketch)
+        return candidate.test
+
+    def _is_explained(self, candidate: _Candidate) -> bool:
+        """Whether noise explains the distance from the sketch."""
+        decoding = candidate.model.decoding
+        if decoding is not None and decoding.cost > _FAR * decoding.noise_level:
+            return False
+        return self.test(candidate).excess <= SUSPECT
 
     @property
     def criterion(self) -> str:
         """Name of the criterion for the models so far."""
         if self._criterion is not None:
             return self._criterion
-        explained = any(each.is_explained for each in self.found.values())
-        by_rows = self._rows is not None and (self.sketch.holds_all_rows or not explained)
-        return "likelihood" if by_rows else "overidentification"
+        if self._rows is None:
+            return "overidentification"
+        if not self.sketch.holds_all_rows and any(map(self._is_explained, self.found.values())):
+            return "overidentification"
+        return "likelihood"
 
     def value(self, candidate: _Candidate) -> float:
         """Value of the criterion."""
-        by_rows = self.criterion == "likelihood"
-        return candidate.by_rows if by_rows else candidate.by_test
+        if self.criterion == "likelihood":
+            return candidate.by_rows
+        test, log_count = self.test(candidate), np.log(self.sketch.effective_count)
+        penalty = candidate.model.n_parameters * (log_count - 1.0)
+        return float(test.statistic - test.freedom + penalty)
 
 
 def _select_from_sketch(
@@ -466,7 +477,7 @@ def _select_from_sketch(
     found = list(candidates.found.values())
     if by_heldout:
         chosen = _select_by_heldout([each.model for each in found], heldout, seed)
-        tests = [each.test for each in found]
+        tests = [candidates.test(each) for each in found]
         ranking = tuple(
             replace(entry, overidentification=tests[entry.index]) for entry in chosen.ranking
         )
@@ -566,9 +577,8 @@ def _warn_of_selection(
     candidates: _Candidates, result: ModelSelection, numbers: list[int] | None
 ) -> None:
     test = result.selected.overidentification
-    assert test is not None  # all models of a sketch are tested
     k = result.model.n_components
-    if result.criterion == "overidentification" and test.excess > SUSPECT:
+    if test is not None and result.criterion == "overidentification" and test.excess > SUSPECT:
         warn_user(
             f"no number of components explains the sketch: {k} leave an overidentification "
             f"statistic of {test.statistic:,.0f}, where a mixture leaves {test.freedom:,.0f} ± "
