@@ -149,7 +149,7 @@ def _build(code, names, library):
     source.write_text(f'#include "{HEADER}"\n{code}\n{entries}\n')
     fused = ["-mfma"] if platform.machine() == "x86_64" else []
     subprocess.run(
-        [COMPILER, "-std=c++17", "-O2", "-ffp-contract=off", *fused, "-shared", "-fPIC",
+        [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", *fused, "-shared", "-fPIC",
          "-o", str(library), str(source)],
         check=True,
     )  # fmt: skip
