@@ -240,7 +240,7 @@ def required_frequencies(
     error: float,
     probability: float = 0.05,
     *,
-    quantity: Literal["mean-map", "squared-mmd", "kernel"] = "mean-map",
+    quantity: Literal["mean-map", "mmd", "squared-mmd", "kernel"] = "mean-map",
     form: Form = "sine-cosine",
     variance: float | None = None,
     n_features: int | None = None,
@@ -259,14 +259,15 @@ def required_frequencies(
         Probability of a larger error, in (0, 1).
     quantity
         ``"mean-map"``, the mean map kernel of two fixed samples (Proposition 4.5);
-        ``"squared-mmd"``, their squared discrepancy (Corollary 4.6); or ``"kernel"``, the kernel at
-        all pairs of points of a domain at once (Propositions 3.6 and 3.7).
+        ``"mmd"``, their discrepancy; ``"squared-mmd"``, the square of that (Corollary 4.6); or
+        ``"kernel"``, the kernel at all pairs of points of a domain at once (Propositions 3.6 and
+        3.7).
     form
         ``"sine-cosine"`` or ``"offset"``, see :func:`random_features`.
     variance
         Largest variance of a value with a single frequency, :func:`kernel_variance` or
         :func:`mean_map_variance` with ``n_frequencies=1``, for a smaller number. By default none is
-        known. Not for ``"squared-mmd"``.
+        known. Not for discrepancies.
     n_features
         Number of features of the data, for ``"kernel"``.
     reach
@@ -286,12 +287,18 @@ def required_frequencies(
     References
     ----------
     Sutherland (2016), Propositions 3.6, 3.7 and 4.5, and Corollary 4.6; with the bound of the
-    centred terms corrected in Bernstein's inequality, from 1 to 2 and from 2 to 3.
+    centred terms corrected in Bernstein's inequality, from 1 to 2 and from 2 to 3. For ``"mmd"``,
+    Corollary 4.8 and its proof are in error. The number here follows from Bernstein's inequality
+    for the square, whose terms are not negative, so that their variance is at most their largest
+    value times their mean: the lower tail (Maurer 2003, A bound on the deviation probability for
+    sums of non-negative random variables) is the larger one.
 
     Examples
     --------
     >>> required_frequencies(0.1), required_frequencies(0.1, form="offset")
     (738, 2952)
+    >>> required_frequencies(0.1, quantity="mmd")
+    2952
     >>> required_frequencies(0.1, quantity="kernel", n_features=1, reach=6.0)
     9853
     """
@@ -310,12 +317,16 @@ def required_frequencies(
         number = _for_kernel(error, probability, form, variance, d, reach)
     elif quantity == "mean-map":
         number = _exponent(error, form, variance) * math.log(2.0 / probability) / error**2
+    elif quantity in ("mmd", "squared-mmd") and variance is not None:
+        raise InputError(f"variance={variance:g}: the bound of {quantity!r} has none.")
     elif quantity == "squared-mmd":
-        if variance is not None:
-            raise InputError(f"variance={variance:g}: the bound of 'squared-mmd' has none.")
         number = 16.0 * _exponent(error, form, None) * math.log(6.0 / probability) / error**2
+    elif quantity == "mmd":  # a square is a mean of terms of at most 4, with offsets 8
+        number = 16.0 * math.log(2.0 / probability) / error**2
     else:
-        raise InputError(f"quantity={quantity!r}: choose 'mean-map', 'squared-mmd' or 'kernel'.")
+        raise InputError(
+            f"quantity={quantity!r}: choose 'mean-map', 'mmd', 'squared-mmd' or 'kernel'."
+        )
     return max(math.ceil(number / 2.0 if form == "sine-cosine" else number), 1)
 
 

@@ -36,6 +36,40 @@ def test_unbiased_with_the_stated_variance_and_coverage(counts):
     assert np.mean([one.p_value_above(0.0) <= 0.05 for one in found]) < 0.13
 
 
+def test_variance_has_the_corrected_moments_of_the_u_statistic():
+    # eq. (6.6) of Sutherland (2016), of rows with few values, whose moments are sums
+    rng, n = np.random.default_rng(0), 10
+    values = [
+        np.array([[0.0, 0.0], [0.4, 0.0], [0.0, 0.3]]),
+        np.array([[2.0, 1.0], [2.4, 1.0], [1.8, 1.4], [2.2, 0.6]]),
+    ]
+    groups = [partial_sketch(x, MAP, groups=np.arange(len(x))) for x in values]
+    p, q = (np.concatenate([one.z.real, one.z.imag], axis=1) for one in groups)
+    pairs = (p[:, None] - q).reshape(-1, p.shape[1])
+    h = pairs @ pairs.T
+    square = h.mean()
+
+    def variance(zeta_1, zeta_2):
+        return (4 * (n - 2) * zeta_1 + 2 * zeta_2) / (n * (n - 1))
+
+    zeta_1, zeta_2 = h.mean(axis=1).var(), h.var()
+    exact = variance(zeta_1, zeta_2)
+    draws = [[x[rng.integers(len(x), size=n)] for x in values] for _ in range(100)]
+    found = [
+        effect_of(units_of(*(partial_sketch(x, MAP, groups=np.arange(n)) for x in sides)))
+        for sides in draws
+    ]
+    squares = np.array([one.squared for one in found])
+    assert squares.mean() == pytest.approx(square, abs=4 * squares.std() / np.sqrt(100))
+    assert squares.var() == pytest.approx(exact, rel=0.4)
+    assert np.mean([one.variance(square) for one in found]) == pytest.approx(exact, rel=0.4)
+    # in print, zeta_1 is less the discrepancy squared, not less the square of that, and the
+    # estimate of zeta_2 is a second moment
+    first = np.mean(h.mean(axis=1) ** 2) - square
+    assert abs(variance(first, zeta_2)) > 10 * exact
+    assert variance(zeta_1, np.mean(h**2)) > 10 * exact
+
+
 def test_intervals_cover_a_difference():
     rng = np.random.default_rng(0)
     # normal distributions of variance 1.09, shifted by 0.8 in both features

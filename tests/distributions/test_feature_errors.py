@@ -96,6 +96,43 @@ def test_mean_squared_errors_on_an_interval():
     assert kernel_variance(gaussian, shifts, 1, "offset").mean() == pytest.approx(0.83, abs=0.005)
 
 
+def test_expected_variance_is_that_of_corollary_4_7_as_corrected():
+    # x of N(0, 0.3) and y of N(0.8, 0.2): values of the kernel have means in closed form
+    rng, n, shift, p, q = np.random.default_rng(2), 3, 0.8, 0.3, 0.2
+
+    def mean(center, variance):
+        return np.exp(-0.5 * center**2 / (1 + variance)) / np.sqrt(1 + variance)
+
+    def mean_product(covariance):  # of the kernels of two differences
+        matrix = np.array([[1 + p + q, covariance], [covariance, 1 + p + q]])
+        exponent = shift**2 * np.linalg.inv(matrix).sum()
+        return np.exp(-0.5 * exponent) / np.sqrt(np.linalg.det(matrix))
+
+    def bracket(x_repeated, y_repeated):
+        own, other = (0 if x_repeated else 2 * p), (0 if y_repeated else 2 * q)
+        both = mean(2 * shift, 4 * p + 4 * q - own - other)
+        covariance = p * x_repeated + q * y_repeated
+        return mean(0.0, own + other) + both - 2 * mean_product(covariance)
+
+    once, shared = 1 - 1 / n, 1 / n
+    expected = once**2 * bracket(False, False) + shared**2 * bracket(True, True)
+    expected += once * shared * (bracket(True, False) + bracket(False, True))
+    found = [
+        mean_map_variance(
+            gaussian,
+            rng.normal(0.0, np.sqrt(p), (n, 1)),
+            rng.normal(shift, np.sqrt(q), (n, 1)),
+            1,
+        )
+        for _ in range(1000)
+    ]
+    error = np.std(found) / np.sqrt(1000)
+    assert np.mean(found) == pytest.approx(expected / 2, abs=4 * error)
+    # the printed bracket is squared, and has no pairs of a row with itself
+    assert abs(np.mean(found) - bracket(False, False) ** 2 / 2) > 10 * error
+    assert abs(np.mean(found) - bracket(False, False) / 2) > 6 * error
+
+
 def test_kernels_for_which_sines_and_cosines_are_better():
     shifts = np.linspace(0, 6, 200)[:, None]
     assert is_sine_cosine_better(gaussian, shifts).all()
@@ -140,6 +177,53 @@ def test_numbers_for_mean_maps_keep_their_promise(form):
     assert 2 * stats.norm.sf(0.1 / deviation) < 0.1
 
 
+def test_number_with_a_variance_has_the_corrected_constant():
+    # Bernstein's inequality of Proposition 4.5: terms of one, rarely of minus one, are up to two
+    # from their mean, not one. Their errors have binomial probabilities.
+    rare, error, probability = 0.01, 0.08, 1e-19
+
+    def chance(number):
+        return stats.binom.sf(np.ceil(number * (rare + error / 2)) - 1, number, rare)
+
+    variance = 4 * rare * (1 - rare)
+    number = required_frequencies(error, probability, variance=variance)
+    assert chance(number) < probability
+    printed = 4 * variance + 4 / 3 * error
+    printed *= np.log(2 / probability) / error**2 / 2
+    assert chance(int(np.ceil(printed))) > probability
+
+
+@pytest.mark.parametrize("form", ["sine-cosine", "offset"])
+def test_numbers_for_discrepancies_keep_their_promise(form):
+    # rare frequencies at which two rows are opposite, and else a frequency of zero
+    rng, error, probability, n_draws = np.random.default_rng(0), 0.5, 0.1, 2000
+    rows = np.array([[0.0], [1.0]])
+
+    def share_of_errors(number, rare):
+        omega = np.pi * (rng.uniform(size=(1, number * n_draws)) < rare)
+        offsets = rng.uniform(0, 2 * np.pi, number * n_draws) if form == "offset" else None
+        first, second = np.sqrt(n_draws) * random_features(rows, omega, offsets)
+        squares = (first - second).reshape(-1, n_draws, number) ** 2
+        found = np.sqrt(squares.sum(axis=(0, 2)))
+        return np.mean(np.abs(found - 2 * np.sqrt(rare)) > error)
+
+    number = required_frequencies(error, probability, quantity="mmd", form=form)
+    chances = [0.26 * error**2, error**2, 0.7]
+    assert all(share_of_errors(number, rare) < probability for rare in chances)
+    assert share_of_errors(number // 6, chances[0]) > probability
+
+
+def test_numbers_for_discrepancies_are_fewer_than_in_print():
+    number = required_frequencies(0.1, quantity="mmd")
+    offset = required_frequencies(0.1, quantity="mmd", form="offset")
+    assert offset == pytest.approx(2 * number, abs=1)  # the same number of features
+    # Corollaries 4.8 and 4.9 as printed, from a wrong step, and as that step allows
+    assert 100 * number < 1024 * 4 * np.log(6 / 0.05) / 0.1**2 / 2
+    assert 100 * number < required_frequencies(0.1**2, quantity="squared-mmd")
+    # the number grows like the square of the inverse error
+    assert required_frequencies(0.05, quantity="mmd") == pytest.approx(4 * number, abs=4)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -154,7 +238,8 @@ def test_numbers_for_mean_maps_keep_their_promise(form):
         ),
         (lambda: required_frequencies(0.0), "error=0"),
         (lambda: required_frequencies(0.1, quantity="kernel"), "n_features=None"),
-        (lambda: required_frequencies(0.1, quantity="mmd"), "quantity='mmd'"),
+        (lambda: required_frequencies(0.1, quantity="root"), "quantity='root'"),
+        (lambda: required_frequencies(0.1, quantity="mmd", variance=1.0), "variance=1"),
         (lambda: required_frequencies(0.1, quantity="squared-mmd", variance=1.0), "variance=1"),
     ],
 )
