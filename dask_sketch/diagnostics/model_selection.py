@@ -167,20 +167,9 @@ class ModelSelection:
         """Cells of a table of the models."""
         rows: list[tuple[str, ...]] = []
         for entry in self.ranking:
-            cells: tuple[str, ...] = ("", "", "", "", "")
             verdict = "as good as the best" if entry.as_good else "worse"
-            if entry is self.selected:
-                verdict = "selected"
-            test = entry.overidentification
-            if entry.heldout is not None:
-                cells = (f"{entry.heldout.squared:.3g}", f"{entry.excess:.2g}",
-                         f"{entry.excess_deviation:.2g}")  # fmt: skip
-            else:
-                cells = (f"{entry.value:,.1f}", f"{entry.excess:,.1f}", "", "", "")
-            if entry.heldout is None and test is not None:
-                cells = (*cells[:2], f"{test.statistic:,.0f}", f"{test.freedom:,.0f}",
-                         f"{test.p_value:.2g}")  # fmt: skip
-            rows.append((_name(entry.model), *cells, verdict))
+            verdict = "selected" if entry is self.selected else verdict
+            rows.append((_name(entry.model), *_cells(entry), verdict))
         return rows
 
     def _heading(self) -> str:
@@ -424,28 +413,26 @@ class _Candidates:
 
     def _is_explained(self, candidate: _Candidate) -> bool:
         """Whether noise explains the distance from the sketch."""
-        decoding = candidate.model.decoding
-        if decoding is not None and decoding.cost > _FAR * decoding.noise_level:
-            return False
-        return self.test(candidate).excess <= SUSPECT
+        found = candidate.model.decoding
+        is_far = found is not None and found.cost > _FAR * found.noise_level
+        return not is_far and self.test(candidate).excess <= SUSPECT
 
     @property
     def criterion(self) -> str:
         """Name of the criterion for the models so far."""
         if self._criterion is not None:
             return self._criterion
-        if self._rows is None:
-            return "overidentification"
-        if not self.sketch.holds_all_rows and any(map(self._is_explained, self.found.values())):
-            return "overidentification"
-        return "likelihood"
+        by_rows = self._rows is not None and (
+            self.sketch.holds_all_rows or not any(map(self._is_explained, self.found.values()))
+        )
+        return "likelihood" if by_rows else "overidentification"
 
     def value(self, candidate: _Candidate) -> float:
         """Value of the criterion."""
         if self.criterion == "likelihood":
             return candidate.by_rows
-        test, log_count = self.test(candidate), np.log(self.sketch.effective_count)
-        penalty = candidate.model.n_parameters * (log_count - 1.0)
+        penalty = candidate.model.n_parameters * (np.log(self.sketch.effective_count) - 1.0)
+        test = self.test(candidate)
         return float(test.statistic - test.freedom + penalty)
 
 
@@ -594,6 +581,19 @@ def _warn_of_selection(
 
 def _curve(model: GaussianMixture | Centroids) -> str:
     return "centroids" if isinstance(model, Centroids) else model.covariance_type
+
+
+def _cells(entry: RankedModel) -> tuple[str, ...]:
+    if entry.heldout is not None:
+        return (
+            f"{entry.heldout.squared:.3g}",
+            f"{entry.excess:.2g}",
+            f"{entry.excess_deviation:.2g}",
+        )
+    test, value, excess = entry.overidentification, f"{entry.value:,.1f}", f"{entry.excess:,.1f}"
+    if test is None:
+        return value, excess, "", "", ""
+    return value, excess, f"{test.statistic:,.0f}", f"{test.freedom:,.0f}", f"{test.p_value:.2g}"
 
 
 def _name(model: GaussianMixture | Centroids) -> str:
