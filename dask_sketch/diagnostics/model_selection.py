@@ -127,7 +127,7 @@ class ModelSelection:
         """Plots (extra ``plot``): ``selection.plot.criterion()``."""
         curves: dict[str, tuple[list[float], list[float]]] = {}
         for entry in sorted(self.ranking, key=lambda entry: entry.model.n_components):
-            name = _curve(entry.model)
+            name = getattr(entry.model, "covariance_type", "centroids")
             numbers, values = curves.setdefault(name, ([], []))
             numbers.append(entry.model.n_components)
             values.append(entry.excess)
@@ -431,9 +431,9 @@ class _Candidates:
         """Value of the criterion."""
         if self.criterion == "likelihood":
             return candidate.by_rows
-        penalty = candidate.model.n_parameters * (np.log(self.sketch.effective_count) - 1.0)
         test = self.test(candidate)
-        return float(test.statistic - test.freedom + penalty)
+        penalty = float(np.log(self.sketch.effective_count)) - 1.0  # of each parameter
+        return test.statistic - test.freedom + candidate.model.n_parameters * penalty
 
 
 def _select_from_sketch(
@@ -464,9 +464,9 @@ def _select_from_sketch(
     found = list(candidates.found.values())
     if by_heldout:
         chosen = _select_by_heldout([each.model for each in found], heldout, seed)
-        tests = [candidates.test(each) for each in found]
         ranking = tuple(
-            replace(entry, overidentification=tests[entry.index]) for entry in chosen.ranking
+            replace(entry, overidentification=candidates.test(found[entry.index]))
+            for entry in chosen.ranking
         )
         selected = ranking[chosen.ranking.index(chosen.selected)]
         result = ModelSelection(ranking, selected, "heldout")
@@ -579,17 +579,10 @@ def _warn_of_selection(
         )
 
 
-def _curve(model: GaussianMixture | Centroids) -> str:
-    return "centroids" if isinstance(model, Centroids) else model.covariance_type
-
-
 def _cells(entry: RankedModel) -> tuple[str, ...]:
     if entry.heldout is not None:
-        return (
-            f"{entry.heldout.squared:.3g}",
-            f"{entry.excess:.2g}",
-            f"{entry.excess_deviation:.2g}",
-        )
+        numbers = entry.excess, entry.excess_deviation
+        return f"{entry.heldout.squared:.3g}", *(f"{each:.2g}" for each in numbers)
     test, value, excess = entry.overidentification, f"{entry.value:,.1f}", f"{entry.excess:,.1f}"
     if test is None:
         return value, excess, "", "", ""
