@@ -17,7 +17,7 @@ from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
 from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.distributions.mean_maps import witness_basis
 from dask_sketch.distributions.permutations import contrasts, permutations_of, shifts_of
-from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.result import ROUNDING, TwoSampleTest
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
@@ -183,14 +183,13 @@ def _verdict(test: TwoSampleTest) -> Answer:
     if test.p_value <= test.level:
         text = "A difference was found, but it is not significantly more than the tolerance."
         return Answer(question, [text])
-    return Answer(
-        question,
-        [
-            f"No difference was found at a level of {100.0 * test.level:.4g} %.",
+    found = [f"No difference was found at a level of {100.0 * test.level:.4g} %."]
+    if test.interval[1] > ROUNDING:  # else the sketches are equal
+        found.append(
             "That does not show that there is none: one with a discrepancy above "
-            f"{test.interval[1]:.2g} would probably have been found.",
-        ],
-    )
+            f"{test.interval[1]:.2g} would probably have been found."
+        )
+    return Answer(question, found)
 
 
 def _chance(test: TwoSampleTest) -> list[str]:

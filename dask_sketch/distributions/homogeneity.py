@@ -214,12 +214,6 @@ def compare_all(
         n_permutations = default_number(level)
     n_permutations = require_integer("n_permutations", n_permutations, 1)
     seed = require_integer("seed", seed, 0)
-    if not isinstance(units, SketchGroup):
-        raise InputError(
-            f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
-            "call .compute() on a lazy one.",
-            parameter="units",
-        )
     labels, codes = unit_labels("by", by, units)
     kept = (codes >= 0) & (units.total_weight > 0)
     used, codes = np.unique(codes[kept], return_inverse=True)

@@ -166,12 +166,6 @@ def compare_each(
     rate = require_number("rate", rate, 0.0, 1.0, strict=True)
     if method not in ("bh", "by"):
         raise InputError(f"method={method!r}: choose 'bh' or 'by'.")
-    if not isinstance(units, SketchGroup):
-        raise InputError(
-            f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
-            "call .compute() on a lazy one.",
-            parameter="units",
-        )
     labels, codes = unit_labels("by", by, units)
     if len(labels) < 2:
         raise InputError(

@@ -10,6 +10,7 @@ from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
 
 _SHOWN = 5  # features in a table
+ROUNDING = 1e-7  # discrepancy below which two sketches are equal
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,10 @@ class TwoSampleTest:
                 f"A difference was found (p = {self.p_value:.2g}), but not significantly more than "
                 f"the tolerance {self.tolerance:g} (p = {self.tolerance_p_value:.2g})."
             )
-        return (
-            f"No difference was found at the level of {self.level:.2g} (p = {self.p_value:.2g}); a "
-            f"discrepancy above {self.interval[1]:.2g} would probably have been."
-        )
+        text = f"No difference was found at the level of {self.level:.2g} (p = {self.p_value:.2g})"
+        if self.interval[1] < ROUNDING:  # the sketches are equal
+            return f"{text}."
+        return f"{text}; a discrepancy above {self.interval[1]:.2g} would probably have been."
 
     def as_dict(self) -> dict[str, Any]:
         """All attributes and the verdict, the nested ones as plain values."""

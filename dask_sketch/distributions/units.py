@@ -265,8 +265,14 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
     Raises
     ------
     InputError
-        If there is no label for each unit.
+        If the units are no group of sketches, or there is no label for each of them.
     """
+    if not isinstance(units, SketchGroup):
+        raise InputError(
+            f"units of type {type(units).__name__}: give a group of sketches, one for each unit; "
+            "call .compute() on a lazy one.",
+            parameter="units",
+        )
     n = len(units)
     if isinstance(given, str) or np.shape(given) != (n,):
         raise InputError(

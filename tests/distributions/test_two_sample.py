@@ -179,6 +179,14 @@ def test_equal_data_is_not_different():
     assert [one.p_value for one in found.features] == [1.0] * 3
 
 
+def test_units_of_the_same_rows_have_no_discrepancy_to_find():
+    x = np.tile(np.random.default_rng(0).normal(size=(40, 3)), (10, 1))
+    group = partial_sketch(x, MAP, groups=np.repeat(np.arange(10), 40))
+    found = compare(group, group)
+    assert found.interval[1] < 1e-7
+    assert "discrepancy" not in found.sentence
+
+
 def test_it_describes_itself():
     rng = np.random.default_rng(0)
     found = compare(frames(rng, 6), frames(rng, 6))

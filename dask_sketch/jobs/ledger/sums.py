@@ -188,6 +188,6 @@ def require_addable(sums: Sums, key: str, conventions: Conventions) -> None:
     try:
         conventions.require_same(theirs)
     except MergeError as error:
-        raise LedgerError(f"the sketch of {key!r}: {error}") from error
+        raise LedgerError(f"the sums of {key!r}: {error}") from error
     if isinstance(sums, Sketch):
         sketch_arrays.require_addable(sums, key)
