@@ -8,6 +8,11 @@ numba numbers the files of a cache in an index. Two processes that compile at th
 one number to different code, and a third process then runs the wrong code. Here, the name of a file
 is a digest of what it was compiled for, which it also contains: any number of processes, such as
 the workers of a cluster with one home, can share a folder.
+
+numba also numbers the symbols of compiled functions, in each process from one. Two closures of one
+function, compiled by two processes, may thus have one symbol, and a third process that loads both
+runs the last one in place of the first where compiled code is an argument of compiled code. Here,
+the symbols of a closure contain a digest of its variables.
 """
 
 from __future__ import annotations
@@ -218,6 +223,14 @@ def _enable_cache(dispatcher: Any) -> None:
         dispatcher._cache = _LenientCache(dispatcher._cache)
 
 
+def _distinguish(function: Callable[..., Any]) -> None:
+    """Append a digest of the variables of a closure to its qualified name and its symbols."""
+    if function.__closure__ is not None:
+        variables = tuple(cell.cell_contents for cell in function.__closure__)
+        digest = hashlib.sha256(dumps(variables)).hexdigest()
+        function.__qualname__ += f"_{digest[:16]}"
+
+
 def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function as ``numba.njit(..., cache=True)`` does, without errors of its cache.
 
@@ -243,6 +256,7 @@ def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        _distinguish(function)
         dispatcher = numba.njit(**options)(function)
         if dispatcher is function:  # NUMBA_DISABLE_JIT
             return function

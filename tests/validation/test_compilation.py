@@ -167,6 +167,30 @@ def test_processes_that_compile_at_the_same_time_share_a_folder(tmp_path, monkey
     assert capsys.readouterr().out == 4 * "True 1\n"
 
 
+def test_closures_of_other_processes_are_told_apart_as_arguments_of_compiled_code(tmp_path):
+    source = (
+        "import sys\n"
+        "import numba\n"
+        "from dask_sketch.validation.compilation import cached_njit\n"
+        "signature = numba.int64(numba.int64)\n"
+        "def times(factor):\n"
+        "    return cached_njit(signature)(lambda x: factor * x)\n"
+        "factors = [int(factor) for factor in sys.argv[1:]]\n"
+        "functions = [times(factor) for factor in factors]\n"
+        "@numba.njit(numba.int64(numba.types.FunctionType(signature), numba.int64))\n"
+        "def call(function, x):\n"
+        "    return function(x)\n"
+        "print([call(function, 1) for function in functions])\n"
+        "print([len(function.stats.cache_hits) for function in functions])\n"
+    )
+    (tmp_path / "times.py").write_text(source)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for factors, cached in ("2", "[0]"), ("3", "[0]"), ("2 3", "[1, 1]"):
+        command = [sys.executable, str(tmp_path / "times.py"), *factors.split()]
+        printed = subprocess.check_output(command, env=environment, text=True).split("\n")
+        assert printed[:2] == [f"[{factors.replace(' ', ', ')}]", cached]
+
+
 def test_the_first_compilation_is_stated_once(package, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(time, "perf_counter", count(step=60.0).__next__)  # slow, as all kernels are
     package()
@@ -201,10 +225,12 @@ def test_sketches_where_no_folder_is_writable(tmp_path):
     package = Path(dask_sketch.__file__).parent
     for source in package.rglob("*"):
         target = tmp_path / source.relative_to(package.parent)
-        if source.is_dir() and source.name != "__pycache__":
+        if "__pycache__" in source.parts:
+            continue
+        if source.is_dir():
             target.mkdir(parents=True)
             (target / "__pycache__").touch()
-        elif source.is_file() and source.suffix != ".pyc":
+        elif source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
     (tmp_path / "dask_sketch" / "__pycache__").touch()
